@@ -1,10 +1,10 @@
 """Charts of results, as HoloViews elements: ``toast_lab.charts.search(result)`` and so on.
 
-Takes what the public functions give.  Gives elements that are put side by side with ``+``, on top
-of each other with ``*``, changed with ``.opts`` and linked with
-``holoviews.link_selections.instance(index_cols=["plan"])``: the ones that the explorer and reports
-show.  ``save`` writes one to a file, SVG or PNG.  ``tl.views`` has the explorer's components, with
-their tables and buttons.  Start reading at ``of_results``.
+Takes results of the public functions. Gives the elements that the explorer and reports show: put
+them side by side with ``+``, on top of each other with ``*``, change them with ``.opts`` and link
+them with ``holoviews.link_selections.instance(index_cols=["plan"])``. ``save`` writes one to a
+file, SVG or PNG. ``tl.views`` has the explorer's components, with their tables and buttons. Start
+reading at ``of_results``.
 
 Examples:
     >>> import toast_lab as tl

@@ -1,4 +1,4 @@
-"""The public charts: what a result is made into a table for, and the element made from it."""
+"""The public charts: each makes a table from a result, and a HoloViews element from the table."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ from toast_lab.views.time_memory import time_memory_frame
 from toast_lab.views.time_memory_chart import time_memory_chart
 
 KINDS = {"score": 0, "time_s": 1, "peak_bytes": 2}
-#: what can be saved
+#: types that ``save`` takes
 CHARTS = (hv.Element, hv.Overlay, hv.NdOverlay, hv.Layout, hv.NdLayout, hv.HoloMap)
-#: between two looks at a search or a race that runs.  A chart that is drawn anew takes a tenth of
-#: a second of the notebook's core
+#: time between two updates from a running search or race; drawing a chart anew takes a tenth of a
+#: second of the notebook's core
 FOLLOW_EVERY_S = 1.0
 
 
 def _in_notebook() -> None:
     """Load what a notebook needs to show elements, unless its user has done so.
 
-    From this package and not from the network: what is on screen stays on this machine.
+    It comes from this package and not from the network: what is on screen stays on this machine.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and hasattr(shell, "kernel") and not hv.extension._loaded:
@@ -80,33 +80,35 @@ def search(
     """A search: C(s), step time and peak memory of the best plan so far, and what was tried.
 
     Args:
-        result: a SearchResult; or what ``start_search`` gave, which the chart then follows, once a
-            second, until it ends.
-        kind: one chart alone: "score", "time_s" or "peak_bytes".
-        scale: of the y axes, "log", "linear" or "last 10%", what is at most 10% above the best.
+        result: a SearchResult; or a running search from ``start_search``, which the chart follows,
+            once a second, until it ends.
+        kind: "score", "time_s" or "peak_bytes" for one chart alone; None: all three.
+        scale: scale of the y axes: "log", "linear" or "last 10%", which shows only what is at most
+            10% above the best.
 
     Returns:
-        A HoloViews layout of three charts, or one of them; of a search that runs, dynamic maps.
+        A HoloViews layout of three charts, or one of them; dynamic maps for a running search.
 
     Raises:
-        InvalidInput: another type, kind or scale.
+        InvalidInput: ``result`` has another type, or there is no such kind or scale.
     """
     if not isinstance(result, SearchResult | RunningSearch):
         raise _refused("search", HANDLE, result, "tl.charts.search(tl.search(problem))")
     _one_of("search", "kind", kind, [*KINDS, None])
     _one_of("search", "scale", scale, SCALES)
     _in_notebook()
-    own = KINDS.get(kind or "score", 0)
+    chart_index = KINDS.get(kind or "score", 0)
     if isinstance(result, RunningSearch):
         scales = _scales(result.problem, scale)
         charts = _live(
-            _SearchFollower(result), lambda frame: search_charts(frame, scales, legend_at=own)
+            _SearchFollower(result),
+            lambda frame: search_charts(frame, scales, legend_at=chart_index),
         )
     else:
         snapshot = search_snapshot(result)
         scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded, scale_type=scale)
-        charts = search_charts(curve_frame(snapshot.points), scales, legend_at=own)
-    return hv.Layout(list(charts)) if kind is None else charts[own]
+        charts = search_charts(curve_frame(snapshot.points), scales, legend_at=chart_index)
+    return hv.Layout(list(charts)) if kind is None else charts[chart_index]
 
 
 def _scales(problem: Problem, scale: str) -> SearchScales:
@@ -117,16 +119,17 @@ def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log")
     """A race: the best plan of each method so far against the seconds of its own search.
 
     Args:
-        result: a Race; or what ``start_race`` gave, which the chart then follows, once a second,
-            until it ends.
+        result: a Race; or a running race from ``start_race``, which the chart follows, once a
+            second, until it ends.
         kind: "score", "time_s" or "peak_bytes".
-        scale: of the y axis, "log", "linear" or "last 10%", what is at most 10% above the best.
+        scale: scale of the y axis: "log", "linear" or "last 10%", which shows only what is at most
+            10% above the best.
 
     Returns:
-        A HoloViews overlay; of a race that runs, a dynamic map.
+        A HoloViews overlay; a dynamic map for a running race.
 
     Raises:
-        InvalidInput: another type, kind or scale.
+        InvalidInput: ``result`` has another type, or there is no such kind or scale.
     """
     if not isinstance(result, Race | RunningRace):
         raise _refused("race", RACE, result, 'tl.charts.race(tl.race(problem, ["mcts", "beam"]))')
@@ -151,14 +154,15 @@ def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
     """A confirmed search: the judge's clock beside the price, over the plans that were judged.
 
     Args:
-        result: a ConfirmedResult, what ``tl.search(problem, judge=...)`` gave.
-        scale: of the y axis, "log", "linear" or "last 10%", what is at most 10% above the best.
+        result: a ConfirmedResult, which ``tl.search(problem, judge=...)`` gives.
+        scale: scale of the y axis: "log", "linear" or "last 10%", which shows only what is at most
+            10% above the best.
 
     Returns:
-        A HoloViews overlay; a layout of two where clock and price are of different machines.
+        A HoloViews overlay; a layout of two if clock and price are of different machines.
 
     Raises:
-        InvalidInput: another type or scale.
+        InvalidInput: ``result`` has another type, or there is no such scale.
     """
     if not isinstance(result, ConfirmedResult):
         example = 'tl.charts.confirm(tl.search(problem, judge="cpu:4"))'
@@ -176,7 +180,7 @@ def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
 
 
 class _SearchFollower:
-    """The rows of a search that runs."""
+    """The rows of a running search."""
 
     charts = len(KINDS)
 
@@ -185,7 +189,7 @@ class _SearchFollower:
         self._points: list[CurvePoint] = []
 
     def frame(self) -> pd.DataFrame:
-        """All that is drawn, improvements and ever fewer of the others."""
+        """The simulations to draw: all improvements, and ever fewer of the others."""
         self._points = [*self._points, *self._log.read()]
         if len(self._points) > 2 * MAX_POINTS:
             self._points = thinned(self._points, MAX_POINTS // 2)
@@ -193,7 +197,7 @@ class _SearchFollower:
 
 
 class _RaceFollower:
-    """The rows of a race that runs."""
+    """The rows of a running race."""
 
     charts = 1
 
@@ -206,7 +210,7 @@ class _RaceFollower:
 
 
 def _live(follower: Any, draw: Any) -> tuple[Any, ...]:
-    """Dynamic maps of charts that are drawn anew until ``follower.run`` is over."""
+    """Dynamic maps of charts that are drawn anew until ``follower.run`` ends."""
     pipe = hv.streams.Pipe(data=follower.frame())
     ended = threading.Event()
 
@@ -226,15 +230,15 @@ def time_memory(plans: Any, problem: Problem | None = None) -> Any:
     """Step time against peak memory, one marker per plan, and those that no other plan beats.
 
     Args:
-        plans: what ``tl.compare``, ``tl.race`` or ``tl.search`` gave; or plans, or search results,
+        plans: a result of ``tl.compare``, ``tl.race`` or ``tl.search``; or plans or search results
             by name.
-        problem: what prices are of; needed for plans.
+        problem: the problem that the prices are for; needed for plans.
 
     Returns:
-        A HoloViews overlay.  Charts of the same plans are linked by their dimension ``plan``.
+        A HoloViews overlay. Its dimension ``plan`` links it with charts of the same plans.
 
     Raises:
-        InvalidInput: another type, or plans without a problem.
+        InvalidInput: ``plans`` has another type, or plans come without a problem.
     """
     entries = _entries(plans, problem, "time_memory")
     limit = _limit_bytes(problem, entries)
@@ -246,23 +250,23 @@ def breakdown(plans: Any, problem: Problem | None = None, *, by: str = "kind") -
 
     Args:
         plans: as for ``time_memory``.
-        problem: what prices are of; needed unless search results or a race know it.
-        by: collectives by "kind", or by the mesh "axis" that they run over.
+        problem: the problem that the prices are for; needed unless ``plans`` has it.
+        by: group collectives by "kind", or by the mesh "axis" that they run over.
 
     Returns:
         A HoloViews overlay.
 
     Raises:
-        InvalidInput: another type, or no problem is known.
+        InvalidInput: ``plans`` has another type, or no problem is known.
     """
     _one_of("breakdown", "by", by, list(BY.values()))
     entries = _entries(plans, problem, "breakdown")
-    known = problem or problem_of(plans)
-    if known is None or any(not hasattr(entry.cost, "ops") for entry in entries):
+    known_problem = problem or problem_of(plans)
+    if known_problem is None or any(not hasattr(entry.cost, "ops") for entry in entries):
         raise InvalidInput(
             "charts.breakdown: give the problem as well: tl.charts.breakdown(plans, problem)"
         )
-    rates = dict.fromkeys((entry.name for entry in entries), breakdown_rates(known))
+    rates = dict.fromkeys((entry.name for entry in entries), breakdown_rates(known_problem))
     frame = breakdown_frame(entries, rates, by)
     return breakdown_chart(frame, entries)
 
@@ -271,14 +275,14 @@ def memory(plans: Any, problem: Problem | None = None) -> Any:
     """The memory of one device in program order, all plans on one axis.
 
     Args:
-        plans: as for ``time_memory``; of a Comparison the predicted memory.
+        plans: as for ``time_memory``; for a Comparison the predicted memory is drawn.
         problem: as for ``time_memory``.
 
     Returns:
         A HoloViews overlay.
 
     Raises:
-        InvalidInput: another type, or plans without a problem.
+        InvalidInput: ``plans`` has another type, or plans come without a problem.
     """
     entries = _entries(plans, problem, "memory")
     check_priced(entries, "charts.memory")
@@ -291,14 +295,15 @@ def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None
 
     Args:
         plan: a SearchResult, or a ShardingPlan with its problem.
-        problem: what the price is of; needed for a ShardingPlan.
-        compiled: what ``tl.compile`` gave for it; its schedule stands above the estimate.
+        problem: the problem that the price is for; needed for a ShardingPlan.
+        compiled: the result of ``tl.compile`` for the plan; its schedule is drawn above the
+            estimate.
 
     Returns:
         A HoloViews layout of the lanes and of the memory over the same time.
 
     Raises:
-        InvalidInput: another type, a plan without a problem, or a schedule that is none.
+        InvalidInput: ``plan`` or ``compiled`` has another type, or a plan comes without a problem.
     """
     if not isinstance(plan, SearchResult | ShardingPlan):
         raise _refused(
@@ -320,19 +325,20 @@ def choices(
     y: str,
     value: str = "time_s",
 ) -> Any:
-    """A map over two choices: the least ``value`` of the rows that made both.
+    """A map over two choices: the least ``value`` of the rows for each pair of them.
 
     Args:
-        rows: of a sweep, as it gives or keeps them; or any table with these columns.
+        rows: a sweep or the rows that it keeps; or any table with these columns.
         x: column of the choice along the x axis, for instance "mesh".
         y: column of the choice along the y axis, for instance "machine".
-        value: a column of numbers, of which less is better: "time_s", "peak_bytes", "score".
+        value: a column of numbers of which less is better: "time_s", "peak_bytes", "score".
 
     Returns:
-        A HoloViews overlay of a heat map and its numbers; a crossed cell fits no device.
+        A HoloViews overlay of a heat map and its numbers; a cross marks what does not fit a device.
 
     Raises:
-        InvalidInput: no rows, or no such columns.
+        InvalidInput: there are no rows or no such columns, ``x`` and ``y`` are the same column, or
+            ``value`` has no numbers.
     """
     frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(_mappings(rows))
     if not len(frame):
@@ -354,14 +360,14 @@ def save(chart: Any, path: PathLike, *, size_px: tuple[float, float] = SIZE_PX) 
     """Write a chart to a file, without a browser.
 
     Args:
-        chart: what a function of ``tl.charts`` gave, also with ``+``, ``*`` and ``.opts``; of one
-            that is live, what it shows now.
-        path: the file; .svg without a ground, or .png on white.
+        chart: a chart of ``tl.charts``, also combined with ``+`` and ``*`` or changed with
+            ``.opts``; a live one is saved as it is now.
+        path: the file; .svg without a background, or .png on white.
         size_px: width and height of each chart.
 
     Raises:
-        InvalidInput: not a chart.
-        InvalidProblem: another ending, or an element that cannot be drawn.
+        InvalidInput: ``chart`` is not a chart.
+        InvalidProblem: the path has another ending, or an element cannot be drawn.
         NotSaved: the file cannot be written.
     """
     if not isinstance(chart, CHARTS):
@@ -372,12 +378,12 @@ def save(chart: Any, path: PathLike, *, size_px: tuple[float, float] = SIZE_PX) 
 def _mappings(rows: Any) -> list[Mapping[str, Any]]:
     if isinstance(rows, Sweep):
         return list(rows.rows)
-    taken = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else [rows]
-    if not all(isinstance(row, Mapping) for row in taken):
+    row_list = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else [rows]
+    if not all(isinstance(row, Mapping) for row in row_list):
         raise _refused(
             "choices", "rows of a sweep", rows, 'tl.charts.choices(rows, "mesh", "machine")'
         )
-    return taken
+    return row_list
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -25,16 +25,16 @@ from toast_lab.views.graph_plot import GraphPlot, nodes_frame
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.overlay import overlay
 
-#: what a tap hit goes to the page, which knows the other parts
+#: passes what a tap hit on to the page's script, which knows the other parts
 TAPPED = "document.dispatchEvent(new CustomEvent('toast:graph', { detail: cb_obj.tags }))"
-#: characters of a row's label in the graph
+#: most characters of a row label in the graph
 LABEL_WIDTH = 34
-#: of a row of the graph, and of the whole
+#: height of a row of the graph, and least and greatest height of the whole graph
 ROW_PX, LEAST_PX, MOST_PX = 20, 300, 760
 
 
 def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) -> Section:
-    """Graph, conflicts and board."""
+    """The section with the dimension graph, the table of conflicts and the conflict board."""
     problem, layout = subject.problem, links.layout
     analysis = problem.analysis
     colours, conflict_count = len(layout.lanes), len(analysis.conflicts)
@@ -75,7 +75,7 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
                 frame.astype(str).rename(columns={"where": "line", "n_names": "names"}),
                 "markers of the graph",
                 numbers=("names",),
-                picks=[f"node {number}" for number in range(len(frame))],
+                picks=[f"node {node}" for node in range(len(frame))],
             ),
         )
     )
@@ -83,7 +83,7 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
 
 
 def graph_height(row_count: int) -> int:
-    """Pixels, for a graph of so many rows."""
+    """Height in pixels of a graph with ``row_count`` rows."""
     return min(MOST_PX, max(LEAST_PX, 110 + ROW_PX * row_count))
 
 
@@ -122,7 +122,7 @@ def _conflicts_table(links: ReportLinks) -> Safe:
         for alike in links.rows
     ]
     columns = ("colour", "~tensor", "dims", "this plan cuts", ">set", "line")
-    picks = [f"conflict {number}" for number in range(len(rows))]
+    picks = [f"conflict {row}" for row in range(len(rows))]
     return rows_table(columns, rows, "conflicts, those of repeated layers once", picks=picks)
 
 
@@ -149,7 +149,7 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
 
 
 def graph_figure(links: ReportLinks) -> GraphPlot:
-    """The picture; taps are told to the page."""
+    """The picture of the graph, which reports taps to the page's script."""
     plot = GraphPlot(links.layout, label_width=LABEL_WIDTH)
     plot.tapped.js_on_change("tags", CustomJS(code=TAPPED))
     return plot
@@ -158,7 +158,7 @@ def graph_figure(links: ReportLinks) -> GraphPlot:
 def overlays(
     subject: ReportSubject, links: ReportLinks, plot: GraphPlot
 ) -> dict[str, dict[str, list[str]]]:
-    """Hues and texts of the markers by what they show, as the page's script takes them."""
+    """Hues and texts of the markers, by overlay, as the page's script reads them."""
     by_colour = {name: list(plot.nodes.data[name]) for name in ("hue", "text")}
     axes = overlay(subject.problem.analysis, links.layout, "axis", subject.plan)
     assert axes is not None
@@ -166,8 +166,8 @@ def overlays(
 
 
 def json_text(data: object) -> Safe:
-    """Data as the content of a script element, which no text inside can end."""
+    """Data as JSON for a script element, escaped so that no text in it can end the element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    for sign in ("<", ">", "&", "\u2028", "\u2029"):
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for character in ("<", ">", "&", "\u2028", "\u2029"):
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return Safe(text)

@@ -1,4 +1,4 @@
-"""What a plan costs: where its step goes, when, what is in memory, and why devices communicate."""
+"""What a plan costs: how its step spends time, what fills memory, and why devices communicate."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from toast_lab.views.step_timeline import (
     shown_exposed,
 )
 
-#: groups of collectives that are explained, the most costly first; each takes up to a second
+#: groups of collectives that are explained, the most costly ones; each takes up to a second
 EXPLAINED = 8
-#: bars of each side of the timeline; a file has to open quickly
+#: most estimated bars of the timeline, so that the file opens quickly
 MOST_BARS = 1500
-#: rows of the largest entries in memory, and of the ops that take longest
+#: rows in the tables of the largest values in memory and of the slowest ops
 MOST_HELD, MOST_OPS = 40, 40
-#: an op of the timeline was clicked
+#: reports a click on an op of the timeline to the page's script
 PICKED = """
 const indices = cb_obj.indices
 if (indices.length) document.dispatchEvent(
@@ -62,29 +62,29 @@ class AlikeCollectives(NamedTuple):
     axes: tuple[str, ...]
     where: str
     rows: tuple[CollectiveRow, ...]
-    #: number of the longest of them among all collectives of the plan
+    #: index of the longest of them among all collectives of the plan
     longest: int
 
     @property
     def time_s(self) -> float:
-        """Of all of them."""
+        """Total time of these collectives."""
         return sum(row.time_s for row in self.rows)
 
 
 def alike_collectives(rows: tuple[CollectiveRow, ...]) -> list[AlikeCollectives]:
-    """Groups of collectives, what takes longest first."""
+    """Collectives by kind, axes and source line, the groups that take longest first."""
     members: defaultdict[tuple[str, tuple[str, ...], str], list[int]] = defaultdict(list)
-    for number, row in enumerate(rows):
-        members[row.kind, row.axes, row.where].append(number)
+    for index, row in enumerate(rows):
+        members[row.kind, row.axes, row.where].append(index)
     groups = [
         AlikeCollectives(
             kind=kind,
             axes=axes,
             where=where,
-            rows=tuple(rows[number] for number in numbers),
-            longest=max(numbers, key=lambda number: rows[number].time_s),
+            rows=tuple(rows[index] for index in indices),
+            longest=max(indices, key=lambda index: rows[index].time_s),
         )
-        for (kind, axes, where), numbers in members.items()
+        for (kind, axes, where), indices in members.items()
     ]
     return sorted(groups, key=lambda group: -group.time_s)
 
@@ -113,11 +113,11 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
         for index, group in enumerate(groups)
     ]
     picks = [links.pick_of_op(cost.collectives[group.longest].op) for group in groups]
-    about = "Collectives of one kind at one source line share a row, what takes longest first."
+    intro = "Collectives of one kind at one source line share a row, what takes longest first."
     if len(groups) > len(explained):
-        about += f" The first {len(explained)} are explained; toast-lab why explains any."
+        intro += f" The first {len(explained)} are explained; toast-lab why explains any."
     parts = [
-        words(about),
+        words(intro),
         rows_table(columns, rows, "collectives by source line", picks=picks),
         h("h3", "What caused them, and what would remove them"),
         *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
@@ -127,10 +127,10 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
 
 def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
     collective = reason.collective
-    often = f" ×{len(group.rows)}" if len(group.rows) > 1 else ""
+    repeats = f" ×{len(group.rows)}" if len(group.rows) > 1 else ""
     summary = join(
         [
-            h("b", f"{collective.kind} over {' and '.join(collective.axes)}{often}"),
+            h("b", f"{collective.kind} over {' and '.join(collective.axes)}{repeats}"),
             " of ",
             code_text(collective.value),
             f", {seconds_text(group.time_s)}",
@@ -151,7 +151,7 @@ def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
 
 # -- price -----------------------------------------------------------------------------------------
 def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
-    """Where the time of the step goes."""
+    """How the step spends its time, part by part."""
     rates = breakdown_rates(subject.problem)
     names = (entry.name for entry in subject.entries)
     frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
@@ -201,7 +201,7 @@ def price_figure(subject: ReportSubject) -> Any:
 
 # -- timeline --------------------------------------------------------------------------------------
 def timeline_section(subject: ReportSubject) -> Section:
-    """One step as it goes."""
+    """One step as a timeline."""
     schedule = _schedule(subject)
     bars = bars_frame(subject.cost, schedule, subject.where, MOST_BARS)
     exposed = exposed_frame(bars)
@@ -243,15 +243,15 @@ def _schedule(subject: ReportSubject) -> Any:
 
 
 def timeline_figure(subject: ReportSubject) -> Any:
-    """The picture of ``timeline_section``; clicks are told to the page."""
+    """The picture of ``timeline_section``, which reports clicks to the page's script."""
     schedule = _schedule(subject)
     bars = bars_frame(subject.cost, schedule, subject.where, MOST_BARS)
     plot = step_figure(bars, memory_frame(subject.cost, schedule))
     for tool in plot.select({"type": TapTool}):
         for renderer in tool.renderers:
             source = renderer.data_source
-            told = CustomJS(args={"source": source}, code=PICKED)
-            source.selected.js_on_change("indices", told)
+            report_click = CustomJS(args={"source": source}, code=PICKED)
+            source.selected.js_on_change("indices", report_click)
     return plot
 
 

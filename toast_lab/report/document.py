@@ -1,7 +1,7 @@
-"""From a subject to one file of HTML that needs nothing else.
+"""Turn the subject of a report into one self-contained HTML file.
 
-The page forbids itself the network (its content security policy), pictures are drawn by Bokeh,
-which is inside, and every name from the user's code reaches the page as text.
+The page's content security policy forbids all use of the network, Bokeh is embedded to draw the
+pictures, and every name from the user's code reaches the page as text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toast_lab.sharding import plan_file, portable
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.page_colours import DARK, LIGHT, properties
 
-#: nothing may be loaded; Bokeh's callbacks are compiled by the page
+#: nothing may be loaded; 'unsafe-eval' lets the page compile Bokeh's callbacks
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
@@ -61,7 +61,7 @@ def page(subject: ReportSubject) -> str:
 
 
 def page_data(subject: ReportSubject, links: ReportLinks) -> dict[str, str]:
-    """What the page's script reads, as JSON by the id of its element."""
+    """JSON for the page's script, by the id of the element that holds it."""
     graph = conflict_sections.graph_figure(links)
     figures = {
         "graph": graph.figure,
@@ -82,13 +82,13 @@ def page_data(subject: ReportSubject, links: ReportLinks) -> dict[str, str]:
 def document(
     *, title: str, subtitle: str, sections: Sequence[Section], data: dict[str, str]
 ) -> str:
-    """Sections as a page.
+    """Assemble sections into a page.
 
     Args:
-        title: of the page.
-        subtitle: a line below it.
-        sections: from top to bottom.
-        data: JSON for the page's script by the id of its element, with no ``<`` in it.
+        title: title of the page.
+        subtitle: a line below the title.
+        sections: sections from top to bottom.
+        data: JSON for the page's script, by the id of its element; it must not contain ``<``.
     """
     chapters = [
         h(

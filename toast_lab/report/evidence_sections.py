@@ -1,4 +1,4 @@
-"""The second half of a report: compilers and devices beside the price, other plans, the origin."""
+"""The second half of a report: compiled and measured results, other plans, and the origin."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from toast_lab.views.compare_table import (
 from toast_lab.views.markup import Safe, facts, h, join
 from toast_lab.views.plan_tables import collective_rows, collective_sums, shown_collectives
 
-#: rows of each table of differences
+#: most rows of a table of differences
 MOST_CHANGES = 40
 
 
 def evidence_section(subject: ReportSubject) -> Section | None:
-    """Priced, compiled and measured next to each other; None if the price is all there is."""
+    """Price, compiled program and measurement side by side; None if there is only the price."""
     entry = subject.entry
     compiled, run, cost = entry.compiled, entry.run, subject.cost
     if compiled is None and run is None:
@@ -54,7 +54,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
     if compiled is not None:
         columns.append(f">compiled for {compiled.topology}")
         overlapped = seconds_text(compiled.time_s)
-        added = [
+        column = [
             "–",
             overlapped,
             seconds_text(_compute_s(compiled)),
@@ -62,12 +62,12 @@ def evidence_section(subject: ReportSubject) -> Section | None:
             "refused" if compiled.refused else counts_text(compiled.counts_by_kind()) or "none",
             "–",
         ]
-        rows = [[*row, cell] for row, cell in zip(rows, added, strict=True)]
+        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
     if run is not None:
         columns.append(f">measured on {run.devices}")
         memory = run.allocator_peak_bytes or run.peak_bytes
         error = entry.error
-        added = [
+        column = [
             f"{seconds_text(run.median_s)} ± {seconds_text((run.spread_s or 0.0) / 2)}",
             "–",
             "–",
@@ -75,7 +75,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
             "–",
             "–" if error is None else f"{error:.1e}",
         ]
-        rows = [[*row, cell] for row, cell in zip(rows, added, strict=True)]
+        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
     parts.append(rows_table(columns, rows, "price, compiled program and measurement"))
     parts += [h("p", note, cls="quiet") for note in _notes(subject)]
     if compiled is not None and not compiled.refused:
@@ -110,10 +110,10 @@ def _notes(subject: ReportSubject) -> list[str]:
                 "Measured on virtual devices of a processor: results and collectives count, times "
                 "say nothing of accelerators."
             )
-        when = getattr(run, "time_utc", "")
+        time_utc = getattr(run, "time_utc", "")
         steps = len(run.step_times_s)
-        at_time = f", {when[:10]}" if when else ""
-        notes.append(f"Median of {steps} steps with half of the interquartile range{at_time}.")
+        date_text = f", {time_utc[:10]}" if time_utc else ""
+        notes.append(f"Median of {steps} steps with half of the interquartile range{date_text}.")
     return notes
 
 
@@ -181,8 +181,8 @@ def comparison_section(subject: ReportSubject) -> Section | None:
 def _difference_parts(change: Difference) -> list[Safe]:
     before, after = change.before, change.after
     totals = [
-        (label, write(old), write(new), _signed(write, new - old))
-        for label, write, old, new in (
+        (label, format_amount(old), format_amount(new), _signed(format_amount, new - old))
+        for label, format_amount, old, new in (
             ("time of a step", seconds_text, before.time_s, after.time_s),
             ("  computing", seconds_text, before.compute_s, after.compute_s),
             ("  communication", seconds_text, before.comm_s, after.comm_s),
@@ -232,15 +232,15 @@ def _difference_parts(change: Difference) -> list[Safe]:
     return parts
 
 
-def _signed(write: Any, amount: float) -> str:
+def _signed(format_amount: Any, amount: float) -> str:
     if not amount:
         return "±0"
-    return f"{'+' if amount > 0 else '−'}{write(abs(amount))}"
+    return f"{'+' if amount > 0 else '−'}{format_amount(abs(amount))}"
 
 
 # -- origin ----------------------------------------------------------------------------------------
 def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
-    """All that it takes to make the same report again."""
+    """Everything that is needed to make the same report again."""
     problem = subject.problem
     model, program = problem.analysis.model, problem.analysis.program
     limit = problem.memory_limit_bytes
@@ -259,9 +259,9 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     ]
     if problem.pins is not None:
         rows.append(("asked for", "; ".join(problem.pins.texts)))
-    for entry, each in zip(subject.entries, subject.plans, strict=True):
-        digest = provenance.plan_digest(plan_file.to_json(each))
-        actions = " ".join(each.actions[:40]) or "no actions"
+    for entry, plan in zip(subject.entries, subject.plans, strict=True):
+        digest = provenance.plan_digest(plan_file.to_json(plan))
+        actions = " ".join(plan.actions[:40]) or "no actions"
         rows.append((f"plan {entry.name}", join([code_text(digest), ": ", code_text(actions)])))
     for name, result in subject.results.items():
         rows.append(

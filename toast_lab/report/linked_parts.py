@@ -1,7 +1,7 @@
-"""What the page's parts have in common, so that selecting in one of them shows in all.
+"""Links between the parts of a page, so that a selection in one of them shows in all.
 
-Nodes and red lines of the graph, conflicts and lines of the listing refer to each other by their
-numbers.  The page's script gets them as JSON and writes every text as text.
+Nodes and red lines of the graph, conflicts, and lines of the listing refer to each other by number.
+The page's script gets these links as JSON and inserts every string as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from toast_lab.views import inspect
 from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout, start_level, where
 from toast_lab.views.overlay import name_axes
 
-#: more rows than this at the level of source lines, and functions are shown instead
+#: a graph of source lines with more rows than this shows functions instead
 MOST_ROWS = 90
-#: conflicts for which the chain of M between their names is looked for
+#: most rows of conflicts that get the chain of M between their names
 MOST_CHAINS = 60
 
 Facts = list[tuple[str, str]]
 
 
 class AlikeConflicts(NamedTuple):
-    """Conflicts at one place in the code, as one in each of several layers; one row of a table."""
+    """Conflicts at one place in the code, such as one in each layer; one row of a table."""
 
     conflicts: tuple[int, ...]
     colour: str
@@ -41,16 +41,16 @@ class AlikeConflicts(NamedTuple):
 
 
 class ReportLinks(NamedTuple):
-    """All that can be selected, and what belongs together."""
+    """Everything that can be selected on the page, and what belongs together."""
 
     layout: GraphLayout
     rows: tuple[AlikeConflicts, ...]
     listing: ReportListing
-    #: plain data for the page
+    #: plain data for the page's script
     data: dict[str, Any]
 
     def pick_of_op(self, op: int) -> str:
-        """What a row of a table selects that is about an op; empty if it has no line."""
+        """What a table row about an op selects; empty if the op has no line in the listing."""
         if not 0 <= op < len(self.listing.line_of_op) or self.listing.line_of_op[op] < 0:
             return ""
         return f"line {self.listing.line_of_op[op]}"
@@ -66,7 +66,7 @@ def report_layout(analysis: Analysis) -> GraphLayout:
 
 
 def alike_conflicts(analysis: Analysis, plan: ShardingPlan) -> tuple[AlikeConflicts, ...]:
-    """Conflicts in program order, those of repeated layers in one row."""
+    """Conflicts in program order; those of repeated layers share a row."""
     program = analysis.program
     members: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
     for conflict in analysis.conflicts:
@@ -103,11 +103,11 @@ def _row(analysis: Analysis, conflicts: Sequence[int], settled: str) -> AlikeCon
 
 
 def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) -> ReportLinks:
-    """Lay the graph out and join it with the conflicts and the listing.
+    """Lay the graph out and link it with the conflicts and the listing.
 
     Args:
         subject: what the report is about.
-        listing: of the plan.
+        listing: the listing of the plan.
         board_sets: the compatibility sets of each row of the conflict board.
     """
     analysis, plan = subject.problem.analysis, subject.plan
@@ -129,21 +129,21 @@ def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) 
         ],
         "edges": edge_rows,
         "conflicts": [
-            _conflict_data(analysis, layout, listing, alike=alike, number=number)
-            for number, alike in enumerate(rows)
+            _conflict_data(analysis, layout, listing, alike=alike, row=row)
+            for row, alike in enumerate(rows)
         ],
         "board": [
             sorted(
                 row_of[conflict]
                 for conflict in {
                     conflict
-                    for number in sets[:1]
-                    for conflict in analysis.compatibility_sets[number].conflicts
+                    for set_index in sets[:1]
+                    for conflict in analysis.compatibility_sets[set_index].conflicts
                 }
             )
             for sets in board_sets
         ],
-        "lines": [_line_data(analysis, listing.lines[place]) for place in listing.shown],
+        "lines": [_line_data(analysis, listing.lines[line_index]) for line_index in listing.shown],
         "lineOfOp": list(listing.line_of_op),
     }
     return ReportLinks(layout, rows, listing, data)
@@ -162,9 +162,9 @@ def _node_facts(analysis: Analysis, names: Sequence[int], axes: Sequence[tuple[s
             ("names", f"{len(names)}, one of them below"),
             ("sizes", ", ".join(map(str, sizes[:6])) + (" …" if len(sizes) > 6 else "")),
         ]
-    # Arguments are written nowhere
-    named = inspect.name_facts(analysis, names[0])
-    return [*facts, *(fact for fact in named if fact != ("line", "unknown"))]
+    # Arguments have no source line
+    first_name_facts = inspect.name_facts(analysis, names[0])
+    return [*facts, *(fact for fact in first_name_facts if fact != ("line", "unknown"))]
 
 
 def _conflict_data(
@@ -173,21 +173,21 @@ def _conflict_data(
     listing: ReportListing,
     *,
     alike: AlikeConflicts,
-    number: int,
+    row: int,
 ) -> dict[str, Any]:
-    first = alike.conflicts[0]
+    first_conflict = alike.conflicts[0]
     names = [name for conflict in alike.conflicts for name in analysis.conflicts[conflict].sides]
     ops = [
         analysis.conflicts[conflict].places[0].op(analysis.program) for conflict in alike.conflicts
     ]
-    facts = inspect.conflict_facts(analysis, first)
-    # What a reader looks for first: the place, and what became of it
+    facts = inspect.conflict_facts(analysis, first_conflict)
+    # What a reader looks for comes first: where the conflict is, and how the plan settles it
     order = ("meets on", "source", "line")
     facts.sort(key=lambda fact: order.index(fact[0]) if fact[0] in order else len(order))
     facts.insert(0, ("this plan cuts", alike.settled))
     if len(alike.conflicts) > 1:
         facts.insert(1, ("alike", f"{len(alike.conflicts)} conflicts, one of them below"))
-    chain = inspect.chain(analysis, first) if number < MOST_CHAINS else []
+    chain = inspect.chain(analysis, first_conflict) if row < MOST_CHAINS else []
     members = set(alike.conflicts)
     return {
         "title": f"conflict on {alike.tensor}",

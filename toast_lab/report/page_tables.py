@@ -1,4 +1,4 @@
-"""Tables and boxes of a report, as HTML that no text from the user's code can break out of."""
+"""Tables and boxes of a report, as HTML that text from the user's code cannot break out of."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pandas as pd
 
 from toast_lab.views.markup import Safe, h, join
 
-#: a table with more rows scrolls in a box of its own
+#: a table with more rows than this scrolls in its own box
 TALL = 16
-#: a column with longer texts gets more room
+#: a column with texts of more characters than this gets more room
 WIDE = 60
+#: cells that count as empty
 EMPTY = ("", "–", None)
 
 
 class Section(NamedTuple):
-    """One part of the page: where links lead to, its name there, its heading, and the rest."""
+    """One section of the page: its anchor, its name in links, its heading and its content."""
 
     anchor: str
     name: str
@@ -32,46 +33,47 @@ def rows_table(
     *,
     picks: Sequence[str] = (),
 ) -> Safe:
-    """A table; columns whose title starts with ">" are numbers, with "~" code, "=" code in a line.
+    """A table; a title may start with ">" for numbers, "~" for code or "=" for code on one line.
 
     Args:
-        columns: titles.
-        rows: cells, text or ``Safe``.
-        label: what the table lists, for those who do not see it.
-        picks: by row, what selecting it selects everywhere ("conflict 3"); "" for nothing.
+        columns: titles of the columns.
+        rows: cells of each row, text or ``Safe``.
+        label: what the table lists, for screen readers.
+        picks: by row, what selecting the row selects on the whole page ("conflict 3"); "" for
+            nothing.
     """
     table = [*rows]
     kinds = {">": "number", "~": "mono", "=": "mono line"}
     classes = [kinds.get(title[:1], "") for title in columns]
     classes = [
-        "wide" if not kind and any(len(str(row[place])) > WIDE for row in table) else kind
-        for place, kind in enumerate(classes)
+        "wide" if not kind and any(len(str(row[column_index])) > WIDE for row in table) else kind
+        for column_index, kind in enumerate(classes)
     ]
-    head = h(
+    header_row = h(
         "tr",
         *[
             h("th", title.lstrip(">~="), cls=kind, scope="col")
             for title, kind in zip(columns, classes, strict=True)
         ],
     )
-    lines = []
+    body_rows = []
     for index, row in enumerate(table):
         cells = [h("td", cell, cls=kind) for cell, kind in zip(row, classes, strict=True)]
         pick = picks[index] if index < len(picks) else ""
         attributes = {"data_pick": pick, "tabindex": "-1"} if pick else {}
-        lines.append(h("tr", *cells, **attributes))
+        body_rows.append(h("tr", *cells, **attributes))
     body = h(
         "table",
         h("caption", label, cls="unseen"),
-        h("thead", head),
-        h("tbody", *lines),
+        h("thead", header_row),
+        h("tbody", *body_rows),
         cls="pickable" if picks else "",
     )
-    return box(body, label, tall=len(lines) > TALL)
+    return box(body, label, tall=len(body_rows) > TALL)
 
 
 def box(content: Safe, label: str, *, tall: bool) -> Safe:
-    """What may be wider or taller than the page scrolls by itself, with the keyboard as well."""
+    """A box in which content that is larger than the page scrolls, with the keyboard as well."""
     return h(
         "div",
         content,
@@ -90,24 +92,26 @@ def frame_table(
     code: Collection[str] = (),
     picks: Sequence[str] = (),
 ) -> Safe:
-    """A frame whose cells are texts already; columns with nothing in them are left out."""
+    """A data frame of texts as a table, without its empty columns."""
     shown = [
         str(column) for column in frame.columns if not all(cell in EMPTY for cell in frame[column])
     ]
-    signs = [(">" if name in numbers else "~" if name in code else "") + name for name in shown]
+    prefixed_titles = [
+        (">" if name in numbers else "~" if name in code else "") + name for name in shown
+    ]
     cells = frame[shown].itertuples(index=False, name=None)
-    return rows_table(signs, cells, label, picks=picks)
+    return rows_table(prefixed_titles, cells, label, picks=picks)
 
 
 def details(summary: object, *content: object, opened: bool = False) -> Safe:
-    """Something that is unfolded on demand."""
+    """Content that unfolds on demand below its summary."""
     attributes = {"open": "open"} if opened else {}
     return h("details", h("summary", summary), *content, **attributes)
 
 
 def figure_box(name: str, height_px: int, label: str, caption: object) -> Safe:
-    """The place of a picture that the page's script draws."""
-    place = h(
+    """The placeholder of a picture that the page's script draws."""
+    canvas = h(
         "div",
         cls="canvas",
         data_figure=name,
@@ -115,7 +119,7 @@ def figure_box(name: str, height_px: int, label: str, caption: object) -> Safe:
         role="img",
         aria_label=label,
     )
-    return h("figure", place, h("figcaption", caption))
+    return h("figure", canvas, h("figcaption", caption))
 
 
 def words(*parts: object) -> Safe:
@@ -134,7 +138,7 @@ def unbroken(text: str) -> str:
 
 
 def listed(items: Sequence[object], most: int = 4) -> Safe:
-    """``a, b and c``; beyond ``most`` the rest is counted."""
+    """``a, b and c``; items beyond the first ``most`` are only counted."""
     shown = [*items[:most]]
     if len(items) > most:
         shown.append(f"{len(items) - most} more")

@@ -1,4 +1,4 @@
-"""The first half of a report: summary, the plan in the words of the model, its local program."""
+"""The first half of a report: summary, the plan in terms of the model, and its local program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from toast_lab.views.report_tables import sizes_frame, whole_arguments_frame
 
 
 def summary_section(subject: ReportSubject, board: Board) -> Section:
-    """What a colleague should know who reads no further."""
+    """The summary, for a colleague who reads no further."""
     cost, problem = subject.cost, subject.problem
     base_s, _ = problem.baseline
     fits = cost.fits
@@ -56,11 +56,11 @@ def summary_section(subject: ReportSubject, board: Board) -> Section:
         h(
             "div",
             h("span", title, cls="quiet"),
-            h("b", number, cls="big"),
+            h("b", value, cls="big"),
             h("span", remark, cls="bad" if remark.startswith("✗") else "quiet"),
             cls="tile",
         )
-        for title, number, remark in tiles
+        for title, value, remark in tiles
     ]
     points = [
         join([h("dt", topic), h("dd", text)])
@@ -103,7 +103,7 @@ def _evidence_tiles(subject: ReportSubject) -> list[tuple[str, str, str]]:
 
 # -- the plan --------------------------------------------------------------------------------------
 class AlikeArguments(NamedTuple):
-    """Arguments of one type that are cut alike, as those of repeated layers are."""
+    """Arguments of one type that are cut alike, such as those of repeated layers."""
 
     name: str
     places: int
@@ -112,12 +112,12 @@ class AlikeArguments(NamedTuple):
     spec: Spec
     #: shape on one device, the largest part where sizes do not divide
     local_dims: tuple[int, ...]
-    #: of all of them together on one device
+    #: bytes of all these arguments together on one device
     local_bytes: float
 
 
 def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
-    """All arguments in program order."""
+    """All arguments in program order; those that are cut alike share a row."""
     plan = subject.plan
     program, mesh = plan.program, plan.mesh
     alike: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -126,10 +126,10 @@ def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
         alike[prose.family(path), dtype, dims, spec].append(argument)
     rows = []
     for (name, dtype, dims, spec), arguments in alike.items():
-        local = tuple(
+        local_shape = tuple(
             math.ceil(size / mesh.ways(axes)) for size, axes in zip(dims, spec, strict=True)
         )
-        share = math.prod(local) / (math.prod(dims) or 1)
+        share = math.prod(local_shape) / (math.prod(dims) or 1)
         rows.append(
             AlikeArguments(
                 name=program.value_name[arguments[0]] if len(arguments) == 1 else name,
@@ -137,7 +137,7 @@ def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
                 dtype=dtype,
                 dims=dims,
                 spec=spec,
-                local_dims=local,
+                local_dims=local_shape,
                 local_bytes=share * sum(map(program.nbytes, arguments)),
             )
         )
@@ -145,18 +145,18 @@ def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
 
 
 def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
-    """Actions, arguments and results.
+    """The section with the plan's actions, arguments and results.
 
     Args:
         subject: what the report is about.
-        linked_op: gives what selecting an op's value selects, for a number of an op.
+        linked_op: gives what a table row about an op selects (``ReportLinks.pick_of_op``).
     """
     problem, plan = subject.problem, subject.plan
     parts = [_actions_part(subject), *_pins_part(subject)]
     rows = argument_rows(subject)
-    number_of = {name: argument for argument, name in enumerate(plan.argument_specs())}
-    families = {prose.family(name): argument for name, argument in number_of.items()}
-    picks = [linked_op(number_of.get(row.name, families.get(row.name, -1))) for row in rows]
+    argument_of = {name: argument for argument, name in enumerate(plan.argument_specs())}
+    families = {prose.family(name): argument for name, argument in argument_of.items()}
+    picks = [linked_op(argument_of.get(row.name, families.get(row.name, -1))) for row in rows]
     cells = [
         (
             f"{row.name}{f' ×{row.places}' if row.places > 1 else ''}",
@@ -188,10 +188,10 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
         )
     )
     report = problem.divisibility(plan)
-    undivided, whole = sizes_frame(report), whole_arguments_frame(report)
+    undivided, whole_arguments = sizes_frame(report), whole_arguments_frame(report)
     for heading, frame in (
         ("Sizes that an axis of the mesh does not divide", undivided),
-        ("Large arguments that every device holds whole", whole),
+        ("Large arguments that every device holds whole", whole_arguments),
     ):
         if len(frame):
             parts.append(details(f"{heading} ({len(frame):,})", frame_table(frame, heading)))
@@ -209,25 +209,25 @@ def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
 
 def _actions_part(subject: ReportSubject) -> Safe:
     problem = subject.problem.unpinned
-    known = prose.plan_actions(problem, subject.plan)
-    steps = taken(problem, known.texts)
+    history = prose.plan_actions(problem, subject.plan)
+    steps = taken(problem, history.texts)
     rows: list[tuple[object, ...]] = [
         ("0", "–", "nothing is cut yet", seconds_text(steps[0].time_s), _memory(steps[0]), "–")
     ]
-    pairs = zip(known.actions, itertools.pairwise(steps), strict=True)
+    pairs = zip(history.actions, itertools.pairwise(steps), strict=True)
     for number, (action, (before, after)) in enumerate(pairs, 1):
         sent = sent_text(_net_change(before, after))
         rows.append(
             (
                 str(number),
-                known.texts[number - 1],
+                history.texts[number - 1],
                 prose.action_text(problem, action),
                 seconds_text(after.time_s),
                 _memory(after),
                 sent,
             )
         )
-    if not known.exact:
+    if not history.exact:
         cost = subject.cost
         rows.append(
             (
@@ -262,7 +262,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
 def _net_change(
     before: Taken, after: Taken
 ) -> list[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]:
-    """By kind and axes how many collectives an action adds or removes; moved ones are neither."""
+    """How many collectives an action adds or removes, by kind and axes; moved ones do not count."""
     counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for sent, sign in ((after.sent, 1), (before.sent, -1)):
         for (kind, axes, _), count in sent.items():
@@ -283,13 +283,14 @@ def _pins_part(subject: ReportSubject) -> list[Safe]:
 
 # -- the listing -----------------------------------------------------------------------------------
 class ReportListing(NamedTuple):
-    """The lines of the local program that are shown.
+    """The local program of a plan, and which of its lines are shown.
 
     Attributes:
         lines: all lines.
-        blocks: that cover them, repeated ones once.
-        shown: the numbers of the lines that are written.
-        line_of_op: for each op the place in ``shown`` of its first line, -1: it has none.
+        blocks: blocks that cover all lines, with repeated lines folded.
+        shown: indices of the lines that are shown.
+        line_of_op: for each op the position in ``shown`` of its last line that is no collective,
+            else of its first line; -1 if it has none.
     """
 
     lines: Sequence[ListingLine]
@@ -299,7 +300,7 @@ class ReportListing(NamedTuple):
 
 
 def report_listing(analysis: Analysis, lines: Sequence[ListingLine]) -> ReportListing:
-    """Fold the layers of a listing."""
+    """Fold the repeated layers of a listing."""
     program = analysis.program
 
     def key(line: ListingLine) -> tuple[object, ...]:
@@ -315,25 +316,25 @@ def report_listing(analysis: Analysis, lines: Sequence[ListingLine]) -> ReportLi
     shown: list[int] = []
     line_of_op = [-1] * program.n_ops
     for block in blocks:
-        first = len(shown)
-        for place in range(block.start, block.stop):
-            op, shown_line = lines[place].op, first + (place - block.start) % block.length
-            # The op's own line comes before or after those of its copies
-            if line_of_op[op] < 0 or not lines[place].collective:
+        first_shown = len(shown)
+        for index in range(block.start, block.stop):
+            op, shown_line = lines[index].op, first_shown + (index - block.start) % block.length
+            # The line of the op itself may come before or after those of its collectives
+            if line_of_op[op] < 0 or not lines[index].collective:
                 line_of_op[op] = shown_line
         shown += range(block.start, block.start + block.length)
     return ReportListing(lines, blocks, shown, line_of_op)
 
 
 def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
-    """The program of one device."""
+    """The section with the program of one device."""
     analysis = subject.problem.analysis
-    written = local_lines(analysis, [listing.lines[place] for place in listing.shown]).lines
+    written = local_lines(analysis, [listing.lines[index] for index in listing.shown]).lines
     rows: list[Safe] = []
-    number = 0
+    shown_index = 0
     for block in listing.blocks:
         lines = []
-        for line in written[number : number + block.length]:
+        for line in written[shown_index : shown_index + block.length]:
             pieces = [
                 h("span", segment.text, cls="sent") if segment.hue else segment.text
                 for segment in line.segments
@@ -343,12 +344,12 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
                     "div",
                     h("span", *pieces, cls="code"),
                     h("span", line.where, cls="where"),
-                    data_pick=f"line {number}",
+                    data_pick=f"line {shown_index}",
                     role="option",
                     tabindex="-1",
                 )
             )
-            number += 1
+            shown_index += 1
         if block.times > 1 and lines:
             heading = f"{block.times} times alike, shown once: {block.length} lines"
             lines = [
@@ -369,7 +370,7 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
         note += f"; repeated layers are folded, which leaves {len(listing.shown):,}"
     if len(listing.shown) > MAX_LINES:
         note += f"; the first {MAX_LINES:,} of these are shown, toast-lab list prints all"
-    sheet = h(
+    listing_body = h(
         "div",
         *rows,
         cls="listing pickable",
@@ -383,7 +384,7 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
                 code_text("[256{data}, 64]"),
                 f". {note}.",
             ),
-            box(sheet, "the local program", tall=True),
+            box(listing_body, "the local program", tall=True),
         ]
     )
     return Section("program", "Program", "The program of one device", body)

@@ -1,4 +1,4 @@
-"""What a plan does and why, in sentences."""
+"""Sentences that say what a plan does and why."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from toast_lab.views.overlay import name_axes
 
 
 class PlanActions(NamedTuple):
-    """The actions of a plan, and whether they alone give it."""
+    """The actions of a plan, and whether they alone produce it."""
 
     actions: tuple[Action, ...]
     texts: tuple[str, ...]
-    #: False: it was refined afterwards, or never came from actions
+    #: False if the plan was refined afterwards, or did not come from actions
     exact: bool
 
 
 def plan_actions(problem: Problem, plan: ShardingPlan) -> PlanActions:
-    """The leading entries of a plan's history that are actions and change something."""
+    """The actions at the start of a plan's history, without those that change nothing."""
     problem = problem.unpinned
     state, actions = State(problem.space), []
     for request in plan.actions:
@@ -76,7 +76,7 @@ def headline(subject: ReportSubject) -> Safe:
         else f"It does not fit: a device would need {bytes_text(cost.peak_bytes)} and has "
         f"{bytes_text(limit)}"
     )
-    whole = f"one alone would need {bytes_text(base_bytes)}" + (
+    one_device = f"one alone would need {bytes_text(base_bytes)}" + (
         ", which does not fit" if cost.fits and base_bytes > limit else ""
     )
     return h(
@@ -86,7 +86,7 @@ def headline(subject: ReportSubject) -> Safe:
         f" takes an estimated {seconds_text(cost.time_s)} on {devices} "
         f"{'device' if devices == 1 else 'devices'} of {problem.machine.name} "
         f"({mesh_text(problem)}), {speed_text(base_s, cost.time_s)} one device "
-        f"({seconds_text(base_s)}). {fit}; {whole}.",
+        f"({seconds_text(base_s)}). {fit}; {one_device}.",
         cls="lead",
     )
 
@@ -98,7 +98,7 @@ def mesh_text(problem: Problem) -> str:
 
 
 def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, object]]:
-    """(topic, sentences) of what a reader wants to know first."""
+    """(topic, sentences) pairs for what a reader wants to know first."""
     problem, cost = subject.problem, subject.cost
     points: list[tuple[str, object]] = [
         ("Cuts", cuts_text(problem, subject.plan)),
@@ -117,25 +117,25 @@ def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, obje
 
 
 def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
-    """What is cut along which axis."""
-    known = plan_actions(problem, plan)
+    """Which colours the plan cuts along which axis."""
+    history = plan_actions(problem, plan)
     groups: defaultdict[str, list[str]] = defaultdict(list)
-    for action in known.actions:
+    for action in history.actions:
         axis = problem.mesh.axes[action.axis]
         groups[axis].append(problem.analysis.groups[action.group].name)
     phrases = [
         join([listed([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
         for axis, names in groups.items()
     ]
-    if known.exact:
-        whole = Safe("Nothing: every device holds and computes everything.")
-        return join([join(phrases, "; "), "."]) if phrases else whole
-    begin = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
-    return join([begin, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
+    if history.exact:
+        no_cuts = Safe("Nothing: every device holds and computes everything.")
+        return join([join(phrases, "; "), "."]) if phrases else no_cuts
+    opening = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
+    return join([opening, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
 
 
 def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
-    """``over data: sequence 91%; over model: heads 100%``, whatever way the plan came about."""
+    """``over data: sequence 91%; over model: heads 100%``: cut shares of the names of colours."""
     analysis = problem.analysis
     axes_of_name = name_axes(analysis, plan)
     group_of_name = analysis.group[analysis.colour]
@@ -158,39 +158,39 @@ def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
 
 
 def time_text(cost: Cost) -> str:
-    """Compute and communication, one after the other and overlapped."""
+    """Time of compute and of communication, one after the other and overlapped."""
     if not cost.collectives:
         return f"All {seconds_text(cost.compute_s)} are computing; the devices exchange nothing."
     count = len(cost.collectives)
     share = cost.comm_s / cost.time_s if cost.time_s else 0.0
-    words = (
+    summary = (
         f"{seconds_text(cost.compute_s)} of computing and {seconds_text(cost.comm_s)} "
         f"({share:.0%}) of communication, in {count:,} collective{'s' if count > 1 else ''}"
     )
     hidden_s = cost.time_s - cost.overlapped_s
     if hidden_s > 1e-3 * cost.time_s:
         return (
-            f"{words}. If communication runs beside computing as far as the machine lets it, a "
+            f"{summary}. If communication runs beside computing as far as the machine lets it, a "
             f"step takes {seconds_text(cost.overlapped_s)}."
         )
-    return f"{words}."
+    return f"{summary}."
 
 
 def costliest_text(cost: Cost) -> Safe | None:
-    """The collectives of one kind at one line that take longest together."""
+    """The collectives of one kind, axes and source line whose total time is the longest."""
     times: defaultdict[tuple[str, tuple[str, ...], str], list[float]] = defaultdict(list)
     for row in cost.collectives:
         times[row.kind, row.axes, row.where].append(row.time_s)
     if not times:
         return None
-    (kind, axes, where), each_s = max(times.items(), key=lambda group: sum(group[1]))
-    often = f"{len(each_s)} × " if len(each_s) > 1 else ""
-    share = sum(each_s) / cost.time_s if cost.time_s else 0.0
+    (kind, axes, where), times_s = max(times.items(), key=lambda group: sum(group[1]))
+    repeats = f"{len(times_s)} × " if len(times_s) > 1 else ""
+    share = sum(times_s) / cost.time_s if cost.time_s else 0.0
     return join(
         [
-            f"{often}{kind} over {' and '.join(axes)} at ",
+            f"{repeats}{kind} over {' and '.join(axes)} at ",
             code_text(line_text(where) or "an unknown line"),
-            f": {seconds_text(sum(each_s))}, {share:.0%} of the step.",
+            f": {seconds_text(sum(times_s))}, {share:.0%} of the step.",
         ]
     )
 
@@ -202,23 +202,23 @@ def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
         return Safe("None: no tensor of this program has two dims that would be cut alike.")
     count, choices = len(analysis.conflicts), len(board.disputes)
     places = "1 conflict" if count == 1 else f"{count:,} conflicts"
-    lead = f"{places}, settled by {choices} choice{'s' if choices > 1 else ''}. "
+    opening = f"{places}, settled by {choices} choice{'s' if choices > 1 else ''}. "
     sentences = [
         side_text(problem, plan, dispute, chosen_sides(problem, plan, board, row))
         for row, dispute in enumerate(board.disputes)
     ]
-    more = f" {len(sentences) - 3} more are in the table." if len(sentences) > 3 else ""
-    return join([lead, join(sentences[:3], " "), more])
+    remark = f" {len(sentences) - 3} more are in the table." if len(sentences) > 3 else ""
+    return join([opening, join(sentences[:3], " "), remark])
 
 
 def chosen_sides(
     problem: Problem, plan: ShardingPlan, board: Board, row: int
 ) -> dict[str, int | None]:
-    """By mesh axis, the side of a row of the board that the plan's actions take."""
-    first = problem.analysis.compatibility_sets[board.disputes[row].sets[0]]
+    """By mesh axis, the side that the plan's actions take in a row of the board; None: neither."""
+    first_set = problem.analysis.compatibility_sets[board.disputes[row].sets[0]]
     actions = plan_actions(problem, plan).actions
     return {
-        axis: side_on(problem, actions, first.resolution, axis)
+        axis: side_on(problem, actions, first_set.resolution, axis)
         for axis, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
         if size > 1
     }
@@ -227,12 +227,12 @@ def chosen_sides(
 def side_text(
     problem: Problem, plan: ShardingPlan, dispute: Dispute, sides: dict[str, int | None]
 ) -> Safe:
-    """What a plan does about one choice, and on how many tensors that has an effect."""
+    """Which side of a choice a plan takes, and at how many conflicts that has an effect."""
     tensor = next(
         (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
         dispute.tensors[0],
     )
-    subject = join(
+    question = join(
         [
             "Between ",
             f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
@@ -243,15 +243,15 @@ def side_text(
     chosen = {axis: side for axis, side in sides.items() if side is not None}
     places = [
         place
-        for number in dispute.sets
-        for conflict in problem.analysis.compatibility_sets[number].conflicts
+        for set_index in dispute.sets
+        for conflict in problem.analysis.compatibility_sets[set_index].conflicts
         for place in problem.analysis.conflicts[conflict].places[:1]
     ]
     cuts = Counter(cut_dims(plan, place) for place in places)
     cut_count = len(places) - cuts[NEITHER]
     if chosen:
         parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
-        lead = join([subject, f" the plan takes {' and '.join(parts)}"])
+        lead = join([question, f" the plan takes {' and '.join(parts)}"])
         if cut_count == len(places):
             return join([lead, "."])
         if not cut_count:
@@ -263,16 +263,16 @@ def side_text(
         return join([lead, effect])
     if cut_count:
         del cuts[NEITHER]
-        (words, count), *others = cuts.most_common()
-        rest = ", elsewhere otherwise" if others else ""
+        (cut, count), *others = cuts.most_common()
+        elsewhere = ", elsewhere otherwise" if others else ""
         return join(
             [
-                subject,
+                question,
                 " no action takes a side; op by op the plan cuts "
-                f"{words} at {count} of {len(places)} places{rest}.",
+                f"{cut} at {count} of {len(places)} places{elsewhere}.",
             ]
         )
-    return join([subject, " the plan cuts neither."])
+    return join([question, " the plan cuts neither."])
 
 
 NEITHER = "neither dim"
@@ -289,9 +289,9 @@ def cut_dims(plan: ShardingPlan, place: ConflictPlace) -> str:
 
 
 def against_text(ours: PlanEntry, other: PlanEntry) -> str:
-    """One plan beside another."""
+    """Time and memory of one plan against those of another."""
     memory = ours.cost.peak_bytes - other.cost.peak_bytes
-    less = (
+    amount = (
         "with as much memory"
         if abs(memory) < 0.005 * other.cost.peak_bytes
         else f"with {bytes_text(abs(memory))} {'less' if memory < 0 else 'more'} on a device"
@@ -299,12 +299,12 @@ def against_text(ours: PlanEntry, other: PlanEntry) -> str:
     fit = "" if other.cost.fits else "; that plan does not fit"
     return (
         f"{speed_text(other.cost.time_s, ours.cost.time_s)} that plan "
-        f"({seconds_text(other.cost.time_s)}, {bytes_text(other.cost.peak_bytes)}), {less}{fit}."
+        f"({seconds_text(other.cost.time_s)}, {bytes_text(other.cost.peak_bytes)}), {amount}{fit}."
     )
 
 
 def search_text(result: Any) -> str:
-    """How the plan was found, and what was proven of it."""
+    """How the search found the plan, and what it proved about it."""
     outcome = f"{result.method}, seed {result.seed}: {result.message}"
     return f"{outcome} {result.proof}".rstrip()
 
@@ -327,23 +327,23 @@ def evidence_text(subject: ReportSubject) -> str:
 
 
 def listed_text(cost: Cost) -> str:
-    """Which share of the estimated time is from a price list; empty if it is from rules alone."""
+    """Share of the estimated time that price lists give; empty if all of it is priced by rule."""
     return "" if cost.priced_by == RULE else f" Of the estimated time: {cost.priced_by}."
 
 
 # -- actions ---------------------------------------------------------------------------------------
 def action_text(problem: Problem, action: Action) -> Safe:
-    """What an action cuts, in the names of the arguments."""
+    """What an action cuts, by the dims of the arguments."""
     analysis = problem.analysis
     group = analysis.groups[action.group]
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
-    carried = (
+    carriers_text = (
         join(["It is ", listed([*map(_carrier, carriers)], 2), "."])
         if carriers
         else "No argument has it: it arises inside."
     )
-    side = (
+    side_note = (
         f" Where two of its dims meet, it takes side {action.bits:0{len(group.resolutions)}b}."
         if group.resolutions
         else ""
@@ -354,19 +354,19 @@ def action_text(problem: Problem, action: Action) -> Safe:
             "cuts ",
             code_text(group.name),
             f" ({group.size:,}{mirrored}) into {parts} parts over {axis}. ",
-            carried,
-            side,
+            carriers_text,
+            side_note,
         ]
     )
 
 
-def _carrier(place: tuple[int, str]) -> Safe:
-    dim, name = place
+def _carrier(argument_dim: tuple[int, str]) -> Safe:
+    dim, name = argument_dim
     return join([f"dim {dim} of ", code_text(name)])
 
 
 def argument_dims(analysis: Analysis, group: int) -> list[tuple[int, str]]:
-    """(dim, argument) that carry a colour group; names of repeated layers once, as ``[*]``."""
+    """(dim, argument) pairs that carry a colour group; repeated layers appear once, as ``[*]``."""
     program = analysis.program
     places: dict[tuple[int, str], None] = {}
     for argument in analysis.groups[group].arguments:
@@ -377,7 +377,7 @@ def argument_dims(analysis: Analysis, group: int) -> list[tuple[int, str]]:
 
 
 def family(path: str) -> str:
-    """A path with the numbers of layers left out.
+    """A path with the numbers of layers replaced by ``*``.
 
     >>> family("params['layers'][3]['w_up']")
     "params['layers'][*]['w_up']"

@@ -2,8 +2,8 @@
 
     tl.report(problem, result, path="report.html")
 
-It opens anywhere without a server and without network.  Start reading at ``report``; what stands in
-it is made by ``document.page``.
+The file opens anywhere, without a server or a network. Start reading at ``report``;
+``document.page`` makes the content.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Report:
     """A report, ready to be written.
 
     Attributes:
-        html: the whole file.
-        title: of the page.
+        html: content of the whole file.
+        title: title of the page.
     """
 
     html: str
     title: str
 
     def save(self, path: PathLike) -> None:
-        """Write the file, whole or not at all.  Raises NotSaved."""
+        """Write the file, whole or not at all. Raises NotSaved."""
         write_whole(path, self.html, "the report")
 
     def __repr__(self) -> str:
@@ -58,26 +58,26 @@ def report(
     kept: bool = True,
     command: str = "",
 ) -> Report:
-    """Explain a plan in one HTML file: what it does, why, what it costs, how that is known.
+    """Explain a plan in one HTML file: what it does and why, what it costs, and how that is known.
 
     Nothing is searched, compiled or executed.
 
     Args:
-        problem: of the plans.  In its place the result of a search is taken, if its machine is a
-            built-in one.
-        plans: the plan to explain, or several: it comes first, the others are compared with it.
-            Results of searches do as well.  A mapping names them.
-        path: where to write it; None: nowhere yet.
-        compiled: what ``tl.compile`` gave for some of the plans.
-        measured: a ``Run`` of the first plan, runs by the names of plans, or a ``Comparison``.
-        kept: also show what the files of compiled results and of measurements have of the plans.
-        command: how the report was made, if not from Python.
+        problem: the problem of the plans; or a search result, whose plan then comes first. The
+            machine of a search result must be a built-in one.
+        plans: one or several plans or search results. The first plan is explained, the others are
+            compared with it. A mapping gives them names.
+        path: where to write the file; None: it is not written.
+        compiled: results of ``tl.compile`` for any of the plans.
+        measured: a ``Run`` of the first plan, runs by plan name, or a ``Comparison``.
+        kept: also show the stored compiled results and measurements of the plans.
+        command: the command that makes the report; empty if it is made from Python.
 
     Raises:
-        InvalidPlan: a plan is of another program or mesh.
-        InvalidInput: there is no plan, or something was compiled or measured of none of them.
-        InvalidProblem: the machine of a search's result is not a built-in one, or its prices came
-            from a list.
+        InvalidPlan: a plan belongs to another program or mesh.
+        InvalidInput: there is no plan, or a compiled result or a run belongs to none of the plans.
+        InvalidProblem: the machine of a search result is not a built-in one, or its prices came
+            from a price list.
         NotSaved: the file cannot be written.
 
     Examples:
@@ -134,25 +134,27 @@ def _title(subject: ReportSubject) -> str:
 
 
 def _named(plans: Plans | None) -> dict[str, Planned]:
-    """Plans by name; those without get the method that found them, or a number."""
+    """Plans by name; an unnamed plan gets the method that found it as its name, or a number."""
     if plans is None:
         return {}
     if isinstance(plans, Mapping):
         return dict(plans)
-    listed = [plans] if isinstance(plans, ShardingPlan | SearchResult) else [*plans]
-    if wrong := [plan for plan in listed if not isinstance(plan, ShardingPlan | SearchResult)]:
-        kinds = ", ".join(sorted({type(plan).__name__ for plan in wrong}))
+    plan_list = [plans] if isinstance(plans, ShardingPlan | SearchResult) else [*plans]
+    if not_plans := [
+        plan for plan in plan_list if not isinstance(plan, ShardingPlan | SearchResult)
+    ]:
+        kinds = ", ".join(sorted({type(plan).__name__ for plan in not_plans}))
         raise InvalidInput(f"plans of a report are Plans or results of searches, not {kinds}")
     named: dict[str, Planned] = {}
-    for number, plan in enumerate(listed, 1):
+    for number, plan in enumerate(plan_list, 1):
         name = plan.method if isinstance(plan, SearchResult) else f"plan {number}"
         named[name if name not in named else f"{name} ({number})"] = plan
     return named
 
 
 def _problem_of(result: SearchResult[Any]) -> Problem:
-    """The problem that a search was about, without its pins."""
-    about, plan = result.trace.about, result.plan
+    """The problem that a search solved, without its pins."""
+    search_settings, plan = result.trace.about, result.plan
     advice = "Give the problem first: tl.report(problem, result)"
     if plan.analysis is None:
         raise InvalidInput(f"this result came from another process, without its analysis. {advice}")
@@ -160,13 +162,13 @@ def _problem_of(result: SearchResult[Any]) -> Problem:
         problem = Problem(
             plan.analysis,
             plan.mesh,
-            about["machine"],
-            memory_limit_bytes=about["memory_limit_bytes"],
-            memory_weight=about["memory_weight"],
-            paper_mode=about["paper_mode"],
+            search_settings["machine"],
+            memory_limit_bytes=search_settings["memory_limit_bytes"],
+            memory_weight=search_settings["memory_weight"],
+            paper_mode=search_settings["paper_mode"],
         )
     except (InvalidProblem, KeyError):
-        machine = about.get("machine")
+        machine = search_settings.get("machine")
         raise InvalidProblem(
             f"the machine {machine!r} of this search is not a built-in one. {advice}"
         ) from None

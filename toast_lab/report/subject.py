@@ -1,4 +1,4 @@
-"""``ReportSubject``: what a report is about, and the kept results that belong to its plans."""
+"""``ReportSubject``: the plans that a report is about, with their stored results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Measured = Run | Comparison | Mapping[str, Run]
 
 
 class KeptRun(NamedTuple):
-    """A row of the file of measurements, as the tables of plans read a ``Run``."""
+    """A stored measurement, with the fields of a ``Run`` that the tables of plans read."""
 
     median_s: float | None
     spread_s: float | None
     step_times_s: tuple[float, ...]
-    #: of the compiled program, in bytes
+    #: peak memory of the compiled program, in bytes
     peak_bytes: int | None
-    #: what an accelerator's allocator reached, in bytes
+    #: peak of an accelerator's allocator, in bytes
     allocator_peak_bytes: int | None
     max_relative_error: float | None
     devices: str
@@ -44,15 +44,15 @@ class KeptRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReportSubject:
-    """The plan that a report explains, those that it is compared with, and their origin.
+    """The plan that a report explains, the plans it is compared with, and their origin.
 
     Attributes:
-        problem: of all plans.
-        plans: the explained one first.
-        entries: the plans' names, prices, and what was compiled and measured; in the same order.
-        results: of the searches that plans come from, by name of the plan.
-        command: that made the report, empty if it was no command.
-        time_utc: when it was made, ISO 8601.
+        problem: the problem of all plans.
+        plans: the explained plan, then the others.
+        entries: name, price, compiled result and measurement of each plan, in the same order.
+        results: results of the searches that found plans, by plan name.
+        command: the command that made the report; empty if it was made from Python.
+        time_utc: when the report was made, ISO 8601.
     """
 
     problem: Problem
@@ -69,29 +69,29 @@ class ReportSubject:
 
     @property
     def called(self) -> str:
-        """The explained plan as titles say it: "plan mcts", but not "plan plan 1"."""
+        """Name of the explained plan in titles: "plan mcts", but not "plan plan 1"."""
         name = self.entry.name
         return name if name.startswith("plan ") else f"plan {name}"
 
     @property
     def entry(self) -> PlanEntry:
-        """The same with its price."""
+        """The explained plan with its price."""
         return self.entries[0]
 
     @property
     def cost(self) -> Cost:
-        """Its price."""
+        """Price of the explained plan."""
         cost: Cost = self.entry.cost
         return cost
 
     @property
     def others(self) -> list[tuple[ShardingPlan, PlanEntry]]:
-        """What it is compared with."""
+        """The plans that the explained one is compared with."""
         return list(zip(self.plans[1:], self.entries[1:], strict=True))
 
     @functools.cached_property
     def where(self) -> list[str]:
-        """Source line of each op, without its folder."""
+        """Source line of each op, without the folder of its file."""
         return self.problem.analysis.program.source_lines()
 
 
@@ -105,20 +105,20 @@ def make_subject(
     command: str = "",
     time_utc: str = "",
 ) -> ReportSubject:
-    """Price the plans, and gather what is known of each.
+    """Price the plans, and collect the compiled results and measurements of each.
 
     Args:
-        problem: of the plans.
+        problem: the problem of the plans.
         planned: at least one plan by name, the explained one first.
         compiled: results of ``tl.compile`` for any of the plans.
         measured: see ``report.report``.
-        kept: also look into the files of compiled results and measurements.
-        command: that makes the report.
-        time_utc: now, ISO 8601.
+        kept: also look up stored compiled results and measurements.
+        command: the command that makes the report.
+        time_utc: the current time, ISO 8601.
 
     Raises:
-        InvalidPlan: a plan is of another program or mesh.
-        InvalidInput: something was compiled or measured of no plan here.
+        InvalidPlan: a plan belongs to another program or mesh.
+        InvalidInput: a compiled result or a run belongs to none of the plans.
     """
     plans: dict[str, ShardingPlan] = {
         name: given.plan if isinstance(given, SearchResult) else given
@@ -215,9 +215,9 @@ def _digest(plan: ShardingPlan) -> str:
 
 # -- kept from before ------------------------------------------------------------------------------
 def _kept_compiled(problem: Problem, plan: ShardingPlan) -> Compiled | None:
-    """The newest result for this plan, one for the problem's own machine before others."""
+    """The newest stored result for this plan, preferably for the problem's own machine."""
     digest, key = problem.analysis.program.digest(), f"{plan.key:016x}"
-    # Without the file there is nothing to show, and a report does not need it
+    # A report does not need stored results, so it does without a store that cannot be read
     with contextlib.suppress(StoreError), CompiledStore(read_only=True) as store:
         rows = [
             row
@@ -231,7 +231,7 @@ def _kept_compiled(problem: Problem, plan: ShardingPlan) -> Compiled | None:
 
 
 def _kept_run(problem: Problem, plan: ShardingPlan) -> KeptRun | None:
-    """The newest measurement of this plan, one on accelerators before one on processors."""
+    """The newest stored measurement of this plan, preferably on accelerators and not on CPUs."""
     digest = problem.analysis.program.digest()
     with contextlib.suppress(StoreError), ComparisonStore(read_only=True) as store:
         plan_digest = _digest(plan)

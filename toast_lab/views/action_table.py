@@ -1,4 +1,4 @@
-"""Tables beside the search tree: the actions at one place, and trajectories."""
+"""Tables beside the search tree: the actions at one place of it, and trajectories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ActionRow(NamedTuple):
 
     action: str
     visits: int
-    #: of the visits of the place
+    #: of the place's visits
     share: float
     #: C(s); NaN: not tried
     mean_score: float
@@ -32,13 +32,13 @@ class ActionRow(NamedTuple):
 
 
 def action_frame(actions: Iterable[ActionRow]) -> pd.DataFrame:
-    """The actions, numbers as numbers so that they sort; what is not known is empty."""
+    """One row per action; cells stay numbers, so that they sort, and are empty if unknown."""
     cells = [(row.action, row.visits, *map(_rounded, row[2:])) for row in actions]
     return pd.DataFrame(cells, columns=ACTIONS, dtype=object)
 
 
 def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
-    """One row per ``Simulation``, in the order given; the number counts from 1."""
+    """One row per ``Simulation``, in the order given; they are numbered from 1."""
     rows = [
         (
             simulation.index,

@@ -18,7 +18,7 @@ BY = {"by kind": "kind", "by mesh axis": "axis"}
 
 
 class BreakdownRates(NamedTuple):
-    """Numbers of a machine and a program that tell compute from memory traffic."""
+    """Numbers of a machine and a program by which compute and memory traffic are told apart."""
 
     memory_bytes_per_s: float
     op_overhead_s: float
@@ -43,11 +43,11 @@ def breakdown_frame(
 
     Args:
         entries: plans; those that are not shown are left out.
-        rates: by plan; all time of ops of a plan that has none counts as compute.
-        by: collectives by "kind", or by the mesh "axis" that they run over.
+        rates: rates by plan; without them all op time of a plan counts as compute.
+        by: group collectives by "kind", or by the mesh "axis" that they run over.
 
     The cost model takes the longer of an op's arithmetic and its memory traffic, plus the time to
-    start it.  An op counts as memory traffic if moving its bytes explains its time, else as
+    start it. An op counts as memory traffic if moving its bytes explains its time, else as
     compute.
     """
     parts_of_plans = []
@@ -66,7 +66,7 @@ def breakdown_frame(
 
 
 def _op_seconds(cost: Any, rates: BreakdownRates | None) -> dict[str, float]:
-    """Seconds of the ops of a step, by what they wait for."""
+    """Seconds of the ops of a step, as compute and as memory traffic."""
     if rates is None:
         return {COMPUTE: cost.compute_s}
     seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
@@ -79,7 +79,7 @@ def _op_seconds(cost: Any, rates: BreakdownRates | None) -> dict[str, float]:
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table twin: a row for each part of a plan, then one for all of them together."""
+    """The table for display: a row for each part of a plan, then one for all of them together."""
     table_rows = []
     for plan_name, plan_parts in frame.groupby("plan", sort=False):
         step_s = float(plan_parts["time_s"].sum())

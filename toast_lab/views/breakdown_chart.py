@@ -24,17 +24,17 @@ _HATCH = (
     "ring",
     "vertical_line",
 )
-_HEIGHT = 0.62  #: of a bar, of the distance between two
+_HEIGHT = 0.62  #: height of a bar, as a share of the distance between bars
 
 
 def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
     """An overlay with rectangles for each part; parts differ by hue and by hatch.
 
-    Selections are linked by its dimension ``plan``.
+    ``holoviews.link_selections`` links it with other charts by its dimension ``plan``.
 
     Args:
         frame: ``breakdown_frame``, in seconds.
-        entries: plans, for the symbols beside their names.
+        entries: plans, which give the symbols beside their names.
     """
     plan_names = list(dict.fromkeys(frame["plan"]))
     symbol = {entry.name: entry.style.symbol for entry in entries}

@@ -1,6 +1,6 @@
-"""Tables for the plan by hand.
+"""Tables for a plan that is made by hand.
 
-The conflict board, what each action did, collectives by source line, costs.
+The conflict board, the effect of each action, collectives by source line, and costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toast_lab.ir.source_lines import op_frame
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
 
-#: before what is in force; never colour alone
+#: prefix of the side in force, so that colour is never the only cue
 CHOSEN = "● "
 
 
@@ -28,14 +28,14 @@ def tensor_text(dispute: Dispute) -> str:
 
 
 def others_text(dispute: Dispute) -> str:
-    """``+3, ×18 layers``: how many more tensors it is about, and how many sets are alike."""
+    """``+3, ×18 layers``: how many more tensors a dispute has, and how many sets are alike."""
     others = f"+{len(dispute.tensors) - 1}" if len(dispute.tensors) > 1 else ""
     repeated = f"×{len(dispute.sets)} layers" if len(dispute.sets) > 1 else ""
     return ", ".join(text for text in (others, repeated) if text)
 
 
 def option_text(option: PricedSide) -> str:
-    """``5.52 s, 260.00 GiB``; a plan that is too large for a device says so."""
+    """``5.52 s, 260.00 GiB``; "✗" marks a plan that does not fit a device."""
     if not option.possible:
         return "not possible"
     return f"{seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}" + (
@@ -46,15 +46,15 @@ def option_text(option: PricedSide) -> str:
 def board_frame(
     board: Board, chosen: Mapping[tuple[int, str], int | None] | None = None
 ) -> pd.DataFrame:
-    """Two rows a resolution, one for each side.
+    """Two rows per resolution, one for each side.
 
-    A column for each mesh axis with time and memory of the side alone.  What is the same for both
-    sides takes both rows, so that all prices are in view on a narrow page: colour above source
+    A column for each mesh axis has time and memory of the side alone. What both sides share is
+    spread over the two rows, so that all prices are in view on a narrow page: colour above source
     line, first tensor above the others.
 
     Args:
-        board: ``tl.conflicts(problem)``.
-        chosen: by (row of the board, axis) the side that the plan by hand has there; it is marked.
+        board: the board of ``tl.conflicts(problem)``.
+        chosen: by (row of the board, axis), the side that the plan by hand takes; it is marked.
     """
     chosen = chosen or {}
     mesh_axes = list(
@@ -107,7 +107,7 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
 def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
     """One row per action, the unsharded program first.
 
-    The step's time then, and the collectives that it brought.
+    It has the step time after the action, and the collectives that the action brought or removed.
     """
     rows = [
         (
@@ -124,13 +124,13 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
 def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -> pd.DataFrame:
     """Collectives of a plan by kind, axes and source line.
 
-    Says how many of them one action added or removed.
+    The last column says how many of them one action added or removed.
 
     Args:
-        problem: of the plan.
-        cost: of the whole plan; gives number, bytes and time.
+        problem: the problem of the plan.
+        cost: the price of the whole plan, which gives number, bytes and time.
         before: collectives before that action.
-        after: and with it.
+        after: collectives after it.
     """
     program = problem.analysis.program
 
@@ -162,7 +162,7 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
 
 
 def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[str, str, str, str]]:
-    """(row's title, by hand, unsharded, best found); an empty last column if nothing was found."""
+    """(title, by hand, unsharded, best found) of each row; without ``best`` the last is empty."""
 
     def column(plan: Taken | Cost) -> list[str]:
         sent = plan.sent.total() if isinstance(plan, Taken) else len(plan.collectives)

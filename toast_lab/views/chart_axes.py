@@ -1,7 +1,7 @@
-"""The elements of one chart drawn by matplotlib: their rows, with the options that Bokeh is given.
+"""Draw the elements of one chart with matplotlib, from their rows and their options for Bokeh.
 
-``ChartAxes`` draws a chart; ``write_legend`` what its marks mean.  ``saved_chart`` puts both into a
-file.  Importing this takes as long as importing matplotlib does.
+``ChartAxes`` draws a chart, and ``write_legend`` its legend; ``saved_chart`` puts both into a file.
+Importing this module takes as long as importing matplotlib does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.views.chart_style import BOKEH, GlyphLook, GridAcross, LevelLabel, NamesBeside
 from toast_lab.views.palette import NEUTRAL
 
-LETTER_PX = 6.3  #: width of a letter of a legend, about
-KEY_PX = 46.0  #: what a key of a legend takes beside its text
+LETTER_PX = 6.3  #: approximate width of a letter of a legend
+KEY_PX = 46.0  #: width of a legend entry without its text
 LINE_PX = 15.0  #: height of a line of a legend
-LONGEST = 60  #: letters of a name
+LONGEST = 60  #: most letters of a name
 MOST_TICKS = 6
 GRID_ALPHA = 0.25
 #: Bokeh's markers in matplotlib, and whether they have a dot in the middle
@@ -72,18 +72,18 @@ _PLACES = {
     "bottom_right": "lower right",
     "bottom": "lower center",
 }
-#: in no text of an XML file
+#: characters that the text of an XML file cannot have
 _FORBIDDEN = re.compile("[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Keys = dict[str, dict[str, Any]]
 
 
 class ChartAxes:
-    """A chart on a pair of axes.
+    """One chart, drawn on a pair of matplotlib axes.
 
     Attributes:
-        title: what the chart is called, or what its axes show.
-        keys: by the label of an element, how it is drawn: properties of a line, or of a patch.
+        title: title of the chart, or else the labels of its axes.
+        keys: by the label of an element, its look in the legend: properties of a line or a patch.
     """
 
     def __init__(self, axes: Axes, chart: Any, width_px: float, *, with_legend: bool) -> None:
@@ -94,12 +94,12 @@ class ChartAxes:
         for side in "xy":
             if self._options.get(f"log{side}"):
                 getattr(axes, f"set_{side}scale")("log")
-        # Levels come last, since they do not make a chart larger
+        # Level lines come last, since they do not extend the axes
         levels = [isinstance(element, hv.HLine | hv.VLine) for element in elements]
         for is_level in (False, True):
-            for number, element in enumerate(elements, 1):
-                if levels[number - 1] == is_level:
-                    self._draw(element, number)
+            for order, element in enumerate(elements, 1):
+                if levels[order - 1] == is_level:
+                    self._draw(element, order)
             if not is_level:
                 self._limit()
         self._dress(elements)
@@ -114,14 +114,14 @@ class ChartAxes:
 
     # -- elements ----------------------------------------------------------------------------------
     def _draw(self, element: Any, order: int) -> None:
-        drawing = next((draw for kind, draw in _DRAWN.items() if isinstance(element, kind)), None)
-        if drawing is None:
+        draw_kind = next((draw for kind, draw in _DRAWN.items() if isinstance(element, kind)), None)
+        if draw_kind is None:
             kinds = ", ".join(f"hv.{kind.__name__}" for kind in _DRAWN)
             raise InvalidProblem(
                 f"a chart in a file has {kinds}, not hv.{type(element).__name__}; save that one "
                 "with HoloViews: hv.save(chart, 'chart.html')"
             )
-        drawing(self, element, _style(element), order)
+        draw_kind(self, element, _style(element), order)
 
     def _curve(self, element: Any, style: Mapping[str, Any], order: int) -> None:
         options = _plot_options(element)
@@ -132,8 +132,8 @@ class ChartAxes:
             "linestyle": _dash(style.get("line_dash")),
         }
         xs, ys = self._numbers(element, 0, "x"), self._numbers(element, 1, "y")
-        way = steps if steps.startswith("steps") else "default"
-        self.axes.plot(xs, ys, drawstyle=way, zorder=order, **look)
+        draw_style = steps if steps.startswith("steps") else "default"
+        self.axes.plot(xs, ys, drawstyle=draw_style, zorder=order, **look)
         self._key(element, look)
 
     def _markers(self, element: Any, style: Mapping[str, Any], order: int) -> None:
@@ -142,19 +142,19 @@ class ChartAxes:
         for look, rows in looks:
             marker, has_dot = _MARKERS.get(look.get("marker") or "circle", ("o", False))
             face, edge = _fill(look), _edge(look)
-            whole = face == edge and marker not in ("x", "+")
+            is_solid = face == edge and marker not in ("x", "+")
             drawn: dict[str, Any] = {
                 "marker": marker,
                 "markersize": look.get("size") or 6,
                 "markerfacecolor": face,
                 "markeredgecolor": edge,
-                "markeredgewidth": 0.0 if whole else look.get("line_width") or 1.0,
+                "markeredgewidth": 0.0 if is_solid else look.get("line_width") or 1.0,
             }
             self.axes.plot(xs[rows], ys[rows], linestyle="none", zorder=order, **drawn)
             if has_dot:
                 dot: dict[str, Any] = {"marker": ".", "markersize": 4, "color": edge}
                 self.axes.plot(xs[rows], ys[rows], linestyle="none", zorder=order, **dot)
-            if len(looks) > 1:  # rows differ, and the key stands for all of them
+            if len(looks) > 1:  # rows differ, and the legend has one key for all of them
                 drawn |= {"marker": "o", "markeredgecolor": NEUTRAL}
                 drawn["markerfacecolor"] = NEUTRAL if face[3] else "none"
             self._key(element, {"linestyle": "none", **drawn})
@@ -194,7 +194,7 @@ class ChartAxes:
             self._key(element, {**drawn, **hatch, "facecolor": drawn["facecolor"]}, is_patch=True)
 
     def _segments(self, element: Any, style: Mapping[str, Any], order: int) -> None:
-        ends = [self._numbers(element, place, "xyxy"[place]) for place in range(4)]
+        ends = [self._numbers(element, column, "xyxy"[column]) for column in range(4)]
         gap = np.full(len(ends[0]), np.nan)
         xs, ys = (np.stack([ends[i], ends[i + 2], gap], axis=1).ravel() for i in (0, 1))
         look: dict[str, Any] = {
@@ -250,13 +250,16 @@ class ChartAxes:
             "linestyle": _dash(style.get("line_dash")),
             "zorder": order,
         }
-        across = self.axes.axvline if isinstance(element, hv.VLine) else self.axes.axhline
-        across(float(element.data), **look)
+        draw_line = self.axes.axvline if isinstance(element, hv.VLine) else self.axes.axhline
+        draw_line(float(element.data), **look)
         for hook in _hooks(element, LevelLabel):
-            place: dict[str, Any] = {"xy": (0, hook.level), "xycoords": ("axes fraction", "data")}
+            position: dict[str, Any] = {
+                "xy": (0, hook.level),
+                "xycoords": ("axes fraction", "data"),
+            }
             offset = (5, hook.offset_px)
             if hook.vertical:
-                place = {"xy": (hook.level, 0), "xycoords": ("data", "axes fraction")}
+                position = {"xy": (hook.level, 0), "xycoords": ("data", "axes fraction")}
                 offset = (4, 4)
             self.axes.annotate(
                 _line(hook.text),
@@ -265,12 +268,12 @@ class ChartAxes:
                 color=hook.hue,
                 annotation_clip=True,
                 zorder=order,
-                **place,
+                **position,
             )
 
-    def _numbers(self, element: Any, place: int, side: str) -> np.ndarray:
-        """A column as numbers along an axis; texts stand one after the other."""
-        values = np.asarray(element.dimension_values(place))
+    def _numbers(self, element: Any, column: int, side: str) -> np.ndarray:
+        """A column as numbers along an axis; texts get positions 0, 1, 2 and so on."""
+        values = np.asarray(element.dimension_values(column))
         if values.dtype.kind in "biuf":
             return values.astype(float)
         categories = self._categories[side]
@@ -280,17 +283,17 @@ class ChartAxes:
         return np.array([categories.index(text) for text in map(str, values)], float)
 
     def _key(self, element: Any, look: Mapping[str, Any], *, is_patch: bool = False) -> None:
-        """What the legend says of an element with a label; a line with markers has one key."""
+        """Add a labelled element to the legend; a line and its markers share one key."""
         if element.label and _plot_options(element).get("show_legend", True):
-            own = self.keys.setdefault(element.label, {"is_patch": is_patch})
-            linestyle = own.get("linestyle", "none")
-            own |= look
+            key = self.keys.setdefault(element.label, {"is_patch": is_patch})
+            linestyle = key.get("linestyle", "none")
+            key |= look
             if linestyle != "none":
-                own["linestyle"] = linestyle
+                key["linestyle"] = linestyle
 
     # -- axes --------------------------------------------------------------------------------------
     def _limit(self) -> None:
-        """The ends of both axes."""
+        """Set the ends of both axes."""
         for side in "xy":
             limit = getattr(self.axes, f"set_{side}lim")
             names = ("left", "right") if side == "x" else ("bottom", "top")
@@ -304,23 +307,23 @@ class ChartAxes:
         self.axes.autoscale(False)
 
     def _dress(self, elements: Sequence[Any]) -> None:
-        """Labels, ticks and grid in the look of the pages."""
+        """Set labels, ticks and grid in the look of the pages."""
         axes, options = self.axes, self._options
         axes.patch.set_visible(False)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        side: Literal["x", "y"] = "x" if _hooks_of(options, GridAcross) else "y"
+        grid_axis: Literal["x", "y"] = "x" if _hooks_of(options, GridAcross) else "y"
         axes.set_axisbelow(True)
-        if not self._categories[side]:
-            axes.grid(True, axis=side, color=NEUTRAL, alpha=GRID_ALPHA, linewidth=0.7)
+        if not self._categories[grid_axis]:
+            axes.grid(True, axis=grid_axis, color=NEUTRAL, alpha=GRID_ALPHA, linewidth=0.7)
         axes.tick_params(which="both", length=0, labelsize=10)
-        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
-            label = options.get(f"{'xy'[place]}label")
+        for index, axis in enumerate((axes.xaxis, axes.yaxis)):
+            label = options.get(f"{'xy'[index]}label")
             if label is None and elements:
                 dims = elements[0].dimensions()
-                label = dims[place].pprint_label if len(dims) > place else ""
+                label = dims[index].pprint_label if len(dims) > index else ""
             axis.set_label_text(_line(label or ""))
-            self._tick("xy"[place], axis)
+            self._tick("xy"[index], axis)
 
     def _tick(self, side: str, axis: Any) -> None:
         ticks = self._options.get(f"{side}ticks")
@@ -330,7 +333,7 @@ class ChartAxes:
         if isinstance(ticks, list | tuple):
             pairs = [tick if isinstance(tick, tuple) else (tick, f"{tick:g}") for tick in ticks]
             labels = ["\n".join(map(_line, str(label).split("\n"))) for _, label in pairs]
-            axis.set_ticks([place for place, _ in pairs], labels=labels)
+            axis.set_ticks([position for position, _ in pairs], labels=labels)
             return
         axis.set_major_formatter(FuncFormatter(number_text))
         if self._options.get(f"log{side}"):
@@ -339,21 +342,21 @@ class ChartAxes:
             axis.set_major_locator(MaxNLocator(MOST_TICKS, steps=[1, 2, 2.5, 5, 10]))
 
     def _write_legend(self, width_px: float) -> float:
-        """Write the legend; gives the height that it takes above the chart."""
+        """Write the legend, and give the height in pixels that it takes above the chart."""
         position = self._options.get("legend_position", "top_right")
         if position == "right":
-            place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-            write_legend(self.axes, self.keys, 0.0, **place)
+            location: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+            write_legend(self.axes, self.keys, 0.0, **location)
             return 0.0
         if position != "top":
             loc = _PLACES.get(position, "best")
             write_legend(self.axes, self.keys, 0.0, loc=loc)
             return 0.0
-        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
-        return write_legend(self.axes, self.keys, 0.9 * width_px, **place)
+        location = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+        return write_legend(self.axes, self.keys, 0.9 * width_px, **location)
 
 
-#: how each kind of element is drawn; the first that fits counts
+#: how each kind of element is drawn; the first kind that fits counts
 _DRAWN: Mapping[type, Callable[..., None]] = {
     hv.Curve: ChartAxes._curve,
     hv.Scatter: ChartAxes._markers,
@@ -371,21 +374,21 @@ _DRAWN: Mapping[type, Callable[..., None]] = {
 # -- legends ---------------------------------------------------------------------------------------
 def merged(keys: Iterable[Keys]) -> Keys:
     """The keys of several charts, each label once."""
-    whole = Keys()
-    for own in keys:
-        for label, look in own.items():
-            whole.setdefault(label, look)
-    return whole
+    merged_keys = Keys()
+    for chart_keys in keys:
+        for label, look in chart_keys.items():
+            merged_keys.setdefault(label, look)
+    return merged_keys
 
 
 def write_legend(where: Any, keys: Keys, width_px: float, **place: Any) -> float:
-    """A legend of axes or of a figure, in as many columns as ``width_px`` takes; gives its height.
+    """Write a legend in as many columns as ``width_px`` takes, and give its height in pixels.
 
     Args:
-        where: axes, or the figure.
-        keys: of ``ChartAxes``.
-        width_px: 0 for one column.
-        place: where it stands, as matplotlib says it.
+        where: the axes or the figure that gets the legend.
+        keys: ``keys`` of ``ChartAxes``.
+        width_px: width that the columns may take; 0 for one column.
+        place: position of the legend, as options of matplotlib.
     """
     if not keys:
         return 0.0
@@ -408,14 +411,14 @@ def write_legend(where: Any, keys: Keys, width_px: float, **place: Any) -> float
         columnspacing=1.4,
         **place,
     )
-    # Not at once, since older versions leave out labels that begin with an underscore
+    # Set afterwards, since older versions leave out labels that begin with an underscore
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)
     return LINE_PX * -(-len(labels) // columns) + 3
 
 
 def _columns(lengths: Sequence[int], width_px: float) -> int:
-    """The most columns of texts of so many letters, filled downwards, that fit side by side."""
+    """The most columns that fit side by side, for texts of these lengths, filled downwards."""
     for columns in range(len(lengths), 1, -1):
         parts = np.array_split(np.array(lengths), columns)
         if sum(KEY_PX + LETTER_PX * float(part.max()) for part in parts) <= width_px:
@@ -454,7 +457,7 @@ def _hooks(element: Any, kind: type) -> list[Any]:
 def _by_look(
     element: Any, style: Mapping[str, Any], names: Sequence[str], count: int
 ) -> list[tuple[dict[str, Any], list[int]]]:
-    """Rows that look alike, by what they look like; an option may be a column."""
+    """(look, rows) for rows that look alike; an option may take its values from a column."""
     columns = {}
     for name in names:
         option = style.get(name)
@@ -471,8 +474,8 @@ def _by_look(
 
 
 def _alpha(look: Mapping[str, Any], part: str) -> float:
-    own = look.get(f"{part}_alpha")
-    return float(look.get("alpha", 1.0) if own is None else own)
+    part_alpha = look.get(f"{part}_alpha")
+    return float(look.get("alpha", 1.0) if part_alpha is None else part_alpha)
 
 
 def _colour(name: Any, alpha: float) -> tuple[float, float, float, float]:
@@ -506,12 +509,12 @@ def _hatch(element: Any) -> dict[str, Any]:
 
 
 def _boxes(corners: np.ndarray) -> Outline:
-    """Rectangles (left, low, right, high) as one outline."""
+    """Rectangles (left, low, right, high) as one path."""
     left, low, right, high = corners.T
     xs = np.stack([left, right, right, left, left], axis=1)
     ys = np.stack([low, low, high, high, low], axis=1)
-    one = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
-    return Outline(np.stack([xs, ys], axis=2).reshape(-1, 2), one * len(corners))
+    codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
+    return Outline(np.stack([xs, ys], axis=2).reshape(-1, 2), codes * len(corners))
 
 
 def _pixels(size: Any) -> float:
@@ -519,7 +522,7 @@ def _pixels(size: Any) -> float:
 
 
 def _line(text: Any) -> str:
-    """A name as one short line of letters that a file may have."""
+    """A name as one short line of letters that XML allows."""
     line = _FORBIDDEN.sub("\ufffd", " ".join(str(text).split()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 

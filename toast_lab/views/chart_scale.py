@@ -1,6 +1,6 @@
-"""How high a chart is: the scales of a y axis that a person chooses from.
+"""The scales of a y axis that users choose from, and the limits that they give the axis.
 
-Pages offer them before any chart is drawn, so HoloViews is not needed here.
+Pages offer them before any chart is drawn, so this module does without HoloViews.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from typing import Any
 
 from bokeh.models import DataRange1d, Range1d
 
-#: of the height of a chart: from zero, by decades, or what is at most 10% above the best plan,
-#: where plans that are nearly as good are told apart
+#: the scale that shows only what is at most 10% above the best plan, where plans that are nearly as
+#: good can be told apart
 LAST = "last 10%"
+#: scales of a y axis: by decades, from zero, or only the last 10%
 SCALES = ("log", "linear", LAST)
-_LAST_PART = (0.98, 1.1)  #: of the best plan
+_LAST_PART = (0.98, 1.1)  #: ends of the axis, as multiples of the best plan
 
 
 def height_limits(
     heights: Sequence[float], ends: Sequence[float], part: float, scale_type: str
 ) -> tuple[float, float]:
-    """(low, high) of a y axis.
+    """Ends (low, high) of a y axis.
 
     Args:
-        heights: of all that is drawn.
-        ends: where lines end, each with the best plan that it came to.
-        part: of the distance that is left free on both sides.
+        heights: heights of everything that is drawn.
+        ends: last height of each line, which is its best plan.
+        part: share of the distance that is left free on both sides.
         scale_type: one of ``SCALES``.
 
     >>> height_limits([1.0, 20.0], [10.0], 0.5, "linear")
@@ -42,9 +43,9 @@ def height_limits(
 
 
 def follow(figure: Any, renderers: Sequence[Any], part: float, scale_type: str) -> None:
-    """Let the y axis of a figure whose sources grow follow some of its renderers.
+    """Let the y axis of a figure follow some of its renderers while their sources grow.
 
-    In the scale ``LAST`` it follows them only until ``show_last`` is told of the first plan.
+    On the scale ``LAST`` it follows them only until ``show_last`` gets the first plan.
     """
     figure.y_range = DataRange1d(renderers=list(renderers), range_padding=part)
     if scale_type == "linear":
@@ -52,11 +53,11 @@ def follow(figure: Any, renderers: Sequence[Any], part: float, scale_type: str) 
 
 
 def show_last(figure: Any, ends: Sequence[float]) -> None:
-    """Show what is at most 10% above the best plan, whatever else is drawn.
+    """Limit the y axis to what is at most 10% above the best plan, whatever else is drawn.
 
     Args:
         figure: a Bokeh figure.
-        ends: where lines end, in the units of the axis; NaN where a line has no end yet.
+        ends: last height of each line, in the units of the axis; NaN for a line without one.
     """
     known = [height for height in ends if height > 0]
     if known:
@@ -68,7 +69,7 @@ def show_last(figure: Any, ends: Sequence[float]) -> None:
 
 
 def padded(low: float, high: float, part: float, *, logarithmic: bool) -> tuple[float, float]:
-    """(low, high) with ``part`` of their distance on both sides, on a log scale in decades.
+    """(low, high), widened on both sides by ``part`` of their distance, in decades if logarithmic.
 
     >>> padded(0.0, 10.0, 0.1, logarithmic=False)
     (-1.0, 11.0)

@@ -1,18 +1,18 @@
 """What all charts of data share: HoloViews with its Bokeh renderer, and the look of the pages.
 
-A chart is a HoloViews element made from a tidy table.  Charts are put side by side with ``+``, on
-top of each other with ``*``, changed with ``.opts`` and linked with ``holoviews.link_selections``;
-the explorer and reports show the same elements, rendered once as Bokeh figures
-(``bokeh_figure``), and ``saved_chart`` draws them into files.
+A chart is a HoloViews element made from a tidy table. Users put charts side by side with ``+``, on
+top of each other with ``*``, change them with ``.opts`` and link them with
+``holoviews.link_selections``; the explorer and reports show the same elements, rendered once as
+Bokeh figures (``bokeh_figure``), and ``saved_chart`` draws them into files.
 
-What HoloViews has no option for is done by hooks on the Bokeh figure.  Those that a picture in a
-file needs as well are data (``GlyphLook``, ``LevelLabel``, ``NamesBeside``, ``GridAcross``), which
+Hooks on the Bokeh figure do what HoloViews has no option for. Those that a picture in a file needs
+as well are dataclasses (``GlyphLook``, ``LevelLabel``, ``NamesBeside``, ``GridAcross``), which
 ``saved_chart`` reads.
 
 Importing HoloViews takes about half a second, so nothing that the explorer's first page needs may
 import this module; pages import charts when one is first shown.
 
-Names of plans, ops and tensors are anybody's text.  They enter charts only as data, labels of
+Names of plans, ops and tensors are arbitrary text. They enter charts only as data, labels of
 legends and ticks, which Bokeh draws on a canvas or writes as plain text, and never as a template
 of a tooltip.
 """
@@ -35,17 +35,17 @@ from toast_lab.views import plot_style
 from toast_lab.views.palette import NEUTRAL
 
 BOKEH = "bokeh"
-#: of a chart in a notebook, in pixels; in the explorer it fills what holds it
+#: height of a chart in a notebook, in pixels; in the explorer a chart fills its container
 MIN_HEIGHT = 280
 Hook = Callable[[Any, Any], None]
 
 if not getattr(hv.extension, "_loaded", False):
-    # Else the user has chosen a renderer
+    # Otherwise the user has chosen a renderer
     hv.Store.set_current_backend(BOKEH)
 
 
 def drawn(element: Any, *hooks: Hook, **options: Any) -> Any:
-    """An element with options of the Bokeh renderer; hooks see its glyphs."""
+    """An element with options of the Bokeh renderer; hooks can change its glyphs."""
     if hooks:
         options["hooks"] = list(hooks)
     return element.opts(**options, backend=BOKEH)
@@ -58,10 +58,10 @@ class GlyphLook:
     properties: Mapping[str, Any]
 
     def __call__(self, plot: Any, _: Any) -> None:
-        """Set them."""
+        """Set the properties."""
         renderer = plot.handles["glyph_renderer"]
         for glyph in (renderer.glyph, renderer.nonselection_glyph, renderer.selection_glyph):
-            if hasattr(glyph, "update"):  # "auto" stands for a copy
+            if hasattr(glyph, "update"):  # "auto" stands for a copy of the glyph
                 glyph.update(**self.properties)
 
 
@@ -90,8 +90,8 @@ class LevelLabel:
     vertical: bool = False
 
     def __call__(self, plot: Any, _: Any) -> None:
-        """Write it."""
-        place: dict[str, Any] = (
+        """Write the label."""
+        position: dict[str, Any] = (
             {"x": self.level, "y": 4, "y_units": "screen", "x_offset": 4}
             if self.vertical
             else {"x": 8, "x_units": "screen", "y": self.level, "y_offset": self.offset_px}
@@ -102,7 +102,7 @@ class LevelLabel:
                 text_color=self.hue,
                 text_font=plot_style.FONT,
                 text_font_size="11px",
-                **place,
+                **position,
             )
         )
         plot.handles["glyph"].name = self.text
@@ -111,18 +111,18 @@ class LevelLabel:
 def level_line(
     level: float, label: str, hue: str, *, offset_px: int = 2, vertical: bool = False
 ) -> Any:
-    """A dashed line across the chart, with its label at the left, or at the foot if vertical."""
-    written = LevelLabel(level, label, hue, offset_px=offset_px, vertical=vertical)
+    """A dashed line across the chart, with its label at the left, or at the bottom if vertical."""
+    label_hook = LevelLabel(level, label, hue, offset_px=offset_px, vertical=vertical)
     line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
-    return drawn(line, written, color=hue, line_dash="dashed", line_width=1.5)
+    return drawn(line, label_hook, color=hue, line_dash="dashed", line_width=1.5)
 
 
 @dataclasses.dataclass(frozen=True)
 class NamesBeside:
-    """Hook: texts of a column beside the markers, at distances that a scale does not change.
+    """Hook: texts of a column beside the markers, at distances that zooming does not change.
 
-    Columns ``dx`` and ``dy`` are the distances in pixels, downwards; ``align`` is "left" or
-    "right".
+    Columns ``dx`` and ``dy`` are the distances in pixels, rightwards and downwards; ``align`` is
+    "left" or "right".
     """
 
     x: str
@@ -130,7 +130,7 @@ class NamesBeside:
     text: str
 
     def __call__(self, plot: Any, _: Any) -> None:
-        """Write them."""
+        """Write the texts."""
         name = f"names, {plot.handles['glyph_renderer'].name}"
         if any(renderer.name == name for renderer in plot.state.renderers):
             return
@@ -155,7 +155,7 @@ class GridAcross:
     """Hook: grid lines at the ticks of the x axis, and none at those of the y axis."""
 
     def __call__(self, plot: Any, _: Any) -> None:
-        """Draw them."""
+        """Draw the grid lines."""
         figure = plot.state
         figure.xgrid.grid_line_color, figure.xgrid.grid_line_alpha = NEUTRAL, 0.13
         figure.ygrid.grid_line_color = None
@@ -174,15 +174,15 @@ def chart(
     """Elements on one pair of axes, in the look of the pages.
 
     Args:
-        elements: in the order in which they are drawn.
-        name: of the figure, by which its buttons find it.
+        elements: elements in the order in which they are drawn.
+        name: name of the figure, by which its buttons find it.
         xlabel: what the x axis shows, with its unit.
-        ylabel: the same of the y axis.
+        ylabel: the same for the y axis.
         xlim: ends of the x axis; None: from the data.
-        ylim: the same of the y axis.
-        options: ``legend`` ("top", "right" or None), ``legend_columns``, ``zoom`` ("both", "width"
-            or None), ``tappable`` (names of renderers that can be clicked), ``hooks``, and any
-            option of a HoloViews overlay.
+        ylim: the same for the y axis.
+        options: ``legend`` ("top", "right" or None), ``legend_columns``, ``zoom`` ("both", "width",
+            "time" or None), ``tappable`` (names of renderers that can be clicked), ``hooks``, and
+            any option of a HoloViews overlay.
     """
     legend = options.pop("legend", "top")
     columns = options.pop("legend_columns", None)
@@ -249,20 +249,20 @@ def _page_tools(plot: Any, _: Any, zoom: str | None, tappable: Sequence[str]) ->
 
 
 def plain_ticks(plot: Any, _: Any) -> None:
-    """Hook: numbers beside the y axis, also on a logarithmic one."""
+    """Hook: plain numbers beside both axes, even logarithmic ones."""
     plot_style.plain_ticks(plot.state)
 
 
 def hover(tooltips: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Options that show rows of a hover card; what ``@column`` stands for is written as text."""
+    """Options for a hover card with these rows; values of an ``@column`` are written as text."""
     return {"tools": ["hover"], "hover_tooltips": list(tooltips)}
 
 
 def bokeh_figure(element: Any) -> Any:
-    """An element as a Bokeh figure that fills what holds it."""
+    """An element as a Bokeh figure that fills its container."""
     # In the page's own document HoloViews would set its theme, which changes figures that the
-    # browser may have let go by then, and leave a callback that keeps this one
-    renderer = hv.renderer(BOKEH).instance(mode="server")  # of the modes the one that asks where
+    # browser may have dropped by then, and would leave a callback that keeps this figure alive
+    renderer = hv.renderer(BOKEH).instance(mode="server")  # the only mode that takes a document
     figure = renderer.get_plot_state(element, doc=Document())
     figure.sizing_mode = "stretch_both"
     figure.min_height = None

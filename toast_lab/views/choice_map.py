@@ -12,14 +12,14 @@ from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.page_colours import LIGHT
 
 FIGURE = "choices"
-#: from dark, the best, to light
+#: colour map from dark (the best) to light
 _COLOURS = "cividis"
-#: texts of numbers by the ending of their column
+#: functions that write numbers, by the ending of the column's name
 _TEXTS = {"_s": seconds_text, "_bytes": bytes_text}
 
 
 def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
-    """The best row of each pair of choices: the least ``value``, of those that fit if any does."""
+    """For each pair of choices the row with the least ``value``, of those that fit if any does."""
     fits = frame["fits"].eq(True) if "fits" in frame.columns else pd.Series(True, frame.index)
     rows = pd.DataFrame(
         {
@@ -29,10 +29,10 @@ def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
             "fits": fits,
         }
     ).dropna(subset=["value"])
-    places = ["x_choice", "y_choice"]
+    pair_columns = ["x_choice", "y_choice"]
     ranked = rows.sort_values(["fits", "value"], ascending=[False, True], kind="stable")
-    best = ranked.drop_duplicates(places).sort_index()
-    counts = rows.groupby(places, sort=False).size()
+    best = ranked.drop_duplicates(pair_columns).sort_index()
+    counts = rows.groupby(pair_columns, sort=False).size()
     texts = [_text(value, number) for number in best["value"]]
     return best.assign(
         fits=["yes" if is_good else "no" for is_good in best["fits"]],
@@ -45,20 +45,20 @@ def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
 
 
 def _text(column: str, number: float) -> str:
-    for ending, text in _TEXTS.items():
+    for ending, to_text in _TEXTS.items():
         if column.endswith(ending):
-            return text(number)
+            return to_text(number)
     return f"{number:.4g}"
 
 
 def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
-    """An overlay of a heat map and its numbers; a cross beside a number says that it does not fit.
+    """An overlay of a heat map and its numbers; a cross marks a number that does not fit.
 
     Args:
         frame: rows with these columns, and ``fits`` where it is known.
         x: the choice along the x axis.
         y: the choice along the y axis.
-        value: what the cells show, the least of their rows.
+        value: the column of numbers; a cell shows the least one of its rows.
     """
     cells = map_frame(frame, x, y, value)
     tooltips = [
@@ -68,11 +68,11 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
         ("fits", "@fits"),
         ("rows", "@rows"),
     ]
-    places = [hv.Dimension("x_choice", label=x), hv.Dimension("y_choice", label=y)]
+    axis_dims = [hv.Dimension("x_choice", label=x), hv.Dimension("y_choice", label=y)]
     low, high = float(cells["value"].min()), float(cells["value"].max())
-    parts = [
+    elements = [
         drawn(
-            hv.HeatMap(cells, places, ["value", "text", "fits", "rows"]),
+            hv.HeatMap(cells, axis_dims, ["value", "text", "fits", "rows"]),
             cmap=_COLOURS,
             clim=(low, high if high > low else low + 1.0),
             line_color="white",
@@ -81,9 +81,9 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
         )
     ]
     is_dark = cells["value"] <= (low + high) / 2
-    for chosen, ink in ((cells[is_dark], "white"), (cells[~is_dark], LIGHT["ink"])):
-        if len(chosen):
-            labels = hv.Labels(chosen, places, "text")
-            parts.append(drawn(labels, text_color=ink, text_font_size="12px"))
+    for labelled_cells, ink in ((cells[is_dark], "white"), (cells[~is_dark], LIGHT["ink"])):
+        if len(labelled_cells):
+            labels = hv.Labels(labelled_cells, axis_dims, "text")
+            elements.append(drawn(labels, text_color=ink, text_font_size="12px"))
     title = f"{value}, the least of each pair"
-    return chart(parts, name=FIGURE, title=title, xlabel=x, ylabel=y, legend=None, zoom=None)
+    return chart(elements, name=FIGURE, title=title, xlabel=x, ylabel=y, legend=None, zoom=None)

@@ -1,6 +1,7 @@
 """Plans side by side.
 
-Columns give what the cost model estimates, a compiler reports and a run measures, and the ratios.
+Columns have the estimates of the cost model, the numbers of a compiler, the measurements of a run,
+and their ratios.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COLUMNS = (
 
 
 class PlanEntry(NamedTuple):
-    """A plan with its price and, once it was compiled or executed, the outcome."""
+    """A plan with its price and, if it was compiled or executed, the outcome."""
 
     name: str
     actions: tuple[str, ...]
@@ -50,11 +51,11 @@ class PlanEntry(NamedTuple):
     run: Any = None
     #: toast_lab.runtime.compiled.Compiled
     compiled: Any = None
-    #: in the pictures
+    #: whether it is in the pictures
     shown: bool = True
-    #: of the plan in the table, which decides how it is drawn
+    #: its row in the table, which decides how it is drawn
     number: int = 0
-    #: that the price is of
+    #: name of the machine that the price is for
     machine: str = ""
 
     @property
@@ -70,9 +71,9 @@ class PlanEntry(NamedTuple):
 
     @property
     def compiled_peak_bytes(self) -> float | None:
-        """Peak of the compiled program, or what a refused one needs.
+        """Peak memory of the compiled program, or what a refused one would need.
 
-        It is that of the compilation, or else of what was executed.
+        It is that of ``compiled``, or else of the program that ran.
         """
         if self.compiled is not None:
             return self.compiled.total_needed_bytes
@@ -125,7 +126,7 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
         program, compiled_peak = compiled or run, entry.compiled_peak_bytes or None
         time_s, peak_bytes = float(entry.cost.time_s), float(entry.cost.peak_bytes)
         measured = getattr(run, "median_s", None) or None
-        # A saved comparison knows no machine
+        # The costs of a saved comparison have no memory limit
         memory_limit = getattr(entry.cost, "memory_limit_bytes", None)
         allocator = getattr(run, "allocator_peak_bytes", None)
         held_bytes = allocator or (run.peak_bytes if run is not None else None)
@@ -165,7 +166,7 @@ def _ratio(value: float | None, estimate: float) -> float | None:
 
 
 def of_other_machine(devices: str, machine: str) -> bool:
-    """Are devices, such as ``cpu:8``, of another kind than the machine that a price is of?
+    """Whether devices, such as ``cpu:8``, are of another kind than the machine of a price.
 
     >>> of_other_machine("cpu:8", "tpu-v5e"), of_other_machine("gpu:8", "a100")
     (True, False)
@@ -177,7 +178,7 @@ def of_other_machine(devices: str, machine: str) -> bool:
 
 
 def compiled_text(program: Any) -> str:
-    """Collectives of what was compiled, by kind; ``refused`` if it was."""
+    """Collectives of a compiled program, by kind; ``refused`` if the compiler refused it."""
     if getattr(program, "refused", False):
         return "refused"
     counts: Counter[str] = Counter()
@@ -215,7 +216,7 @@ def bytes_text(value: float | None) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """How many times as much.
+    """A ratio as text.
 
     >>> ratio_text(0.7751), ratio_text(2134.0)
     ('0.775×', '2,134×')
@@ -233,7 +234,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def byte_unit(value: float) -> tuple[str, float]:
-    """The same for bytes.
+    """A unit in which a number of bytes is easy to read, and its size.
 
     >>> byte_unit(5e6)
     ('MiB', 1048576.0)
@@ -242,7 +243,7 @@ def byte_unit(value: float) -> tuple[str, float]:
 
 
 def flop_unit(count: float) -> tuple[str, float]:
-    """The same for floating-point operations.
+    """A unit in which a number of floating-point operations is easy to read, and its size.
 
     >>> flop_unit(1.61e12)
     ('TFLOP', 1000000000000.0)
@@ -256,7 +257,7 @@ def _unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]
 
 
 def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
-    """``compare_frame`` as people read it.
+    """``compare_frame`` as text for display.
 
     ``GROUPS`` and ``TITLES`` say where each number comes from.
     """
@@ -295,14 +296,14 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
 
 
 def _elsewhere(entry: PlanEntry) -> str:
-    """What a plan was compiled for, if its price is of another machine."""
+    """The topology that a plan was compiled for, if its price is for another machine."""
     remark = getattr(entry.compiled, "priced_elsewhere", None)
     elsewhere = entry.machine and remark is not None and remark(entry.machine)
     return f" for {entry.compiled.topology}" if elsewhere else ""
 
 
 def room_text(free_bytes: float) -> str:
-    """By how much a plan fits or not.
+    """How much memory a plan leaves free, or needs beyond the limit.
 
     >>> room_text(2**30), room_text(-(2**20))
     ('1.00 GiB free', 'NO: 1.00 MiB over')

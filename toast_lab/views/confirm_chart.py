@@ -1,12 +1,12 @@
 """A confirmed search as a chart: the judge's clock beside the price.
 
-The price belongs to one search and its price list, so its line begins anew with every round.  A
+The price belongs to one search and its price list, so its line begins anew with every round. A
 judged plan is a filled marker at its clock's time, with a line from a hollow one at its price: the
-length of the line is by how much the price was wrong.  Where clock and price are of different
-machines, they stand in two charts and no line joins them.
+length of the line is the error of the price. If clock and price are of different machines, they
+have two charts and no line joins them.
 
-``ConfirmCurve`` shows a search that runs: HoloViews draws the empty charts once, and what is new
-goes into the sources of their Bokeh figures.
+``ConfirmCurve`` shows a running search: HoloViews draws the empty charts once, and new rows go into
+the sources of their Bokeh figures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIGURE = "confirmed curve"
 CLOCK = style(2).hue
 PRICED, BY_CLOCK = "best by the price, of each round", "best by the judge's clock"
 X_LABELS = {AT_S: "seconds since the first search began", JUDGED: "plans judged"}
-#: end of the line from a price to its clock
+#: column with the x at which the line from a price to its clock ends
 _END = "end"
 
 
@@ -47,13 +47,13 @@ def confirm_charts(
     scale_type: str = "log",
     apart: bool = False,
 ) -> tuple[Any, ...]:
-    """An overlay of price and clock; one for each where they are of different machines.
+    """An overlay of price and clock, or one of each if they are of different machines.
 
     Args:
         frame: ``confirm_frame`` or ``judged_frame``, in seconds.
         unsharded_s: step time of the unsharded program, which gives the unit.
-        scale_type: of the y axes, one of ``chart_scale.SCALES``.
-        apart: clock and price are of different machines.
+        scale_type: scale of the y axes, one of ``chart_scale.SCALES``.
+        apart: whether clock and price are of different machines.
     """
     unit, scale = time_unit(unsharded_s)
     x = next(name for name in X_LABELS if name in frame.columns)
@@ -65,12 +65,12 @@ def confirm_charts(
         return _overlay(elements, rows, x, figure=figure, title=title, scale_type=scale_type)
 
     if not apart:
-        words = f"{title}: estimated, and by the judge's clock"
-        return (overlay([*price, *clock], FIGURE, words),)
-    half = "step by price and clock"
+        joint_title = f"{title}: estimated, and by the judge's clock"
+        return (overlay([*price, *clock], FIGURE, joint_title),)
+    figure_name = "step by price and clock"
     return (
-        overlay(price, half, f"{title}, estimated for the problem's machine"),
-        overlay(clock, half, f"{title} by the clock of another machine"),
+        overlay(price, figure_name, f"{title}, estimated for the problem's machine"),
+        overlay(clock, figure_name, f"{title} by the clock of another machine"),
     )
 
 
@@ -155,9 +155,9 @@ def _overlay(
     heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
     last = float(rows[x].max()) if len(rows) else 1.0
     # HoloViews gives a chart of one element no legend
-    nothing = drawn(hv.Scatter([], x, "time_s"), show_legend=False)
+    empty = drawn(hv.Scatter([], x, "time_s"), show_legend=False)
     return chart(
-        [*elements, nothing],
+        [*elements, empty],
         name=figure,
         title=title,
         xlabel=X_LABELS[x],
@@ -173,7 +173,7 @@ def _overlay(
 
 
 def _ends(rows: pd.DataFrame) -> list[float]:
-    """Where the line of the clock ends, or that of the price if nothing was judged."""
+    """Last height of the line of the clock, or of the price if nothing was judged."""
     known = rows.dropna(subset=["time_s"])
     for kind in ("clock", "priced"):
         if ends := known[known["kind"] == kind]["time_s"].tolist()[-1:]:
@@ -186,18 +186,18 @@ def _few_ticks(plot: Any, _: Any) -> None:
 
 
 class ConfirmCurve:
-    """The charts of a confirmed search that runs; ``show`` brings them up to date.
+    """The charts of a running confirmed search; ``show`` brings them up to date.
 
     Attributes:
-        root: the Bokeh model.
-        figures: one, or price and clock apart.
-        sources: by the ``kind`` of rows, in the units of the axis; lines have all their corners.
+        root: the Bokeh model that holds the charts.
+        figures: one figure, or price and clock apart.
+        sources: sources by the ``kind`` of rows, in the units of the axis; lines have all corners.
     """
 
     def __init__(
         self, unsharded_s: float = 1.0, scale_type: str = "log", *, apart: bool = False
     ) -> None:
-        """``apart``: clock and price are of different machines."""
+        """``apart`` says whether clock and price are of different machines."""
         self.unit, self.scale = time_unit(unsharded_s)
         self.scale_type = scale_type
         self.unsharded_s, self.apart = unsharded_s, apart
@@ -213,15 +213,15 @@ class ConfirmCurve:
             return
         price, clock = self.figures
         clock.x_range = price.x_range
-        half: Any = ["minmax(0, 1fr)"] * 2
+        two_columns: Any = ["minmax(0, 1fr)"] * 2
         places: Any = [(price, 0, 0), (clock, 0, 1)]
-        whole: Any = ["minmax(0, 1fr)"]
+        one_row: Any = ["minmax(0, 1fr)"]
         self.root = GridBox(
-            children=places, rows=whole, cols=half, sizing_mode="stretch_both", name=FIGURE
+            children=places, rows=one_row, cols=two_columns, sizing_mode="stretch_both", name=FIGURE
         )
 
     def _growing(self, overlay: Any, scale_type: str) -> Any:
-        """The Bokeh figure of an overlay; it draws our sources, and its axes follow them."""
+        """The Bokeh figure of an overlay; it draws ``sources``, and its axes follow them."""
         figure = bokeh_figure(overlay)
         figure.min_height = 150
         source_of = {"price errors": "judged", "priced plans": "judged"}
@@ -231,9 +231,9 @@ class ConfirmCurve:
             if kind in self.sources:
                 renderer.data_source = self.sources[kind]
                 followed.append(renderer)
-        # Points that are not seen give an empty chart its axes
-        whole = self.unsharded_s / self.scale
-        followed.append(figure.scatter([0, 1], [whole, whole], size=1, alpha=0))
+        # Invisible points give an empty chart its axes
+        unsharded = self.unsharded_s / self.scale
+        followed.append(figure.scatter([0, 1], [unsharded, unsharded], size=1, alpha=0))
         figure.x_range = DataRange1d(renderers=followed, start=0)
         follow(figure, followed, 0.15, scale_type)
         return figure
@@ -251,14 +251,14 @@ class ConfirmCurve:
 
 
 def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:
-    """What the marks of a kind are drawn from, in the units of the axes."""
+    """Data of the marks of a kind, in the units of the axes."""
     rows = frame[frame["kind"] == kind]
     columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in COLUMNS}
     for name in TIMES:
         columns[name] = [seconds / scale for seconds in columns[name]]
     if kind == "judged":
         return {**columns, _END: columns[AT_S]}
-    # Each height goes on to the time of the next one
+    # Each height continues to the time of the next one
     return {
         name: [value for value in values for _ in range(2)][1:]
         if name == AT_S
@@ -268,5 +268,5 @@ def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any
 
 
 def _equal(data: Any, columns: dict[str, list[Any]]) -> bool:
-    """Are they the same columns?  NaN, which a line breaks at, counts as equal to itself."""
+    """Whether the columns are the same; NaN, at which a line breaks, counts as equal to itself."""
     return repr([list(data[name]) for name in columns]) == repr([*columns.values()])

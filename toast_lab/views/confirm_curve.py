@@ -1,6 +1,6 @@
 """A confirmed search as tables: the judge's clock beside the price, and what each place buys.
 
-``confirm_chart`` draws the first.
+``confirm_chart`` draws the first of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-#: where a row of the curves stands: seconds since the first search began, or plans judged so far
+#: x of the curves: seconds since the first search began, or number of plans judged so far
 AT_S, JUDGED = "at_s", "judged"
 COLUMNS = (AT_S, "round", "kind", "time_s", "priced_s", "state")
 TIMES = ("time_s", "priced_s")
@@ -36,15 +36,15 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
     Args:
         points: ``PricePoint`` s of the searches, in order.
         verdicts: ``JudgedPlan`` s, in order.
-        until_s: to which second curves go on.
+        until_s: time up to which the curves continue, in seconds.
 
-    ``kind`` is "priced", "clock" (the best that stands so far) or "judged" (one plan).
+    ``kind`` is "priced", "clock" (the best plan so far that stands) or "judged" (one plan).
     """
     rows: list[tuple[Any, ...]] = []
     last_round, last_s = None, math.nan
     for point in points:
         if last_round is not None and point.round != last_round:
-            # The line of a round ends where the next one begins, and is not joined with it
+            # The line of a round ends where the next one begins, with a gap between them
             rows.append((point.at_s, last_round, "priced", last_s, last_s, ""))
             rows.append((point.at_s, last_round, "priced", math.nan, math.nan, ""))
         rows.append((point.at_s, point.round, "priced", point.best_s, point.best_s, ""))
@@ -68,7 +68,7 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
 
 
 class _NumberedVerdict(NamedTuple):
-    """A ``Verdict`` as ``confirm_frame`` takes it, at its number in place of its second."""
+    """A ``Verdict`` for ``confirm_frame``, with its number in place of its time."""
 
     at_s: float
     round: int
@@ -81,7 +81,7 @@ class _NumberedVerdict(NamedTuple):
 
 
 class _RoundPrice(NamedTuple):
-    """The best price that plans of a round were judged at, from the first of them on."""
+    """The best price of the judged plans of a round; ``at_s`` is that of the first of them."""
 
     at_s: float
     round: int
@@ -89,13 +89,13 @@ class _RoundPrice(NamedTuple):
 
 
 def judged_frame(verdicts: Sequence[Any]) -> pd.DataFrame:
-    """``confirm_frame`` of a search that is over, which keeps no seconds: over the plans judged.
+    """``confirm_frame`` of a finished search, which keeps no times: over the plans judged.
 
     Args:
         verdicts: ``Verdict`` s of a ``ConfirmedResult``, in order.
 
-    Its column "judged" stands in place of "at_s"; "priced" rows are the best price that plans of
-    their round were judged at.
+    It has a column "judged" in place of "at_s"; "priced" rows give the best price of the judged
+    plans of their round.
     """
     numbered = [
         _NumberedVerdict(
@@ -113,34 +113,34 @@ def judged_frame(verdicts: Sequence[Any]) -> pd.DataFrame:
     prices: dict[int, _RoundPrice] = {}
     for row in numbered:
         best = prices.get(row.round)
-        begun = row.at_s if best is None else best.at_s
-        least = row.priced_s if best is None else min(best.best_s, row.priced_s)
-        prices[row.round] = _RoundPrice(begun, row.round, least)
+        first_at_s = row.at_s if best is None else best.at_s
+        best_price_s = row.priced_s if best is None else min(best.best_s, row.priced_s)
+        prices[row.round] = _RoundPrice(first_at_s, row.round, best_price_s)
     frame = confirm_frame(prices.values(), numbered, float(len(numbered)))
     return frame.rename(columns={AT_S: JUDGED})
 
 
 def verdict_frame(verdicts: Sequence[Any], best: int | None, standing: str) -> pd.DataFrame:
-    """The judged plans as people read them, in the order in which they were judged.
+    """The judged plans as text for display, in the order in which they were judged.
 
     Args:
         verdicts: ``JudgedPlan`` s.
-        best: number of the best of them; None: none stands.
-        standing: of the best one, in a word: "confirmed", "best so far".
+        best: index of the best of them; None: no plan stands.
+        standing: status of the best one, in a word: "confirmed", "best so far".
     """
     rows = []
-    for number, verdict in enumerate(verdicts):
-        word = standing if number == best else "judged"
+    for index, verdict in enumerate(verdicts):
+        status = standing if index == best else "judged"
         rows.append(
             (
-                f"{number + 1}",
+                f"{index + 1}",
                 f"{verdict.round}",
                 seconds_text(verdict.priced_s),
                 "–" if verdict.time_s is None else seconds_text(verdict.time_s),
                 "–" if verdict.ratio is None else f"{verdict.ratio:.2f}",
                 bytes_text(verdict.priced_bytes),
                 "–" if verdict.peak_bytes is None else bytes_text(verdict.peak_bytes),
-                ", ".join(filter(None, (verdict.name, verdict.remark or word))),
+                ", ".join(filter(None, (verdict.name, verdict.remark or status))),
             )
         )
     return pd.DataFrame(rows, columns=VERDICT_COLUMNS)
@@ -151,30 +151,32 @@ def front_frame(rows: Sequence[Any], words: Sequence[str]) -> pd.DataFrame:
 
     Args:
         rows: ``FrontPlan`` s, the smallest first.
-        words: what the judge says of each.
+        words: what the judge says of each of them.
     """
-    cells, before = [], None
-    for row, word in zip(rows, words, strict=True):
+    cells, smaller = [], None
+    for row, judge_text in zip(rows, words, strict=True):
         buys = "the least to write"
-        if before is not None:
-            buys = _gain(before, row)
+        if smaller is not None:
+            buys = _gain(smaller, row)
         cells.append(
             (
                 f"{row.size.rules} + {row.size.places}",
                 seconds_text(row.quick.time_s),
                 bytes_text(row.quick.peak_bytes) + ("" if row.quick.fits else ", does not fit"),
                 buys,
-                word,
+                judge_text,
             )
         )
-        before = row
+        smaller = row
     return pd.DataFrame(cells, columns=FRONT_COLUMNS)
 
 
 def _gain(before: Any, row: Any) -> str:
-    """What a larger plan has before a smaller one: it is quicker, or takes less memory."""
-    gained = 1.0 - row.quick.time_s / before.quick.time_s
-    saved = before.quick.peak_bytes - row.quick.peak_bytes
-    further = row.size.total - before.size.total
-    share = f"{gained:.1%} quicker" if gained > 0 else f"{bytes_text(saved)} less memory"
-    return f"{share} for {further} more" if further else share
+    """What a larger plan gains over a smaller one: it is quicker, or takes less memory."""
+    time_share = 1.0 - row.quick.time_s / before.quick.time_s
+    saved_bytes = before.quick.peak_bytes - row.quick.peak_bytes
+    added_size = row.size.total - before.size.total
+    gain = (
+        f"{time_share:.1%} quicker" if time_share > 0 else f"{bytes_text(saved_bytes)} less memory"
+    )
+    return f"{gain} for {added_size} more" if added_size else gain

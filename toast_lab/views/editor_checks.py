@@ -1,4 +1,4 @@
-"""Check a mesh or a machine while it is typed.
+"""Check a mesh or a machine while the user types it.
 
 A check takes a few microseconds, and loads nothing.
 """
@@ -28,7 +28,7 @@ class CheckOutcome(NamedTuple):
     """Outcome of a check, with the ``mesh`` or ``machine`` if it can be used."""
 
     good: bool
-    #: the verdict, then what to know or to do
+    #: the outcome in a sentence, then remarks or remedies
     lines: tuple[str, ...]
     mesh: Mesh | None = None
     machine: Machine | None = None
@@ -38,7 +38,7 @@ class CheckOutcome(NamedTuple):
 def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """(colour, its sizes above 1) of every colour that an action can shard."""
     names = analysis.names
-    # What is shardable is larger than 1
+    # Shardable names have sizes above 1
     groups = analysis.group[analysis.colour[names.shardable]].tolist()
     sizes_of: dict[int, list[int]] = {}
     for group, size in sorted({*zip(groups, names.size[names.shardable].tolist(), strict=True)}):
@@ -47,9 +47,10 @@ def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def check_mesh(mesh_text: str, analysis: Analysis | None, machine: Machine | None) -> CheckOutcome:
-    """A mesh as it is typed.
+    """Check a mesh as the user types it.
 
-    How many devices, whether the machine joins them, and what each axis divides.
+    The outcome has the number of devices, whether the machine can connect them that way, and the
+    colours whose sizes each axis divides.
     """
     if not mesh_text.strip():
         return CheckOutcome(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
@@ -99,13 +100,13 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
             )
         else:
             missed = [dim_size for dim_size in all_sizes if dim_size % size]
-            but = f", but no dim of size {few(missed, 4)}" if missed else ""
-            remarks.append(f"{axis}={size} divides dims of every colour{but}.")
+            exception = f", but no dim of size {few(missed, 4)}" if missed else ""
+            remarks.append(f"{axis}={size} divides dims of every colour{exception}.")
     return remarks
 
 
 def check_machine(machine_text: str) -> CheckOutcome:
-    """A machine file as it is typed; every mistake with its line."""
+    """Check a machine file as the user types it; each mistake comes with its line."""
     if not machine_text.strip():
         return CheckOutcome(
             False,
@@ -140,7 +141,7 @@ def check_machine(machine_text: str) -> CheckOutcome:
 
 
 def _with_line(machine_text: str, mistake: str) -> str:
-    """``mistake`` with the line that it is about, where one can be found."""
+    """``mistake`` with the number of its line, if that can be found."""
     match = re.match(r"(?:links\[(\d+)\]\.)?\[?(?:flops\.)?([\w-]+)", mistake)
     line_number = _line_of(machine_text, *match.groups()) if match else None
     return f"line {line_number}: {mistake}" if line_number else mistake

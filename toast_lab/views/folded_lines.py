@@ -1,7 +1,7 @@
-"""Runs of lines that repeat, as those of the layers of a network do, folded into one.
+"""Fold runs of lines that repeat, such as those of the layers of a network, into one.
 
-A line is told from others by a key, so what differs between layers (names and numbers of values)
-is left out of it by whoever makes the keys.  Start reading at ``folded``.
+Lines are compared by their keys, from which the caller leaves out what differs between layers
+(names and numbers of values). Start reading at ``folded``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 #: a fold that hides fewer lines than this is not worth its heading
 LEAST_HIDDEN = 4
-# The next lines with the same key may stand in the same layer: so many of them are tried
+# How many of the next lines with the same key are tried, since some may be in the same layer
 _TRIED = 48
 
 
 class FoldedBlock(NamedTuple):
-    """``length`` lines from ``start`` on, which stand there ``times`` times in a row."""
+    """``length`` lines from ``start`` on, which occur ``times`` times in a row."""
 
     start: int
     length: int
@@ -27,14 +27,15 @@ class FoldedBlock(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The first line after all its runs."""
+        """Index of the first line after all repetitions."""
         return self.start + self.length * self.times
 
 
 def folded(keys: Sequence[Hashable]) -> list[FoldedBlock]:
-    """Blocks that cover all lines in order, repeated ones once.
+    """Blocks that cover all lines in order, with repeated lines folded.
 
-    At each line the repetition that hides most is taken, if it hides ``LEAST_HIDDEN`` lines.
+    At each line it takes the repetition that hides most lines, if that hides at least
+    ``LEAST_HIDDEN``.
 
     >>> folded("xabcabcabcy")
     [FoldedBlock(start=0, length=1, times=1), FoldedBlock(start=1, length=3, times=3), \
@@ -42,18 +43,18 @@ FoldedBlock(start=10, length=1, times=1)]
     """
     number_of: dict[Hashable, int] = {}
     numbers = np.array([number_of.setdefault(key, len(number_of)) for key in keys], dtype=np.int64)
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place, number in enumerate(numbers.tolist()):
-        places[number].append(place)
+    lines_of_number: defaultdict[int, list[int]] = defaultdict(list)
+    for line_index, number in enumerate(numbers.tolist()):
+        lines_of_number[number].append(line_index)
     ranks = np.zeros(len(numbers), dtype=np.int64)
-    for alike in places.values():
-        ranks[alike] = range(len(alike))
+    for same_lines in lines_of_number.values():
+        ranks[same_lines] = range(len(same_lines))
     blocks: list[FoldedBlock] = []
     line = 0
     while line < len(numbers):
-        alike, rank = places[int(numbers[line])], int(ranks[line])
+        same_lines, rank = lines_of_number[int(numbers[line])], int(ranks[line])
         block = FoldedBlock(line, 1, 1)
-        for following in alike[rank + 1 : rank + 1 + _TRIED]:
+        for following in same_lines[rank + 1 : rank + 1 + _TRIED]:
             length = following - line
             times = 1 + _equal_lines(numbers, line, length) // length
             if length * (times - 1) > max(block.length * (block.times - 1), LEAST_HIDDEN - 1):
@@ -67,6 +68,6 @@ FoldedBlock(start=10, length=1, times=1)]
 
 
 def _equal_lines(numbers: np.ndarray, start: int, distance: int) -> int:
-    """How many lines from ``start`` on equal the one ``distance`` lines further down."""
-    same = numbers[start:-distance] == numbers[start + distance :]
-    return len(same) if same.all() else int(same.argmin())
+    """How many consecutive lines from ``start`` on equal those ``distance`` lines further down."""
+    is_equal = numbers[start:-distance] == numbers[start + distance :]
+    return len(is_equal) if is_equal.all() else int(is_equal.argmin())

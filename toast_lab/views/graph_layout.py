@@ -1,16 +1,16 @@
 """Deterministic lane layout of the coloured dimension graph.
 
-A colour group is a column (lane), program order runs down.  Where a colour has conflicts its lane
+A colour group is a column (lane); program order runs down. Where a colour has conflicts its lane
 splits into two tracks, side 0 and side 1 of the compatibility set; where the conflict ends the
-tracks join again.  M never leaves a colour and always runs down, so no edge crosses from lane to
+tracks join again. M never leaves a colour and always runs down, so no edge crosses from lane to
 lane and no two runs look different.
 
 What differs between levels is only what a row is: a part of the program (``colours``), a function
-(``functions``), a source line (``lines``) or one op (``names``).  All but the last fold the names
+(``functions``), a source line (``lines``) or one op (``names``). All but the last fold the names
 that share a row, a lane and a track into one node, so that repeated layers lie on top of each
 other.
 
-Start reading at ``graph_layout``.  Reference: TOAST sections 3.2, 3.3 and 3.5.
+Start reading at ``graph_layout``. Reference: TOAST sections 3.2, 3.3 and 3.5.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ TRACK = 0.75
 
 
 class Lane(NamedTuple):
-    """One column."""
+    """One column of the drawing, for a colour group."""
 
     group: int
     label: str
-    #: its middle
+    #: middle of the column
     x: float
     width: float
     style: ColourStyle
@@ -94,25 +94,25 @@ class GraphNode(NamedTuple):
     names: tuple[int, ...]
     #: short text beside the marker
     label: str
-    #: what it is, in a line
+    #: description in one line
     title: str
     sizes: str
 
 
 class Edge(NamedTuple):
-    """M between two nodes."""
+    """The edges of M between two nodes, drawn as one line."""
 
     source: int
     target: int
-    #: pairs of names
+    #: number of pairs of names
     weight: int
-    #: where a parabola begins, its middle, where it ends
+    #: start, middle and end of a parabola
     xs: tuple[float, float, float]
     ys: tuple[float, float, float]
 
 
 class ConflictEdge(NamedTuple):
-    """Conflicts between two nodes."""
+    """The conflicts between two nodes, drawn as one line."""
 
     source: int
     target: int
@@ -135,12 +135,12 @@ class Outline(NamedTuple):
 
     @property
     def label_place(self) -> tuple[float, float]:
-        """Left end and height of the line on which the label stands, or hangs if it is below."""
+        """Left end and height of the edge on which the label stands, or hangs if it is below."""
         return min(self.xs), (max if self.label_is_below else min)(self.ys)
 
 
 class GraphLayout(NamedTuple):
-    """A drawing as data."""
+    """A drawing of the dimension graph, as data."""
 
     level: str
     lanes: tuple[Lane, ...]
@@ -151,20 +151,20 @@ class GraphLayout(NamedTuple):
     outlines: tuple[Outline, ...]
     #: [N] node of each name, -1 if not shown
     node_of: np.ndarray
-    #: what is left out and why
+    #: what is shown, and what is left out and why
     note: str
 
 
 class GraphFilter(NamedTuple):
-    """Which part of a dimension graph is shown; by default all that has a lane.
+    """Which part of a dimension graph is shown; by default everything that has a lane.
 
     Attributes:
         focus: names to centre on; only names within ``hops`` of them are shown.
         hops: see ``focus``.
         conflicts_only: show only names that conflict, and those one step away from them.
-        singles: show colours of a single name too.
+        singles: also show colours of a single name.
         groups: show only these colour groups.
-        scopes: show only what is written in these functions (``graph_rows.scopes``).
+        scopes: show only code that is written in these functions (``graph_rows.scopes``).
     """
 
     focus: Sequence[int] = ()
@@ -215,7 +215,7 @@ def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[in
 
 
 def linked_names(analysis: Analysis) -> defaultdict[int, list[int]]:
-    """By name the names that M links it with, in either direction."""
+    """For each name, the names that M links it with, in either direction."""
     neighbours: defaultdict[int, list[int]] = defaultdict(list)
     for name, other in zip(
         analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True
@@ -232,7 +232,7 @@ def graph_layout(
     *,
     unfolded: Collection[str] = (),
 ) -> GraphLayout:
-    """Lay the dimension graph out.
+    """Lay out the dimension graph.
 
     Args:
         analysis: the analysed program.
@@ -276,7 +276,7 @@ def _shown_names(analysis: Analysis, groups: Sequence[int], only: GraphFilter) -
 
 
 def _near(analysis: Analysis, names: Iterable[int], hops: int) -> np.ndarray:
-    """[N] is a name at most ``hops`` steps away from one of ``names``?"""
+    """[N] whether each name is at most ``hops`` steps away from one of ``names``."""
     near = np.zeros(analysis.names.n, dtype=bool)
     near[list(neighbourhood(analysis, names, hops))] = True
     return near
@@ -368,7 +368,7 @@ def _edges(
 def _bow(
     source: GraphNode, target: GraphNode, rows_at: dict[float, list[int]]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """A straight line, or a bow round the nodes that stand in between."""
+    """A straight line, or a bow around the nodes in between."""
     top, bottom = sorted((source.y, target.y))
     straight = bottom - top == 1
     if source.x == target.x:
@@ -387,17 +387,17 @@ def _bow(
 def _conflict_edges(
     analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
 ) -> tuple[ConflictEdge, ...]:
-    between: dict[tuple[int, int], list[int]] = defaultdict(list)
+    conflicts_between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for conflict in analysis.conflicts:
         low, high = sorted(node_of[list(conflict.sides)].tolist())
         if low >= 0:
-            between[low, high].append(conflict.index)
+            conflicts_between[low, high].append(conflict.index)
     crowded = {(node.y, node.lane) for node in nodes if node.track < 0}
     edges = []
-    for (source, target), conflicts in sorted(between.items()):
+    for (source, target), conflicts in sorted(conflicts_between.items()):
         start, end = nodes[source], nodes[target]
         if source == target:
-            # Both names of a conflict ended in one node: a short bar still shows it
+            # Both names of a conflict are in one node: a short bar still shows the conflict
             line_xs: tuple[float, ...] = (start.x - 0.15, start.x + 0.15)
             line_ys: tuple[float, ...] = (start.y + 0.3, start.y + 0.3)
         else:
@@ -436,13 +436,13 @@ def _outlines(
     sets_of_nodes: dict[tuple[int, ...], list[CompatibilitySet]] = defaultdict(list)
     for compatible in analysis.compatibility_sets:
         sides = [analysis.conflicts[conflict].sides for conflict in compatible.conflicts]
-        inside = tuple(sorted({*node_of[np.array(sides)].ravel().tolist()} - {-1}))
-        if inside:
-            sets_of_nodes[inside].append(compatible)
+        set_nodes = tuple(sorted({*node_of[np.array(sides)].ravel().tolist()} - {-1}))
+        if set_nodes:
+            sets_of_nodes[set_nodes].append(compatible)
     outlines = []
-    for inside, sets in sorted(sets_of_nodes.items()):
-        xs = [nodes[node].x for node in inside]
-        ys = [nodes[node].y for node in inside]
+    for set_nodes, sets in sorted(sets_of_nodes.items()):
+        xs = [nodes[node].x for node in set_nodes]
+        ys = [nodes[node].y for node in set_nodes]
         left, right = min(xs) - 0.22, max(xs) + 0.22
         top, bottom = min(ys) - 0.42, max(ys) + 0.42
         count = sum(len(compatible.conflicts) for compatible in sets)

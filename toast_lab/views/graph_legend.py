@@ -1,6 +1,6 @@
 """The legend of the dimension graph.
 
-Every mark drawn as it is in the picture, and what it means.
+It draws every mark as the picture does, and says what the mark means.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL, style
 
 
 def graph_legend(folded: bool, overlay: Overlay | None = None) -> Safe:
-    """What a node, an edge, a red edge, an outline, a fold and a marker are.
+    """Explain nodes, lanes, edges, conflicts, outlines, folds, the selection and the chain.
 
     Args:
-        folded: does a marker stand for several names?
-        overlay: what the hues mean, if not colours.
+        folded: whether a marker may stand for several names.
+        overlay: the overlay that gives the hues; None: they are those of the colours.
 
     """
     first_style, second_style = style(0), style(1)
@@ -93,7 +93,7 @@ def _lane(hue: str) -> Safe:
 
 
 def _line(hue: str, dash: str = "", width: float = 1.5, opacity: float = 1.0) -> Safe:
-    more = {"stroke_dasharray": dash} if dash else {}
+    dash_attribute = {"stroke_dasharray": dash} if dash else {}
     return _svg(
         h(
             "path",
@@ -102,7 +102,7 @@ def _line(hue: str, dash: str = "", width: float = 1.5, opacity: float = 1.0) ->
             stroke_width=str(width),
             stroke_opacity=str(opacity),
             fill="none",
-            **more,
+            **dash_attribute,
         )
     )
 

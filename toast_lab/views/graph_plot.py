@@ -2,10 +2,10 @@
 
 M is drawn as lines, names as markers with the hue and the shape of their lane, conflicts as red
 dashed lines without direction, compatibility sets as labelled outlines, the chain that causes a
-selected conflict as a broad line.  A tap on a marker or on a red line is reported as names and
+selected conflict as a broad line. A tap on a marker or on a red line is reported as names and
 conflicts, a double tap as the row that it hit.
 
-A selection is drawn by the browser from the indices alone: nothing else is sent, and nothing is
+The browser draws a selection from the indices alone: nothing else is sent to it, and nothing is
 laid out again.
 """
 
@@ -45,21 +45,21 @@ from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
 from toast_lab.views.text_width import text_px
 
-# more rows than this are scrolled
+# a graph with more rows than this scrolls
 ROWS_AT_ONCE = 34
-# least height of a row at first, and of one that has room for numbers
+# least height of a row in the first view, and of a row that has room for numbers
 ROW_PX, TEXT_PX = 16, 22
 LANE_TEXT_PX = 40  #: least width of a lane that has room for numbers
-MANY_LANES = 12  #: more have upright headings, and markers that stay within their lanes
-MANY_TEXTS = 400  #: more markers have no texts beside them
-#: pixels that all lanes have together where the page is narrowest
+MANY_LANES = 12  #: with more lanes, headings are vertical and markers smaller
+MANY_TEXTS = 400  #: more markers than this have no texts beside them
+#: width in pixels of all lanes together on the narrowest page
 LEAST_WIDTH = 480
 BOLD = 1.08  #: how much wider bold letters are
 ROOM = """
 texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= high
   && plot.inner_width / Math.abs(x.start - x.end) >= wide
 """
-# Once the browser knows how high the picture is: no more rows than have room.
+# Once the browser knows the height of the picture, show no more rows than have room in it.
 FIT = """
 const height = cb_obj.inner_height
 if (cb_obj.tags.includes('fitted') || !(height > 0)) return
@@ -75,7 +75,7 @@ OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
 def nodes_frame(layout: GraphLayout) -> pd.DataFrame:
-    """One row per marker: the table twin of the picture."""
+    """One row per marker: the data of the picture as a table."""
     return pd.DataFrame(
         {
             "node": range(len(layout.nodes)),
@@ -105,7 +105,7 @@ class GraphPlot:
         on_row: called with the key of a row that can be unfolded or folded back when the user taps
             it twice.
 
-    ``label_width``: characters of a row's label; by default as many as leave room for the lanes.
+    ``label_width``: most characters of a row label; by default as many as leave room for the lanes.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class GraphPlot:
         )
         self.edges = ColumnDataSource(_edge_columns(layout))
         self.chain = ColumnDataSource({"xs": [], "ys": []})
-        #: its tags are what a tap hit: [markers, red lines, time]
+        #: its tags hold what a tap hit: [markers, red lines, time]
         self.tapped = ColumnDataSource()
         self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
@@ -141,9 +141,9 @@ class GraphPlot:
         """Show a selection, without calling ``on_select``.
 
         Args:
-            names: to be marked.
-            conflicts: to be marked.
-            chain: names that are joined by a broad line, in order.
+            names: names to mark.
+            conflicts: conflicts to mark.
+            chain: names that a broad line joins, in order.
         """
         picked = self._nodes_of(names)
         marked = set(conflicts)
@@ -173,20 +173,20 @@ class GraphPlot:
         view: Any = self.figure.y_range
         if not rows or any(view.end <= row <= view.start for row in rows):
             return
-        half = (view.start - view.end) / 2
+        half_height = (view.start - view.end) / 2
         middle = rows[0]
-        view.start, view.end = middle + half, middle - half
+        view.start, view.end = middle + half_height, middle - half_height
 
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
         if not new:
             return
         nodes, red_lines = new[:2]
-        # A marker stands on its red line
+        # A tap on a marker also hits the red line under it
         conflicts = [] if nodes else [self.layout.conflicts[index] for index in red_lines]
         nodes = nodes or [node for edge in conflicts for node in (edge.source, edge.target)]
         names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
         assert self.on_select is not None
-        self.on_select(names, tuple(number for edge in conflicts for number in edge.conflicts))
+        self.on_select(names, tuple(conflict for edge in conflicts for conflict in edge.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
         row_index = round(event.y) if event.y is not None else -1
@@ -196,7 +196,7 @@ class GraphPlot:
 
     # -- view --------------------------------------------------------------------------------------
     def zoom_to(self, names: Iterable[int]) -> bool:
-        """Bring names to fill the view; False if none of them is shown."""
+        """Zoom until these names fill the view; False if none of them is shown."""
         picked = [self.layout.nodes[index] for index in self._nodes_of(names)]
         if not picked:
             return False
@@ -205,11 +205,11 @@ class GraphPlot:
         return True
 
     def reset(self) -> None:
-        """The view that the picture began with."""
+        """Return to the first view."""
         self._show_rows(min(self._row_count, ROWS_AT_ONCE))
 
     def whole(self) -> None:
-        """All rows at once."""
+        """Show all rows at once."""
         self._show_rows(self._row_count)
 
     def _show_rows(self, row_count: int) -> None:
@@ -226,7 +226,7 @@ class GraphPlot:
         return max(len(self.layout.rows), 1)
 
     def _bottom(self, row_count: int) -> float:
-        """Where these rows end, with a label that hangs below the last of them."""
+        """Where the first ``row_count`` rows end, with any label that hangs below the last one."""
         hangs = any(
             outline.label_is_below and max(outline.ys) > row_count - 1
             for outline in self.layout.outlines
@@ -235,7 +235,7 @@ class GraphPlot:
 
     # -- overlay -----------------------------------------------------------------------------------
     def colour_by(self, overlay: Overlay | None) -> None:
-        """Give the markers other hues and texts; the picture stays as it is."""
+        """Give the markers other hues and texts; everything else stays as it is."""
         columns = _node_columns(self.layout, overlay)
         for name in ("hue", "text"):
             self.nodes.data[name] = columns[name]
@@ -276,7 +276,7 @@ class GraphPlot:
         return plot
 
     def _thin_lines(self, plot: figure) -> None:
-        """M, and the chain that is shown."""
+        """Draw M, and the chain of the selection."""
         plot.quadratic(
             x0="x0",
             y0="y0",
@@ -301,7 +301,7 @@ class GraphPlot:
         )
 
     def _red_lines(self, plot: Any) -> Any:
-        """The conflicts."""
+        """Draw the conflicts."""
         return plot.multi_line(
             "xs",
             "ys",
@@ -317,7 +317,7 @@ class GraphPlot:
         )
 
     def _markers(self, plot: figure) -> Any:
-        """The names."""
+        """Draw the names."""
         markers = plot.scatter(
             "x",
             "y",
@@ -345,7 +345,7 @@ class GraphPlot:
         return markers
 
     def _texts(self, plot: figure) -> None:
-        """What stands beside the markers, where there is room."""
+        """Draw the texts beside the markers; they show while there is room."""
         texts = plot.text(
             "x",
             "y",
@@ -377,12 +377,12 @@ class GraphPlot:
             plot.y_range.js_on_change(end, show_if_room)
 
     def _listen(self, plot: figure) -> None:
-        """Tell of taps."""
-        # A page without a server has nobody to call
+        """Report taps."""
+        # On a page without a server there is no callback
         if self.on_row is not None:
             plot.on_event(DoubleTap, self._tapped_twice)
-        # One message per tap: the two sources would report it one after the other, and half of it
-        # is another selection.
+        # One message per tap: the two sources would report it one after the other, and one report
+        # alone would be a different selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         if self.on_select is not None:
@@ -545,9 +545,9 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None) -> dict[str, Any
 
 
 def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
-    """Parabolas as Bokeh takes them.
+    """Parabolas in Bokeh's form.
 
-    They are ends and control point as plain arrays, which travel quickly.
+    Their ends and control points are plain arrays, which are sent quickly.
     """
     xs = np.array([edge.xs for edge in layout.edges], dtype=float).reshape(-1, 3)
     ys = np.array([edge.ys for edge in layout.edges], dtype=float).reshape(-1, 3)
@@ -564,28 +564,28 @@ def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
 
 
 def _heading_px(count: int) -> int:
-    """The size of the headings of so many lanes."""
+    """Font size in pixels of the headings of ``count`` lanes."""
     return 12 if count <= 6 else 10
 
 
 def _are_crowded(headings: Mapping[float, str], width: float) -> bool:
-    """Would headings, by the middles of their lanes, run into each other side by side?
+    """Whether headings, given by the middles of their lanes, would overlap side by side.
 
-    ``width`` is that of all lanes, in the unit of the middles.
+    ``width`` is that of all lanes together, in the unit of the middles.
     """
     size_px = _heading_px(len(headings))
-    halves = {
+    half_widths = {
         x: max(text_px(line, size_px) for line in heading.split("\n")) * BOLD / 2
         for x, heading in headings.items()
     }
     return any(
-        halves[left] + halves[right] > (right - left) * LEAST_WIDTH / width
-        for left, right in itertools.pairwise(sorted(halves))
+        half_widths[left] + half_widths[right] > (right - left) * LEAST_WIDTH / width
+        for left, right in itertools.pairwise(sorted(half_widths))
     )
 
 
 def _lane_text(label: str, symbol: str, longest: int) -> str:
-    """The marker and how many colours are mirrored above, the name below."""
+    """The marker with the number of mirrored colours above, and the name below."""
     name, mirrored, times = label.partition(" ×")
     name = name if len(name) <= longest else name[: longest - 1] + "…"
     return f"{symbol}{mirrored}{times}\n{name}"

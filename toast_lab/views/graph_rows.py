@@ -1,11 +1,9 @@
-"""Rows of the dimension graph.
+"""Rows of the dimension graph: parts of the program, functions, source lines or ops.
 
-Parts of the program, functions, source lines or ops; repeated ones are one row.
-
-Code that ran several times, as the layers of a network do, is one row that says how often
-(``×18``).  Such a row can be unfolded into one row per run; the ops of a line belong to
-its first run, its second, and so on, in program order, and backwards in a backward pass, so that a
-number means the same layer everywhere.
+Code that ran several times, such as the layers of a network, is one row that says how often
+(``×18``). Such a row can be unfolded into one row per run. The ops of a line belong to its first
+run, its second, and so on, in program order, and in reverse in a backward pass, so that a number
+means the same layer everywhere.
 """
 
 from __future__ import annotations
@@ -29,26 +27,26 @@ LEVELS = {
 }
 # a program with more names than this starts at the level of colours
 NAMES_AT_ONCE = 120
-#: where rows can be unfolded
+#: levels at which rows can be unfolded
 FOLDED_LEVELS = ("functions", "lines")
 
 
 class GraphRow(NamedTuple):
-    """One line of the picture."""
+    """One row of the picture."""
 
     label: str
     where: str
     ops: tuple[int, ...]
-    #: how often its code ran, 1 for one run that was unfolded
+    #: how often its code ran; 1 for a single unfolded run
     repeats: int = 1
-    #: what ``unfolded`` calls it; empty where there is nothing to unfold
+    #: its key in ``unfolded``; empty if there is nothing to unfold
     key: str = ""
-    #: which run of an unfolded row it is
+    #: index of the run, for a row of an unfolded one
     run: int = -1
 
 
 def start_level(analysis: Analysis) -> str:
-    """The level a program is first shown at: small ones with their names, others by colour."""
+    """The level at which a program is first shown: names if it is small, else colours."""
     return "names" if analysis.names.n <= NAMES_AT_ONCE else "colours"
 
 
@@ -92,7 +90,7 @@ def scopes(analysis: Analysis) -> list[str]:
 
 
 def op_label(analysis: Analysis, op: int) -> str:
-    """``a = matmul(k, qt)``, or ``x (argument)``; long ones are cut in the middle."""
+    """``a = matmul(k, qt)``; for an argument only its name, ``x``."""
     program = analysis.program
     results = ", ".join(program.value_name[value] for value in program.results(op))
     if op < program.n_arguments:
@@ -102,7 +100,7 @@ def op_label(analysis: Analysis, op: int) -> str:
 
 
 def where(analysis: Analysis, op: int) -> str:
-    """The user's line of an op."""
+    """The line of the user's code that made an op."""
     return source_lines.op_frame(analysis.program, op).short
 
 
@@ -114,7 +112,7 @@ def rows(
     Args:
         analysis: the analysed program.
         level: a key of ``LEVELS``.
-        ops: what has to have a row, in program order.
+        ops: ops that need a row, in program order.
         unfolded: keys of rows to unfold; ``*`` unfolds all.
     """
     if level == "names":
@@ -166,7 +164,7 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
 
 
 def _repeats(analysis: Analysis, ops: list[int]) -> int:
-    """How often the same code ran: what the counts of its ops have in common, call by call."""
+    """How often the same code ran: the commonest gcd, over locations, of the op counts by kind."""
     program = analysis.program
     counts: dict[int, Counter[str]] = defaultdict(Counter)
     for op in ops:
@@ -175,7 +173,7 @@ def _repeats(analysis: Analysis, ops: list[int]) -> int:
 
 
 def _runs(analysis: Analysis, ops: list[int], repeats: int) -> dict[int, list[int]]:
-    """Ops by the run that they belong to: the k-th part of those of the same place and kind."""
+    """Ops by run: the k-th run has the k-th part of the ops of each location and kind."""
     program = analysis.program
     alike: dict[tuple[int, str], list[int]] = defaultdict(list)
     for op in ops:

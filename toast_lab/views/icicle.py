@@ -1,6 +1,6 @@
 """The search tree as an icicle.
 
-There is a block per place, as wide as its visits and tinted by the best or mean score below it.
+Each place is a block, as wide as its visits and tinted by the best or mean score at or below it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ LEGEND = {
     "over the limit)"
     for key, kind in (("best_score", "best"), ("mean_score", "mean"))
 }
-LABEL_SIZE, LABEL_OFFSET = 11, 5  #: of the texts of blocks, in pixels
+LABEL_SIZE, LABEL_OFFSET = 11, 5  #: font size and left margin of block texts, in pixels
 
 
 class IcicleScene(NamedTuple):
-    """What is drawn: blocks, their texts and their tints, NaN for folds."""
+    """What is drawn: blocks, their texts, and their tints (NaN for folds)."""
 
     blocks: Icicle
     labels: list[str]
     tint: np.ndarray
-    #: place
+    #: the selected place
     selected: int
     #: key of TINTS
     kind: str
@@ -58,10 +58,10 @@ def fold_label(child_count: int) -> str:
 
 
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
-    """Ends of the scale.
+    """Ends of the colour scale.
 
-    It goes from the best to what nine in ten blocks are below, so that few bad ones do not hide the
-    rest.
+    It goes from the best score to the 90th percentile, so that a few bad blocks do not hide the
+    differences between the others.
 
     >>> tint_range(np.array([np.nan]))
     (0.0, 1.0)
@@ -74,19 +74,19 @@ def tint_range(tint: np.ndarray) -> tuple[float, float]:
 
 
 class IciclePlot:
-    """The picture; ``show`` gives it another scene.
+    """The picture of a search tree; ``show`` gives it another scene.
 
     Attributes:
         figure: the Bokeh figure.
         source: one row per block.
-        on_tap: called with the number of the block that was tapped.
+        on_tap: called with the index of the block that was tapped.
     """
 
     def __init__(self, on_tap: Callable[[int], None] | None = None) -> None:
         self.on_tap = on_tap
         self.scene: IcicleScene | None = None
-        # pixels of the picture's inside, until the browser tells
-        self._wide = 800.0
+        # inner width of the picture in pixels, until the browser reports it
+        self._inner_width = 800.0
         self._rows = LEAST_ROWS
         self.source = ColumnDataSource({column: [] for column in _COLUMNS})
         self.mapper = LinearColorMapper(
@@ -96,7 +96,7 @@ class IciclePlot:
         self.figure.on_change("inner_width", self._resized)
 
     def _resized(self, _attr: str, _old: Any, new: Any) -> None:
-        self._wide = float(new or self._wide)
+        self._inner_width = float(new or self._inner_width)
         if self.scene is not None:
             self.show(self.scene)
 
@@ -108,14 +108,14 @@ class IciclePlot:
         if (self.mapper.low, self.mapper.high) != (lowest, highest):
             self.mapper.update(low=lowest, high=highest)
         self.bar.title = LEGEND[scene.kind]
-        # Never fewer, or blocks move from under the pointer
+        # Never fewer rows, or blocks would move away from under the pointer
         self._rows = max(self._rows, int(blocks.level.max()) + 1)
         y_range: Any = self.figure.y_range
         if y_range.start != self._rows:
             y_range.start = self._rows
-        widths = (blocks.right - blocks.left) * self._wide
+        widths = (blocks.right - blocks.left) * self._inner_width
         shades = np.nan_to_num((scene.tint - lowest) / (highest - lowest), nan=1.0)
-        picked = (blocks.place == scene.selected) & (blocks.folded == 0)
+        is_selected = (blocks.place == scene.selected) & (blocks.folded == 0)
         self.source.data = {
             "left": blocks.left,
             "right": blocks.right,
@@ -130,8 +130,8 @@ class IciclePlot:
             "action": scene.labels,
             "visits": blocks.visits,
             "ink": np.where(shades < 0.55, "#ffffff", "#10151c").tolist(),
-            "line": np.where(picked, CONFLICT, NEUTRAL).tolist(),
-            "width": np.where(picked, 3.0, 1.0),
+            "line": np.where(is_selected, CONFLICT, NEUTRAL).tolist(),
+            "width": np.where(is_selected, 3.0, 1.0),
             "shown": [
                 f"{tint:.4f}" if np.isfinite(tint) else "click to unfold"
                 for tint in scene.tint.tolist()

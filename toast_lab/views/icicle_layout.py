@@ -1,6 +1,6 @@
-"""Which places of a search tree are drawn as blocks, and where.
+"""Choose the places of a search tree that are drawn as blocks, and lay them out.
 
-Width is visits, depth runs down.
+The width of a block is its visits; depth runs down.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: times as many children of a place whose fold was opened
+#: how many times as many children are drawn of a place whose fold was opened
 OPENED = 8
 
 
@@ -19,7 +19,7 @@ class Icicle(NamedTuple):
 
     #: the place, or for a fold the place whose children are folded
     place: np.ndarray
-    #: children that this block stands for; 0: it is a place
+    #: number of children that a fold stands for; 0: the block is a place
     folded: np.ndarray
     #: 0 for the root
     level: np.ndarray
@@ -28,7 +28,7 @@ class Icicle(NamedTuple):
     visits: np.ndarray
 
     def at(self, x: float, y: float) -> int | None:
-        """The block at ``x``, with level 0 from y = 0 to 1 and so on; None: beside all of them."""
+        """Index of the block at ``x``, with level 0 from y = 0 to 1 and so on; None: no block."""
         hit = np.flatnonzero((self.left <= x) & (x < self.right) & (self.level == np.floor(y)))
         return int(hit[0]) if len(hit) else None
 
@@ -45,13 +45,13 @@ def icicle(
     """Lay out the tree below ``root``, level by level.
 
     Args:
-        parent: [P] place above, -1 for the root of all.
-        visits: [P] those of a place are at least the sum of its children's.
-        root: the block as wide as the picture.
-        levels: drawn below the root.
-        widest: children drawn of each place, the most visited first; the others are folded into one
-            block.
-        least: part of the picture's width below which a child is folded, too.
+        parent: [P] the place above each place, -1 for the root of the whole tree.
+        visits: [P] visits of each place, at least the sum of its children's visits.
+        root: the place whose block is as wide as the picture.
+        levels: number of levels drawn below the root.
+        widest: most children drawn of each place, the most visited ones; the others are folded into
+            one block.
+        least: share of the picture's width below which a child is folded, too.
         opened: places of which ``OPENED`` times as many children are drawn.
     """
     all_visits = max(float(visits[root]), 1.0)
@@ -64,7 +64,7 @@ def icicle(
     for level in range(1, levels + 1):
         position_of[shown_places] = np.arange(len(shown_places))
         children = np.flatnonzero((visits > 0) & (parent >= 0))
-        # as a place in ``shown``
+        # as an index into ``shown_places``
         parents = position_of[parent[children]]
         children, parents = children[parents >= 0], parents[parents >= 0]
         position_of[shown_places] = -1

@@ -71,11 +71,11 @@ def op_facts(analysis: Analysis, op: int) -> Facts:
 def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     """Everything about one conflict."""
     record = analysis.conflicts[conflict]
-    owner = analysis.compatibility_sets[record.set]
+    owning_set = analysis.compatibility_sets[record.set]
     tied_sets = [
         str(other.index)
         for other in analysis.compatibility_sets
-        if other.resolution == owner.resolution and other.index != owner.index
+        if other.resolution == owning_set.resolution and other.index != owning_set.index
     ]
     boxed_conflicts = boxed_with(analysis, conflict)
     facts = [
@@ -83,14 +83,14 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
         ("meets on", _some([_place(analysis, place) for place in record.places], 1)),
         ("side 0", _side(analysis, record.sides[0])),
         ("side 1", _side(analysis, record.sides[1])),
-        ("set", f"{owner.index}, {len(owner.conflicts)} conflicts settled by one bit"),
+        ("set", f"{owning_set.index}, {len(owning_set.conflicts)} conflicts settled by one bit"),
         (
             "tied sets",
             _some(tied_sets) + (" (repeated layers, same bit)" if tied_sets else ""),
         ),
         (
             "boxed with",
-            _some([f"{number} ({place_text(analysis, number)})" for number in boxed_conflicts]),
+            _some([f"{boxed} ({place_text(analysis, boxed)})" for boxed in boxed_conflicts]),
         ),
         *_source_facts(analysis, record.places[0].op(analysis.program)),
     ]
@@ -122,9 +122,9 @@ def chain(analysis: Analysis, conflict: int) -> list[int]:
 
 def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
     """Conflicts one box away: M takes both names of one to both names of the other."""
-    own = analysis.conflicts[conflict]
+    given_conflict = analysis.conflicts[conflict]
 
-    def lead(sources: tuple[int, int], targets: tuple[int, int]) -> bool:
+    def are_linked(sources: tuple[int, int], targets: tuple[int, int]) -> bool:
         return all(
             target in analysis.names.followers(source)
             for source, target in zip(sources, targets, strict=True)
@@ -132,11 +132,11 @@ def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
 
     return [
         candidate
-        for candidate in analysis.compatibility_sets[own.set].conflicts
+        for candidate in analysis.compatibility_sets[given_conflict.set].conflicts
         if candidate != conflict
         and (
-            lead(own.sides, analysis.conflicts[candidate].sides)
-            or lead(analysis.conflicts[candidate].sides, own.sides)
+            are_linked(given_conflict.sides, analysis.conflicts[candidate].sides)
+            or are_linked(analysis.conflicts[candidate].sides, given_conflict.sides)
         )
     ]
 

@@ -1,4 +1,4 @@
-"""The device-local listing of a plan in pieces, with what changed since the listing before."""
+"""The device-local listing of a plan in coloured pieces, with its changes since an earlier one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from toast_lab.views.graph_layout import where
 from toast_lab.views.program_table import Segment
 
 COLLECTIVE = "var(--tl-code, #9a4b00)"
-#: before lines that the listing before did not have
+#: prefix of lines that the earlier listing did not have
 CHANGED = "▸ "
 MAX_LINES = 1500
 
 
 class LocalLine(NamedTuple):
-    """One line that is shown."""
+    """One shown line."""
 
     op: int
     segments: tuple[Segment, ...]
@@ -27,7 +27,7 @@ class LocalLine(NamedTuple):
 
 
 class LocalLines(NamedTuple):
-    """What is shown of a listing."""
+    """The shown lines of a listing, with a note on it."""
 
     lines: tuple[LocalLine, ...]
     note: str
@@ -40,14 +40,14 @@ def local_lines(
     *,
     short: bool = False,
 ) -> LocalLines:
-    """Lines to show.
+    """Choose the lines of a listing to show.
 
     Args:
-        analysis: of the program.
-        listing: of the plan.
-        before: that of the plan before; lines that it does not have are marked, none if it is
-            empty.
-        short: only collectives, and ops whose line changed.
+        analysis: the analysed program.
+        listing: the listing of the plan.
+        before: the listing of the previous plan. Lines that it does not have are marked; if it is
+            empty, none are.
+        short: show only collectives and lines that changed.
     """
     remaining = Counter(line.text for line in before)
     changed = []

@@ -1,4 +1,4 @@
-"""Build HTML that cannot be broken into: every string is escaped unless this module made it.
+"""Build HTML that is safe from injection: every string is escaped unless this module made it.
 
 Names, paths and error texts come from the user's code, and Panel's HTML panes execute what they are
 given.
@@ -37,17 +37,17 @@ class Safe(str):
 
 
 def text(value: object) -> Safe:
-    """Escape, unless it is ``Safe`` already."""
+    """Escape a value, unless it is ``Safe`` already."""
     return value if isinstance(value, Safe) else Safe(html.escape(str(value)))
 
 
 def join(parts: Iterable[object], between: str = "") -> Safe:
-    """Concatenate."""
+    """Escape parts and join them with ``between``."""
     return Safe(html.escape(between).join(text(part) for part in parts))
 
 
 def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
-    """One element.
+    """One HTML element.
 
     >>> h("b", "<img src=x>", cls="name")
     '<b class="name">&lt;img src=x&gt;</b>'
@@ -67,17 +67,17 @@ def facts(rows: Iterable[tuple[str, object]]) -> Safe:
 
 
 def quiet(*children: object, **attributes: str) -> Safe:
-    """A paragraph that does not ask for attention."""
+    """A muted paragraph."""
     return h("p", *children, cls="quiet", **attributes)
 
 
 def cost_text(priced: Any) -> str:
-    """Step time and peak memory of whatever has a ``time_s`` and ``peak_bytes``."""
+    """Step time and peak memory of anything with ``time_s`` and ``peak_bytes``."""
     return f"{seconds_text(priced.time_s)}, {bytes_text(priced.peak_bytes)}"
 
 
 def one_line(text: str) -> Safe:
-    """A quiet text that is cut off at the end of its line; the tip has all of it."""
+    """A muted text that is cut off at the end of its line; its tooltip has all of it."""
     return h("p", text, cls="quiet one", title=text)
 
 
@@ -86,5 +86,5 @@ def numbered(texts: Iterable[object]) -> Safe:
     return h("ol", *[h("li", text) for text in texts], cls="chain mono")
 
 
-#: what stands beside numbers of the cost model
+#: the tag beside numbers of the cost model
 ESTIMATED = h("span", "estimated", cls="tag estimated")

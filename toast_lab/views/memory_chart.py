@@ -22,12 +22,12 @@ def memory_chart(
 ) -> Any:
     """An overlay with a line for each shown plan; the markers stand at the peaks.
 
-    Selections are linked by its dimension ``plan``.
+    ``holoviews.link_selections`` links it with other charts by its dimension ``plan``.
 
     Args:
         entries: plans with their costs.
-        memory_limit_bytes: of a device; drawn where a plan comes near it.
-        where: source line of each op.
+        memory_limit_bytes: memory limit of a device; drawn if a plan comes near it.
+        where: the source line of each op.
     """
     shown_entries = [entry for entry in entries if entry.shown]
     highest = max((float(entry.cost.peak_bytes) for entry in shown_entries), default=1.0)
@@ -92,13 +92,13 @@ def memory_chart(
         label = f"limit {bytes_text(memory_limit_bytes)}"
         elements.append(level_line(memory_limit_bytes / unit_bytes, label, CONFLICT))
         top = 1.12 * max(highest, memory_limit_bytes)
-    longest = max((len(entry.cost.timeline_bytes) for entry in shown_entries), default=1)
+    most_ops = max((len(entry.cost.timeline_bytes) for entry in shown_entries), default=1)
     return chart(
         elements or [hv.Scatter([], "op", "memory")],
         name=FIGURE,
         xlabel="program order (op)",
         ylabel=f"memory ({unit_name})",
-        xlim=(-0.02 * longest, 1.02 * longest),
+        xlim=(-0.02 * most_ops, 1.02 * most_ops),
         ylim=(0, top / unit_bytes),
         legend="top" if shown_entries else None,
         legend_columns=4,

@@ -15,14 +15,14 @@ import pandas as pd
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry, bytes_text
 
-#: of a line; more are drawn as the largest of their neighbours
+#: most points of a line; longer timelines are thinned to the largest point of each stretch
 MAX_POINTS = 1500
 
 
 def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
     """(op, bytes) of a timeline in at most ``at_most`` points.
 
-    Each stretch gives its largest, so that no peak is lost.
+    Each stretch gives its largest point, so that no peak is lost.
     """
     op_count = len(timeline_bytes)
     if op_count <= at_most:
@@ -38,9 +38,9 @@ def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.n
 
 
 def timeline_frame(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFrame:
-    """The whole picture in SI units.
+    """The data of the picture as a table, in SI units.
 
-    Bytes of one device at every op of every shown plan, with its source line.
+    One row for each op of each shown plan: bytes of one device, and the op's source line.
     """
     rows = [
         (entry.name, op, op_bytes, where[op] if op < len(where) else "")
@@ -52,9 +52,9 @@ def timeline_frame(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.Dat
 
 
 def shown_peaks(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFrame:
-    """The table twin.
+    """Where the memory of each shown plan peaks, as text for display.
 
-    Where each shown plan peaks, and what it has in memory before and after everything.
+    Each row also has the memory in use at the first and at the last op.
     """
     rows = [
         (
@@ -72,19 +72,19 @@ def shown_peaks(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFr
 
 
 def line_of(op: int, where: Sequence[str]) -> str:
-    """Source line of an op; what comes after all of them is the end."""
+    """Source line of an op; "the end" for what comes after all ops."""
     return where[op] if op < len(where) else "the end"
 
 
 def held_frame(cost: Any) -> pd.DataFrame:
-    """What is in memory where a plan peaks, largest first, in SI units; adds up to the peak.
+    """The values in memory where a plan peaks, largest first, in SI units; they add up to the peak.
 
-    Shares are of all that is alive, what a TPU has in vector memory included.
+    Shares are of everything alive, including what a TPU has in vector memory.
     """
-    whole = float(sum(held.bytes for held in cost.at_peak if held.bytes > 0)) or 1.0
+    alive_bytes = float(sum(held.bytes for held in cost.at_peak if held.bytes > 0)) or 1.0
     return pd.DataFrame(
         [
-            (held.kind, held.value, held.where, held.bytes, held.bytes / whole, held.op)
+            (held.kind, held.value, held.where, held.bytes, held.bytes / alive_bytes, held.op)
             for held in cost.at_peak
         ],
         columns=["what", "value", "line", "bytes", "share", "op"],
@@ -92,7 +92,7 @@ def held_frame(cost: Any) -> pd.DataFrame:
 
 
 def shown_held(held_rows: pd.DataFrame) -> pd.DataFrame:
-    """``held_frame`` as people read it."""
+    """The first 400 rows of ``held_frame`` as text for display."""
     held_rows = held_rows.head(400)
     return pd.DataFrame(
         {

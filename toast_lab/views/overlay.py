@@ -1,8 +1,8 @@
 """Colour the markers of the dimension graph by colour, size, bytes, time or axes of a plan.
 
 An overlay gives every marker of a layout a hue and a short text, so that hue is never the only cue,
-and a key that says what the hues mean.  Numbers go on a logarithmic scale of one hue family that is
-read without telling red from green.
+and a key that says what the hues mean. Numbers get a logarithmic scale of one hue family, which can
+be read without telling red from green.
 
 Start reading at ``overlay``.
 """
@@ -33,13 +33,13 @@ OVERLAYS = {
     "axis": "mesh axis of a plan",
 }
 OF_A_PLAN = ("cost", "axis")
-#: least to most
+#: hues from the least number to the largest
 SCALE = ("#8fb4d9", "#5f93c9", "#3a75b5", "#7a5aa6", "#a8438f", "#b0305f")
 WHOLE = "whole"
 
 
 class Overlay(NamedTuple):
-    """Hue and text of every marker, and what they mean."""
+    """Hue and text of every marker, and what the hues mean."""
 
     hues: tuple[str, ...]
     texts: tuple[str, ...]
@@ -57,12 +57,14 @@ def overlay(
 ) -> Overlay | None:
     """Hues and texts of the markers; None for ``colour``, which is how they are drawn anyway.
 
+    It is also None for ``axis`` without a plan, and for ``cost`` without a cost.
+
     Args:
-        analysis: of the program.
-        layout: the markers.
+        analysis: the analysed program.
+        layout: the layout of the markers.
         subject: a key of ``OVERLAYS``.
-        plan: whose axes are shown by ``axis``.
-        cost: of that plan, whose times are shown by ``cost``.
+        plan: the plan whose axes ``axis`` shows.
+        cost: the cost of that plan, whose times ``cost`` shows.
     """
     if subject == "size":
         return _numbers(
@@ -93,7 +95,7 @@ _COST = (
 def name_bytes(analysis: Analysis) -> np.ndarray:
     """[N] bytes of the whole values that are defined with each name."""
     program = analysis.program
-    # A value with a name twice counts once
+    # A value that has a name on two dims counts once
     name, value = np.unique(np.stack([program.def_dim_factor, program.dim_value]), axis=1)
     return np.bincount(name, value_bytes(program)[value], minlength=analysis.names.n)
 
@@ -101,7 +103,7 @@ def name_bytes(analysis: Analysis) -> np.ndarray:
 def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
     """[N] mesh axes that cut each name.
 
-    Those its op is split along, and those its values are kept on.
+    They are those along which its op is split, and those on which its values are kept.
     """
     program, axes = analysis.program, plan.mesh.axes
     is_cut = np.zeros((analysis.names.n, len(axes)), dtype=bool)
@@ -128,7 +130,7 @@ def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
 
 
 def _numbers(values: list[float], write: Callable[[float], str], about: str) -> Overlay:
-    """Steps of a logarithmic scale; zero has no hue."""
+    """Colour numbers by steps of a logarithmic scale; zero has no hue."""
     positive = [value for value in values if value > 0]
     lowest, highest = (min(positive), max(positive)) if positive else (1.0, 1.0)
     lowest = max(lowest, highest * 1e-6)
@@ -136,8 +138,8 @@ def _numbers(values: list[float], write: Callable[[float], str], about: str) -> 
     last_step = len(SCALE) - 1
 
     def step(value: float) -> int:
-        part = math.log(max(value, lowest) / lowest) / log_range
-        return last_step if value >= highest else min(last_step, int(part * len(SCALE)))
+        share_of_range = math.log(max(value, lowest) / lowest) / log_range
+        return last_step if value >= highest else min(last_step, int(share_of_range * len(SCALE)))
 
     marker_hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
     thresholds = [lowest * math.exp(log_range * index / len(SCALE)) for index in range(len(SCALE))]

@@ -12,7 +12,7 @@ LIGHT = {
     "page": "#f5f7fa",
     "card": "#ffffff",
     "line": "#dfe5ec",
-    "edge": "#c6cfda",  #: borders of what can be pressed or typed into
+    "edge": "#c6cfda",  #: borders of buttons and input fields
     "soft": "#eef3f9",
     "on": "#e3eefc",
     "accent": "#1f6feb",
@@ -48,5 +48,5 @@ DARK = {
 
 
 def properties(colours: dict[str, str]) -> str:
-    """``--tl-ink: #1c2430; ...``."""
+    """Colours as CSS: ``--tl-ink: #1c2430; ...``."""
     return " ".join(f"--tl-{name}: {value};" for name, value in colours.items())

@@ -1,23 +1,23 @@
-"""Colours and markers of the pictures: readable on light and on dark, and never the only cue.
+"""Colours and markers of the pictures, readable on light and on dark pages.
 
 Every colour comes with a marker shape, and lanes carry their name as text, so nothing depends on
-hue alone.  Red is kept for conflicts and for limits.
+hue alone. Red is reserved for conflicts and for limits.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-#: conflicts, the memory limit, and nothing else
+#: only for conflicts and the memory limit
 CONFLICT = "#d62839"
-#: text and lines that must be seen on white and on near-black
+#: text and lines that must be visible on white and on near-black
 NEUTRAL = "#727e8c"
 ACCENT = "#1f6feb"
 
-# (hue, marker): at least 3:1 against white and against the dark theme's cards.  Chosen one after
-# the other, each as far as possible from those before it and from CONFLICT as people see them who
-# lack one kind of cone; the first few, which most programs need, are therefore the easiest to tell
-# apart.  tests/views/test_palette.py measures it.
+# (hue, marker), with a contrast of at least 3:1 against white and against the dark theme's cards.
+# Each hue is as far as possible from those before it and from CONFLICT, as seen by people who lack
+# one kind of cone; the first few, which most programs need, are therefore the easiest to tell
+# apart. tests/views/test_palette.py measures the distances.
 _CYCLE = (
     ("#1f77d0", "circle"),
     ("#c77700", "square"),

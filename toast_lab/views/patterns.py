@@ -1,7 +1,7 @@
 """Find names, ops and functions by text.
 
 A regular expression can take forever, and Python cannot interrupt one, so ``matching`` is meant for
-a child process (``toast_lab.isolate``); it imports nothing that would make its start slow.
+a child process (``toast_lab.isolate``). This module imports nothing that would slow its start.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 
 from toast_lab.errors import ToastError
 
-#: characters of a pattern
+#: most characters of a pattern
 LONGEST = 200
 
 
 def matching(pattern: str, texts: list[str]) -> list[int]:
-    """Indices of the texts in which a regular expression is found, case ignored.
+    """Indices of the texts in which a regular expression matches, case ignored.
 
-    Raises ToastError that says where the pattern is wrong.
+    Raises ToastError, which says where the pattern is wrong.
     """
     if len(pattern) > LONGEST:
         raise ToastError(
@@ -26,9 +26,9 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
     try:
         expression = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
-        place = "" if error.pos is None else f" at character {error.pos + 1}"
+        where = "" if error.pos is None else f" at character {error.pos + 1}"
         raise ToastError(
-            f"{pattern!r} is not a regular expression: {error.msg}{place}. Correct it, or search "
+            f"{pattern!r} is not a regular expression: {error.msg}{where}. Correct it, or search "
             "for plain text."
         ) from None
     except (OverflowError, RecursionError) as error:

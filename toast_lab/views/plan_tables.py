@@ -1,4 +1,4 @@
-"""Tables of one plan: collectives priced and compiled, and every op with its share of the step."""
+"""Tables of one plan: collectives priced and compiled, and ops with their share of the step."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
     """Every collective of a plan, in SI units.
 
     Args:
-        cost: the plan's price.
+        cost: the price of the plan.
         matched: rows of ``CompiledDiff.tidy``, or None if nothing was compiled.
 
-    ``index_in_cost`` is the place in ``cost.collectives``, -1 for what the compiler added.
+    ``number`` is the index in ``cost.collectives``, -1 for a collective that the compiler added.
     """
     predictions = [
         {
@@ -48,12 +48,12 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
         for collective in cost.collectives
     ]
     key_of = operator.itemgetter("op", "predicted_kind", "predicted_axes", "predicted_value")
-    waiting: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    unmatched_indices: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for index, prediction in enumerate(predictions):
-        waiting[key_of(prediction)].append(index)
+        unmatched_indices[key_of(prediction)].append(index)
     table_rows = []
     for match in predictions if matched is None else matched:
-        indices = waiting[key_of(match)]
+        indices = unmatched_indices[key_of(match)]
         index_in_cost = indices.pop(0) if indices else -1
         priced = cost.collectives[index_in_cost] if index_in_cost >= 0 else None
         table_rows.append(
@@ -100,7 +100,7 @@ COLLECTIVE_COLUMNS = (
 
 
 def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """``collective_rows`` as people read it."""
+    """``collective_rows`` as text for display."""
 
     def sizes(side: str) -> list[str]:
         return [
@@ -120,7 +120,7 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
-            # What is looked for first: how long it takes, and where it comes from
+            # First what readers look for: how long it takes, and where it comes from
             "time": list(map(seconds_text, frame["predicted_s"])),
             "line": [line_text(location) for location in frame["where"]],
             "bytes": sizes("predicted"),
@@ -134,10 +134,10 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
-    """``collective_rows`` by kind and axes (SI).
+    """``collective_rows`` summed by kind and axes, in SI units.
 
-    Tells how many run in a step and how many bytes, priced and compiled; those that take longest
-    first.
+    Each row says how many collectives run in a step and on how many bytes, priced and compiled;
+    those that take longest come first.
     """
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 5)
     for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
@@ -154,7 +154,7 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
     table_rows = [
         (*kind_and_axes, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
         for kind_and_axes, numbers in sorted(
-            sums.items(), key=lambda item: (-item[1][2], -item[1][1], item[0])
+            sums.items(), key=lambda entry: (-entry[1][2], -entry[1][1], entry[0])
         )
     ]
     return pd.DataFrame(
@@ -172,7 +172,7 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
 
 
 def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
-    """``collective_sums`` as people read it."""
+    """``collective_sums`` as text for display."""
 
     def count(number: Any) -> str:
         return "–" if pd.isna(number) else f"{number:g}"
@@ -205,7 +205,7 @@ SUM_TITLES = {"its number": "number", "its bytes": "bytes", "ratio": "×"}
 
 
 def ops_frame(cost: Any) -> pd.DataFrame:
-    """Every op and collective of a plan, what takes longest first, in SI units.
+    """Every op and collective of a plan, those that take longest first, in SI units.
 
     Shares are of the step time; ``source`` says where each time comes from.
     """
@@ -247,14 +247,14 @@ def ops_frame(cost: Any) -> pd.DataFrame:
 
 
 class ShownOps(NamedTuple):
-    """``ops_frame`` as people read it, in numbers, so that a click on a heading sorts them."""
+    """``ops_frame`` for display; cells stay numbers, so that a click on a heading sorts them."""
 
     frame: pd.DataFrame
     titles: dict[str, str]  #: headings with the unit of each column
 
 
 def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> ShownOps:
-    """Every column in the unit that suits its largest number."""
+    """``ops_frame`` for display, each column in the unit that suits its largest number."""
     frame = frame.head(at_most)
 
     def scaled(values: Any, scale: float) -> list[float]:

@@ -10,8 +10,8 @@ from bokeh.plotting import figure
 from toast_lab.views.palette import NEUTRAL
 
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-# Hover cards follow the page's theme; their own colours are weaker than what the figure around them
-# says.
+# Hover cards follow the page's theme. The styles of the figure around them would take precedence,
+# hence !important.
 TOOLTIP = """.bk-Tooltip {
   --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
   --divider-color: var(--tl-edge, #d7d7d8) !important; }"""
@@ -27,7 +27,7 @@ def new_figure(name: str, **options: Any) -> Any:
 
 
 def page_look(plot: Any) -> None:
-    """Give a figure hover cards in the colours of the page, no ground, and quiet axes."""
+    """Give a figure hover cards in the colours of the page, no background, and quiet axes."""
     plot.stylesheets = [TOOLTIP]
     plot.background_fill_color = None
     plot.border_fill_color = None
@@ -44,7 +44,7 @@ def page_look(plot: Any) -> None:
 
 
 def quiet_labels(plot: Any) -> None:
-    """Give a figure's axes labels that stay behind the data, and its tools a place on demand."""
+    """Mute the labels of a figure's axes, and show its tools on demand."""
     hide_toolbar(plot)
     for axis in plot.axis:
         axis.axis_label_text_color = NEUTRAL
@@ -53,8 +53,8 @@ def quiet_labels(plot: Any) -> None:
         axis.axis_label_text_font_size = "11px"
 
 
-#: Places of numbers on a logarithmic axis.  Over less than two decades Bokeh's own stand at equal
-#: distances, all of them at the upper end; over less than a third of one that is what is wanted.
+#: Positions of the ticks on a logarithmic axis. Over less than two decades Bokeh puts its own ticks
+#: at equal steps, which crowd at the upper end; over less than a third of a decade that is right.
 LOG_TICKS = """
 const low = Math.min(cb_data.start, cb_data.end), high = Math.max(cb_data.start, cb_data.end)
 const decades = Math.log10(high / low)
@@ -80,11 +80,11 @@ return ticks
 
 
 def plain_ticks(plot: Any) -> None:
-    """Numbers beside both axes, also on logarithmic ones, where Bokeh writes powers of ten."""
+    """Write plain numbers beside both axes; on logarithmic ones Bokeh would write powers of ten."""
     plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)
     if any(isinstance(axis, LogAxis) for axis in plot.xaxis):
         plot.xaxis.formatter = BasicTickFormatter(use_scientific=False)
-    # In a low or narrow chart numbers that touch read as another one
+    # In a low or narrow chart, numbers that touch would read as one
     for axis in (*plot.xaxis, *plot.yaxis):
         axis.major_label_policy = NoOverlap()
         if isinstance(axis, LogAxis):
@@ -92,12 +92,12 @@ def plain_ticks(plot: Any) -> None:
 
 
 def few_ticks(axis: Any, count: int) -> None:
-    """About so many numbers beside an axis; a logarithmic one of ``plain_ticks`` has few anyway."""
+    """Ask for about ``count`` ticks; a logarithmic axis of ``plain_ticks`` has few anyway."""
     if isinstance(axis.ticker, ContinuousTicker):
         axis.ticker.desired_num_ticks = count
 
 
 def hide_toolbar(plot: Any) -> None:
-    """Show the tools only below the pointer."""
+    """Show the tools only while the pointer is over the figure."""
     plot.toolbar.logo = None
     plot.toolbar.autohide = True

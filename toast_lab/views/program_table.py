@@ -27,7 +27,7 @@ class Line(NamedTuple):
     phase: str
     segments: tuple[Segment, ...]
     where: str
-    #: names of its results' dims
+    #: names of the op; if it has none, those of its results' dims
     names: tuple[int, ...]
 
     @property
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 def program_lines(analysis: Analysis) -> list[Line]:
     """The paper's annotated listing, in pieces: ``a : [S●, S●] = matmul(k, qt)``.
 
-    Loops and branches are indented behind a line of their own, which stands for the first op
+    Loops and branches are indented below a heading of their own, which stands for the first op
     inside.
     """
     program = analysis.program
@@ -73,8 +73,8 @@ def program_lines(analysis: Analysis) -> list[Line]:
             segments.append(Segment("]"))
         if op >= program.n_arguments:
             operands = [value_text(program, value) for value in program.operands(op)]
-            right = op_text(program, op, operands)
-            segments.append(Segment(f" = {right}" if program.results(op) else right))
+            op_call = op_text(program, op, operands)
+            segments.append(Segment(f" = {op_call}" if program.results(op) else op_call))
         names = [name for value in program.results(op) for name in program.def_names(value)]
         add(op, segments, program.factors(op) or names)
     return lines

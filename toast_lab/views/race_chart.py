@@ -1,7 +1,7 @@
 """A race as a chart: the best plan of each method against the seconds of its own search.
 
-Each method has a hue, a dash and a marker of its own.  ``RaceCurves`` shows a race that runs:
-HoloViews draws the empty chart once, and what is new goes into the sources of its Bokeh figure.
+Each method has its own hue, dash and marker. ``RaceCurves`` shows a running race: HoloViews draws
+the empty chart once, and new points go into the sources of its Bokeh figure.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def race_chart(
 
     Args:
         frame: ``points_frame``, in SI units.
-        methods: in the order that gives them their hues.
+        methods: the methods, in the order that gives them their hues.
         kind: "score", "time_s" or "peak_bytes".
         unsharded: step time in seconds and peak memory in bytes of the unsharded program.
-        scale_type: of the y axis, of ``chart_scale.SCALES``; linear, the first bad plans make flat
-            lines of all that follow.
+        scale_type: scale of the y axis, one of ``chart_scale.SCALES``; on a linear one the first,
+            bad plans flatten all later ones.
     """
     unit, scale = _unit(kind, unsharded)
     elements: list[Any] = []
@@ -91,7 +91,7 @@ def race_chart(
         xlim=(0, last_s),
         ylim=height_limits(heights, ends, 0.1, scale_type),
         logy=scale_type == "log",
-        # Inside, it would lie over a curve
+        # Inside the chart, it would cover a curve
         legend="right" if methods else None,
         zoom="width",
         hooks=[plain_ticks, _wide_keys],
@@ -107,7 +107,7 @@ def _unit(kind: str, unsharded: tuple[float, float]) -> tuple[str, float]:
 
 
 def _wide_keys(plot: Any, _: Any) -> None:
-    """Dashes are told apart only where a key is long enough for two of them."""
+    """Make the keys long enough for two dashes, without which dash patterns look alike."""
     for legend in plot.state.legend:
         legend.label_text_font_size = "11.5px"
         legend.location = "top_right"
@@ -116,11 +116,11 @@ def _wide_keys(plot: Any, _: Any) -> None:
 
 
 class RaceCurves:
-    """The chart of a race that runs; ``show`` brings it up to date.
+    """The chart of a running race; ``show`` brings it up to date.
 
     Attributes:
         figure: the Bokeh figure.
-        lines: by method, one row at each improvement and one where the curve ends.
+        lines: source of each method, with a row at each improvement and one where its curve ends.
     """
 
     def __init__(
@@ -145,30 +145,30 @@ class RaceCurves:
             renderers[method].data_source = self._corners[method]
             renderers[f"{method}: improvements"].data_source = self.lines[method]
         if methods:
-            drawn_ones = list(renderers.values())
-            self.figure.x_range = DataRange1d(renderers=drawn_ones, start=0)
-            follow(self.figure, drawn_ones, 0.1, scale_type)
+            shown_renderers = list(renderers.values())
+            self.figure.x_range = DataRange1d(renderers=shown_renderers, start=0)
+            follow(self.figure, shown_renderers, 0.1, scale_type)
 
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
-        """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
+        """Draw each method's improvements (``ImprovementPoint``); its curve ends at ``until_s``."""
         for method, source in self.lines.items():
             columns = _columns(
                 points_frame({method: points.get(method, ())}, until_s), self.kind, self.scale
             )
             if list(source.data["elapsed_s"]) != columns["elapsed_s"]:
-                # Each height goes on to the time of the next one
+                # Each height continues to the time of the next one
                 self._corners[method].data = {
                     "elapsed_s": [time_s for time_s in columns["elapsed_s"] for _ in range(2)][1:],
                     self.kind: [height for height in columns[self.kind] for _ in range(2)][:-1],
                 }
                 source.data = columns
         if self.scale_type == LAST:
-            columns_of = [source.data[self.kind] for source in self.lines.values()]
-            show_last(self.figure, [column[-1] for column in columns_of if len(column)])
+            heights_of_methods = [source.data[self.kind] for source in self.lines.values()]
+            show_last(self.figure, [heights[-1] for heights in heights_of_methods if len(heights)])
 
 
 def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:
-    """What the markers of a method are drawn from, in the units of the axes."""
+    """Data of the markers of a method, in the units of the axes."""
     return {
         "elapsed_s": frame["elapsed_s"].tolist(),
         kind: (frame[kind] / scale).tolist(),

@@ -1,6 +1,6 @@
 """A race as tables: its methods, and the best plan of each against time.
 
-``race_chart`` draws them; each method has a hue, a dash and a marker of its own.
+``race_chart`` draws them; each method has its own hue, dash and marker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def look_of(index: int) -> tuple[str, str, Any]:
 
 
 def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
-    """The table twin of the chart: one row per ``Row`` of a race, as people read it."""
+    """The data of the chart as text for display: one row per ``RaceRow``."""
     return pd.DataFrame(
         [
             (
@@ -63,11 +63,11 @@ def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def points_frame(points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> pd.DataFrame:
-    """Improvements of all methods in SI units; each goes on at its last height to ``until_s``.
+    """Improvements of all methods in SI units; each curve keeps its last height up to ``until_s``.
 
     Args:
         points: ``search.search_child.ImprovementPoint`` by method.
-        until_s: by method, seconds of its own search so far.
+        until_s: by method, how many seconds its own search has run so far.
     """
     rows = []
     for method, improvements in points.items():
@@ -76,8 +76,8 @@ def points_frame(points: Mapping[str, Sequence[Any]], until_s: Mapping[str, floa
             elapsed_s = point.elapsed_s
             if index == len(shown) - 1:
                 elapsed_s = max(elapsed_s, until_s.get(method, 0.0))
-            numbers = (elapsed_s, point.score, point.time_s, point.peak_bytes)
-            rows.append((method, *numbers, "yes" if point.fits else "no"))
+            measures = (elapsed_s, point.score, point.time_s, point.peak_bytes)
+            rows.append((method, *measures, "yes" if point.fits else "no"))
     columns = ["method", "elapsed_s", "score", "time_s", "peak_bytes", "fits"]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.astype(dict.fromkeys(columns[1:5], float))

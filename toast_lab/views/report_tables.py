@@ -27,14 +27,14 @@ ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
 
 
 class Note(NamedTuple):
-    """One thing worth knowing; ``level`` is "good", "info" or "error"."""
+    """A finding worth knowing; ``level`` is "good", "info" or "error"."""
 
     text: str
     level: str = "info"
 
 
 def coverage_frame(report: Coverage) -> pd.DataFrame:
-    """One row per op kind and reason, what is held whole first."""
+    """One row per op kind and reason; ops that are held whole come first."""
     return pd.DataFrame(
         [
             {
@@ -56,7 +56,7 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
 def sizes_frame(report: Divisibility) -> pd.DataFrame:
     """One row per colour and size that some axis of the mesh does not divide.
 
-    Those that none divides come first.
+    Sizes that no axis divides come first.
     """
     return pd.DataFrame(
         [
@@ -93,7 +93,7 @@ def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
 
 
 def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4) -> list[Note]:
-    """A sentence for each report, then its weightiest findings with what would do."""
+    """A sentence for each report, then its main findings and what would resolve them."""
     held_whole = bool(coverage.whole_rows)
     findings = [Note(_sentence(coverage.headline()), "error" if held_whole else "good")]
     for row in coverage.whole_rows[:limit]:

@@ -1,23 +1,23 @@
 """Charts as files: a HoloViews element as SVG or PNG, without a browser.
 
-Every chart of data that stands in a file or in a page without scripts comes from here: the static
-form of notebook views, the figures of the evaluation and of the accuracy page, and
-``tl.charts.save``.  It takes the elements that pages show (``chart_style``), reads their rows and
-the options that Bokeh would be given, and draws them with matplotlib (``chart_axes``).  So a chart
-is written once, and what ``.opts`` changed on the screen is changed in the file.
+This module draws every data chart in a file or in a page without scripts: the static form of
+notebook views, the figures of the evaluation and of the accuracy page, and the files of
+``tl.charts.save``. It takes the elements that pages show (``chart_style``), reads their rows and
+the options that are meant for Bokeh, and draws them with matplotlib (``chart_axes``). So each chart
+is written once, and what ``.opts`` changes on screen it changes in the file.
 
-Bokeh makes SVG only inside a browser.  HoloViews has a matplotlib renderer, whose options are not
+Bokeh makes SVG only inside a browser. HoloViews has a matplotlib renderer, whose options are not
 those of Bokeh, so that every chart would have to be written twice; it also draws all rows of an
-element with one marker, and resets matplotlib's global settings while it draws, which the code of a
+element with one marker, and resets matplotlib's global settings while it draws, which code in a
 notebook would notice.
 
-Diagrams are no charts of data and stay where they are laid out: dimension graphs, search trees and
-device tiles (``views.svg``).  The explorer saves what is on screen, with its size and zoom
-(``app/figure_export``); reports show these elements alive.
+Dimension graphs, search trees and device tiles are not data charts; ``views.svg`` draws those. The
+explorer saves what is on screen, with its size and zoom (``app/figure_export``); reports show these
+elements as interactive figures.
 
-Equal rows give equal bytes: no dates, no random names.  Texts are escaped, and written as text.
-Lines and letters have mid tones, so that they are seen on white and on near-black; an SVG has no
-ground unless one is asked for, a PNG is white.
+Equal rows give equal bytes: there are no dates and no random names. Texts are escaped, and written
+as text. Lines and letters have mid tones, so that they are visible on white and on near-black; an
+SVG has no background unless one is given, a PNG is white.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 #: width and height of a chart, in pixels
 SIZE_PX = (680.0, 280.0)
 POINTS_PER_INCH = 72.0  #: a point of matplotlib is drawn as one pixel
-PNG_SCALE = 2.0  #: pixels of a PNG for each
+PNG_SCALE = 2.0  #: pixels of a PNG per point
 FORMATS = (".svg", ".png")
-#: on top of matplotlib's own settings, whatever those of the process are
+#: changes to matplotlib's defaults, used whatever the settings of the process are
 SETTINGS = {
     "svg.hashsalt": "toast-lab",
     "svg.fonttype": "none",
@@ -58,14 +58,15 @@ SETTINGS = {
     "axes.labelcolor": NEUTRAL,
     "xtick.color": NEUTRAL,
     "ytick.color": NEUTRAL,
-    # Names are anybody's text, and some have dollar signs
+    # Names are arbitrary text, and some have dollar signs
     "text.parse_math": False,
     "axes.unicode_minus": False,
     "lines.scale_dashes": False,
     "hatch.linewidth": 0.8,
 }
-#: one drawing at a time, since settings are those of the process
+#: allows one drawing at a time, since matplotlib's settings belong to the process
 _DRAWING = threading.Lock()
+#: leaves all metadata out of an SVG
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
@@ -76,16 +77,16 @@ def chart_svg(
     one_legend: bool = False,
     ground: str | None = None,
 ) -> str:
-    """A chart as SVG text, to stand in a page or in a file of its own.
+    """A chart as SVG text, for a page or for a file of its own.
 
     Args:
-        chart: an element, an overlay or a layout; of a dynamic map what it shows now.
+        chart: an element, an overlay or a layout; a dynamic map is drawn as it is now.
         size_px: width and height of each chart of a layout.
         one_legend: one legend below all charts of a layout, in place of one for each.
-        ground: colour behind the picture; None: it has none.
+        ground: colour of the background; None: there is none.
 
     Raises:
-        InvalidProblem: an element that cannot be drawn, or matplotlib is not installed.
+        InvalidProblem: an element cannot be drawn, or matplotlib is not installed.
     """
     stream = io.StringIO()
     title = _write(chart, stream, size_px=size_px, one_legend=one_legend, ground=ground)
@@ -99,7 +100,7 @@ def chart_png(
     one_legend: bool = False,
     ground: str = "white",
 ) -> bytes:
-    """A chart as PNG, with twice as many pixels; arguments as for ``chart_svg``."""
+    """A chart as PNG, with ``PNG_SCALE`` pixels per point; arguments as for ``chart_svg``."""
     stream = io.BytesIO()
     _write(chart, stream, size_px=size_px, one_legend=one_legend, ground=ground)
     return stream.getvalue()
@@ -111,10 +112,10 @@ def save_chart(chart: Any, path: Path, **options: Any) -> None:
     Args:
         chart: as for ``chart_svg``.
         path: the file.
-        options: those of ``chart_svg``.
+        options: options of ``chart_svg``.
 
     Raises:
-        InvalidProblem: as for ``chart_svg``, or another ending.
+        InvalidProblem: as for ``chart_svg``, or the name has another ending.
         NotSaved: the file cannot be written.
     """
     if path.suffix not in FORMATS:
@@ -134,7 +135,7 @@ def _write(
     one_legend: bool,
     ground: str | None,
 ) -> str:
-    """Draw a chart into a stream, PNG if it takes bytes; gives what a screen reader says of it."""
+    """Draw a chart into a stream, as PNG if it takes bytes; gives a title for screen readers."""
     try:
         import matplotlib
         import matplotlib.style
@@ -145,15 +146,15 @@ def _write(
 
     parts, columns = _parts(chart)
     with _DRAWING, warnings.catch_warnings():
-        # Of letters that the measuring font lacks, and of names that leave no room for a chart
+        # Warnings are about letters that the measuring font lacks, and names that leave no room
         warnings.simplefilter("ignore", UserWarning)
         with matplotlib.style.context(["default", SETTINGS]):
             figure, drawn = _figure(parts, columns, size_px, one_legend=one_legend)
-            kind: dict[str, Any] = {"format": "svg", "metadata": NO_METADATA}
+            format_options: dict[str, Any] = {"format": "svg", "metadata": NO_METADATA}
             if isinstance(stream, io.BytesIO):
-                kind = {"format": "png", "metadata": {"Software": None}}
-                kind["dpi"] = PNG_SCALE * POINTS_PER_INCH
-            figure.savefig(stream, facecolor=ground or "none", edgecolor="none", **kind)
+                format_options = {"format": "png", "metadata": {"Software": None}}
+                format_options["dpi"] = PNG_SCALE * POINTS_PER_INCH
+            figure.savefig(stream, facecolor=ground or "none", edgecolor="none", **format_options)
     return "; ".join(dict.fromkeys(filter(None, (part.title for part in drawn))))
 
 
@@ -169,38 +170,38 @@ def _figure(
     inches = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
     figure = Figure(inches, dpi=POINTS_PER_INCH, layout="constrained")
     drawn = []
-    for number, part in enumerate(parts, 1):
-        axes = figure.add_subplot(row_count, columns, number)
+    for position, part in enumerate(parts, 1):
+        axes = figure.add_subplot(row_count, columns, position)
         drawn.append(ChartAxes(axes, part, size_px[0], with_legend=not one_legend))
     if one_legend:
         keys = merged(part.keys for part in drawn)
-        place: dict[str, Any] = {"loc": "outside lower center"}
-        write_legend(figure, keys, width, **place)
+        location: dict[str, Any] = {"loc": "outside lower center"}
+        write_legend(figure, keys, width, **location)
     return figure, drawn
 
 
 def _parts(chart: Any) -> tuple[list[Any], int]:
-    """The charts of a layout, and how many of them stand side by side."""
+    """The charts of a layout, and how many of them are side by side."""
     if isinstance(chart, hv.DynamicMap):
         chart = chart[()]
     if isinstance(chart, hv.HoloMap):
         chart = chart.last
     if not isinstance(chart, hv.Layout | hv.NdLayout):
         return [chart], 1
-    parts = [part for one in chart for part in _parts(one)[0]]
+    parts = [part for nested in chart for part in _parts(nested)[0]]
     return parts, max(1, min(chart.shape[1], len(parts)))
 
 
 def _plain_svg(text: str, title: str) -> str:
-    """What matplotlib wrote, without what disturbs the page around it.
+    """The SVG of matplotlib, without the parts that would disturb the page around it.
 
-    Its style sheet would be that of the whole page, and names that nothing refers to would stand
-    there once for each picture.
+    Its style sheet would apply to the whole page, and ids that nothing refers to would be repeated
+    by every picture.
     """
     match = re.search(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', text)
     assert match is not None
     width, height = match.groups()
-    root = (
+    opening_tag = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {width} {height}" width="{width}" style="max-width: 100%; height: auto" '
         f'stroke-linejoin="round" role="img" aria-label="{html.escape(title, quote=True)}">'
@@ -212,11 +213,11 @@ def _plain_svg(text: str, title: str) -> str:
     # Hundredths of a pixel are enough
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), body)
     lines = (line.strip() for line in body.splitlines())
-    return root + "\n" + "\n".join(filter(None, lines)) + "\n"
+    return opening_tag + "\n" + "\n".join(filter(None, lines)) + "\n"
 
 
 def _styled_once(group: re.Match[str]) -> str:
-    """A group of markers, whose style stands at the group if all have the same."""
+    """A group of markers, whose style moves to the group if all have the same."""
     start, end, markers, style = group.groups()
     if set(re.findall(r' style="[^"]*"', markers)) != {style}:
         return group[0]

@@ -1,9 +1,9 @@
-"""A search as charts: C(s), step time and peak memory of the best plan so far, and what was tried.
+"""A search as charts: C(s), step time and peak memory of the best plan and of every simulation.
 
-``search_charts`` makes them from the rows of ``search_curves``.  ``SearchCurves`` shows a search
-that runs: HoloViews draws the empty charts once, and points are then streamed into the sources of
-its Bokeh figures, because drawing a chart anew takes a tenth of a second of a core that the search
-wants.
+``search_charts`` makes them from the rows of ``search_curves``. ``SearchCurves`` shows a running
+search: HoloViews draws the empty charts once, and points are then streamed into the sources of its
+Bokeh figures, because drawing a chart anew takes a tenth of a second of a core that the search
+needs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
 from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, curve_frame
 
+#: most points of a chart that grows
 MOST_DRAWN = 800
-#: times the unsharded memory, up to which the limit is drawn whatever the curve does
+#: the limit stays in view up to this many times the unsharded memory, whatever the curve does
 IN_VIEW = 3.0
 SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
-#: of the unsharded program's price, which every axis has room for: what differs less is rounding,
-#: and would else be drawn as steps between ticks of sixteen digits
+#: share of the unsharded program's price that every axis has room for: smaller differences are
+#: rounding, and would otherwise be drawn as steps between ticks of sixteen digits
 LEAST_SHARE = 0.02
-#: of a line that is drawn in steps
+#: columns of a line that is drawn in steps
 LINE_COLUMNS = ("simulation", "best_s", "best_bytes", "best_score")
 
 
@@ -89,12 +90,12 @@ def search_charts(
     Args:
         frame: ``curve_frame``, in SI units.
         scales: the memory limit, the unsharded program, and the scale.
-        legend_at: number of the chart that has the legend of all.
+        legend_at: index of the chart that has the legend for all.
     """
     scales = scales or SearchScales()
     return tuple(
-        _chart(frame, quantity, scales, keyed=number == legend_at)
-        for number, quantity in enumerate(_quantities(scales))
+        _chart(frame, quantity, scales, keyed=index == legend_at)
+        for index, quantity in enumerate(_quantities(scales))
     )
 
 
@@ -133,7 +134,7 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         limit_text = f"memory limit {bytes_text(scales.memory_limit_bytes)}"
         if quantity.limit <= IN_VIEW * quantity.whole:
             in_view.append(quantity.limit)
-        # On the side of the unsharded program: beyond the line the frame may end
+        # On the line's side towards the unsharded program: the frame may end at the other side
         offset_px = -16 if quantity.limit >= quantity.whole else 2
         elements.append(level_line(quantity.limit, limit_text, CONFLICT, offset_px=offset_px))
     if quantity.name != "curve memory":
@@ -172,9 +173,9 @@ class SearchCurves:
     the frame.
 
     Attributes:
-        scales: as given.
+        scales: the scales as given.
         root: the Bokeh layout.
-        figures: of C(s), time and memory.
+        figures: the figures of C(s), time and memory.
         source: one row per simulation shown, in the units of the axes.
         line_source: corners of the line of the best plan.
     """
@@ -192,7 +193,7 @@ class SearchCurves:
             )
         )
         cost, time, memory = self.figures
-        cost.title.text = SCORE  # it has the width of two
+        cost.title.text = SCORE  # this chart is as wide as two
         time.x_range = memory.x_range = cost.x_range
         self.veils = [
             BoxAnnotation(
@@ -217,28 +218,28 @@ class SearchCurves:
         )
 
     def _growing(self, overlay: Any, quantity: _Quantity, scales: SearchScales) -> Any:
-        """The Bokeh figure of an overlay; it draws our sources, and its axes follow them."""
+        """The Bokeh figure of an overlay; it draws the sources, and its axes follow them."""
         figure = bokeh_figure(overlay)
         figure.min_height = 110
         figure.xaxis.axis_label = None  # three of them take the height of a chart
         by_name = {renderer.name: renderer for renderer in figure.renderers}
         tried, line = by_name["tried"], by_name["best so far"]
         tried.data_source, line.data_source = self.source, self.line_source
-        # Points that are not seen give an empty chart its axes, and keep the limit in view
+        # Invisible points give an empty chart its axes, and keep the limit in view
         heights = [quantity.whole, (1.0 - LEAST_SHARE) * quantity.whole]
         if 0 < quantity.limit <= IN_VIEW * quantity.whole:
             heights.append(quantity.limit)
-        seen = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)
-        figure.x_range = DataRange1d(renderers=[tried, line, seen])
-        follow(figure, [line, seen], 0.15, scales.scale_type)
+        invisible = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)
+        figure.x_range = DataRange1d(renderers=[tried, line, invisible])
+        follow(figure, [line, invisible], 0.15, scales.scale_type)
         return figure
 
     def append(self, points: list[CurvePoint]) -> None:
         """Add points at the end.
 
         A canvas takes some 15 ms to draw a thousand of them, several times a second, on cores that
-        the search wants, too.  Beyond ``MOST_DRAWN`` points, every second one that is no
-        improvement is dropped, and so are those that follow.
+        the search needs, too. Beyond ``MOST_DRAWN`` points, every second one that is no improvement
+        is dropped, and later points are thinned likewise.
         """
         points = self._thinned(points)
         if not points:
@@ -287,16 +288,16 @@ class SearchCurves:
                 show_last(figure, [*self.source.data[quantity.best][-1:]])
 
     def restart(self, points: list[CurvePoint]) -> None:
-        """Show ``points`` in place of those that are shown."""
+        """Show ``points`` in place of the present ones."""
         self._every, self._count = 1, 0
         self.line_source.data = {name: [] for name in LINE_COLUMNS}
         self.source.data = {name: [] for name in COLUMNS}
         self.append(points)
 
     def _thinned(self, points: list[CurvePoint]) -> list[CurvePoint]:
-        """Of ``points`` the improvements, the last one and some of the others.
+        """The improvements among ``points``, the last point and some of the others.
 
-        The others are thinned as those before them were.
+        The others are thinned like the points before them.
         """
         first_index, self._count = self._count, self._count + len(points)
         last_index = len(points) - 1
@@ -307,20 +308,24 @@ class SearchCurves:
         ]
 
     def mark(self, at: int | None) -> None:
-        """Veil what came after simulation ``at``; None: nothing."""
+        """Veil everything after simulation ``at``; None: nothing."""
         for veil in self.veils:
             veil.update(left=at, visible=at is not None)
 
 
 def _corners(columns: dict[str, Any], before: Any) -> dict[str, Any]:
-    """Corners of the stepped line through points that follow those ``before``."""
+    """Corners of the stepped line through new points, which follow the corners ``before``."""
     heights = LINE_COLUMNS[1:]
-    last = [before[name][-1] for name in heights] if len(before["simulation"]) else None
+    last_heights = [before[name][-1] for name in heights] if len(before["simulation"]) else None
     corners: list[tuple[float, ...]] = []
-    for simulation, *row in zip(*(columns[name] for name in LINE_COLUMNS), strict=True):
-        if last is not None and row != last and not all(map(math.isnan, last)):
-            corners.append((simulation, *last))
-        corners.append((simulation, *row))
-        last = row
+    for simulation, *new_heights in zip(*(columns[name] for name in LINE_COLUMNS), strict=True):
+        if (
+            last_heights is not None
+            and new_heights != last_heights
+            and not all(map(math.isnan, last_heights))
+        ):
+            corners.append((simulation, *last_heights))
+        corners.append((simulation, *new_heights))
+        last_heights = new_heights
     values = zip(*corners, strict=True)
     return {name: list(column) for name, column in zip(LINE_COLUMNS, values, strict=True)}

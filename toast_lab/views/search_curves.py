@@ -1,4 +1,4 @@
-"""The simulations of a search as tables: the best plan so far, and what was tried.
+"""The simulations of a search as tables: the best plan so far, and the plans that were tried.
 
 ``search_chart`` draws them.
 """
@@ -28,12 +28,12 @@ COLUMNS = (
 
 
 class SearchScales(NamedTuple):
-    """What the charts of a search are drawn against."""
+    """Reference values for the charts of a search, and their scale."""
 
     memory_limit_bytes: float = 0.0
     unsharded_s: float = 1.0
     unsharded_bytes: float = 2.0**30
-    #: of ``chart_scale.SCALES``; linear, the first bad plans make flat lines of all that follow
+    #: one of ``chart_scale.SCALES``; on a linear one the first, bad plans flatten all later ones
     scale_type: str = "log"
 
 
@@ -54,7 +54,7 @@ class CurvePoint(NamedTuple):
 
 
 def point(simulation: Any) -> CurvePoint:
-    """What the curves show of a ``Simulation``."""
+    """The point that the curves show for a ``Simulation``."""
     return CurvePoint(
         simulation=simulation.index,
         elapsed_s=simulation.elapsed_s,
@@ -70,7 +70,7 @@ def point(simulation: Any) -> CurvePoint:
 
 
 def curve_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
-    """The table twin: one row per simulation, in order."""
+    """The data of the charts as a table: one row per simulation, in order."""
     return pd.DataFrame([tuple(point) for point in points], columns=COLUMNS)
 
 
@@ -81,7 +81,7 @@ def improvements_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
 
 
 def shown_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
-    """``improvements_frame`` as people read it, the best first."""
+    """The last 200 rows of ``improvements_frame`` as text for display, the best first."""
     frame = improvements_frame(points).iloc[::-1].head(200)
     return pd.DataFrame(
         {

@@ -1,7 +1,4 @@
-"""The device-local programs of two plans next to each other.
-
-Lines of one op stand beside each other.
-"""
+"""The device-local programs of two plans side by side, with the lines of each op aligned."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ Side = list[ListingLine | None]
 
 
 class Pair(NamedTuple):
-    """A line of A and one of B; an empty text where the other plan has a line more."""
+    """A line of each plan; the text is empty where only the other plan has a line."""
 
     op: int
     left: str
@@ -29,12 +26,12 @@ class Pair(NamedTuple):
 def side_by_side(
     left_lines: Sequence[ListingLine], right_lines: Sequence[ListingLine], where: Sequence[str]
 ) -> list[Pair]:
-    """Both listings, aligned op by op; within an op equal lines meet first.
+    """Both listings, aligned op by op; within an op, equal lines are matched first.
 
     Args:
         left_lines: lines of one plan, as ``listing_lines`` gives them.
         right_lines: lines of another plan of the same program.
-        where: source line of every op.
+        where: the source line of every op.
     """
     left, right = _by_op(left_lines), _by_op(right_lines)
     return [
@@ -58,15 +55,14 @@ def _text(line: ListingLine | None) -> str:
 def _aligned(
     left: list[ListingLine], right: list[ListingLine]
 ) -> Iterator[tuple[bool, ListingLine | None, ListingLine | None]]:
-    """The lines of one op on both sides: (do they differ, left, right)."""
+    """The lines of one op on both sides: (whether they differ, left, right)."""
     matcher = difflib.SequenceMatcher(
         None, list(map(_text, left)), list(map(_text, right)), autojunk=False
     )
     for tag, left_start, left_stop, right_start, right_stop in matcher.get_opcodes():
         ours: Side = list(left[left_start:left_stop])
         theirs: Side = list(right[right_start:right_stop])
-        # The line that computes an op stands beside the other plan's; its copies come before or
-        # after it.
+        # The lines that compute the op stand beside each other; collectives come before or after.
         if tag == "replace" and len(ours) != len(theirs):
             ours, theirs = _meet(ours, theirs)
         for our_line, their_line in itertools.zip_longest(ours, theirs):
@@ -74,7 +70,7 @@ def _aligned(
 
 
 def _meet(left: Side, right: Side) -> tuple[Side, Side]:
-    """Fill up the side whose computing line comes earlier, so that the two computing lines meet."""
+    """Pad the side whose computing line comes earlier, so that the two computing lines align."""
     computing = [
         next((index for index, line in enumerate(side) if line and not line.collective), len(side))
         for side in (left, right)
@@ -84,9 +80,9 @@ def _meet(left: Side, right: Side) -> tuple[Side, Side]:
 
 
 def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
-    """Only the lines that differ, with some around them.
+    """Only the lines that differ, with ``around`` equal ones before and after them.
 
-    A number stands for that many equal lines, which are left out.
+    A number stands for that many equal lines that are left out.
     """
     shown_lines: list[Pair | int] = []
     for index, pair in enumerate(pairs):

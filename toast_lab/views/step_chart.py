@@ -1,4 +1,4 @@
-"""One step in time as charts: lanes of computing and of collectives, and memory below."""
+"""One step over time as charts: lanes of compute and of collectives, and memory below them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LABELS = {
     LOOP: "further rounds of a loop",
 }
 _CORNERS = ["left", "bottom", "right", "top"]
-#: what a bar tells of itself, and how
+#: columns of a bar, and the rows of its hover card
 _TEXTS = ["op", "lane", "side", "kind", "line", "length", "rounds", "exposed"]
 _TOOLTIPS = [
     ("", "@side @kind"),
@@ -31,14 +31,14 @@ _TOOLTIPS = [
     ("takes", "@length@rounds"),
     ("exposed", "@exposed"),
 ]
-_HEIGHT = 0.74  #: of a bar, of the distance between two lanes
+_HEIGHT = 0.74  #: height of a bar, as a share of the distance between lanes
 _MARKED_HEIGHT = 0.9
 
 
 def step_charts(bars: pd.DataFrame, memory: pd.DataFrame) -> tuple[Any, Any]:
     """Overlays of the lanes and of the memory; both are as long as the step.
 
-    Selections are linked by the dimension ``op``.
+    ``holoviews.link_selections`` links them by their dimension ``op``.
 
     Args:
         bars: ``bars_frame``, in seconds.
@@ -51,7 +51,7 @@ def step_charts(bars: pd.DataFrame, memory: pd.DataFrame) -> tuple[Any, Any]:
 
 
 def step_figure(bars: pd.DataFrame, memory: pd.DataFrame) -> Any:
-    """Both as a Bokeh layout; they pan and zoom together, along the time alone."""
+    """Both charts as a Bokeh layout; they pan and zoom together, along the time only."""
     lanes, curve = map(bokeh_figure, step_charts(bars, memory))
     _, unit_s = time_unit(_end_s(bars))
     right = 1.01 * _end_s(bars) / unit_s
@@ -74,7 +74,7 @@ def _end_s(bars: pd.DataFrame) -> float:
 
 
 def _lane_rows(bars: pd.DataFrame) -> dict[str, int]:
-    """Heights of the lanes, the compiled ones above."""
+    """Height of each lane on the y axis, the compiled lanes above."""
     sides = [side for side in (COMPILED, ESTIMATED) if (bars["side"] == side).any()]
     lanes = [f"{side}: {lane}" for side in sides for lane in ("compute", "collectives")]
     return {lane: len(lanes) - 1 - index for index, lane in enumerate(lanes)}
@@ -83,7 +83,7 @@ def _lane_rows(bars: pd.DataFrame) -> dict[str, int]:
 def _drawn_bars(
     rows: pd.DataFrame, lane_rows: dict[str, int], unit_s: float, height: float = _HEIGHT
 ) -> pd.DataFrame:
-    """Rectangles of bars in the units of the axes, with their texts."""
+    """Bars as rectangles in the units of the axes, with their texts."""
     lanes = [
         f"{side}: {_LANES[lane]}" for side, lane in zip(rows["side"], rows["lane"], strict=True)
     ]
@@ -99,9 +99,11 @@ def _drawn_bars(
             "side": rows["side"].tolist(),
             "kind": rows["kind"].tolist(),
             "line": [line or "unknown" for line in rows["line"]],
-            "length": [seconds_text(s) for s in rows["end_s"] - rows["start_s"]],
+            "length": [seconds_text(time_s) for time_s in rows["end_s"] - rows["start_s"]],
             "rounds": [f", {count:g} times" if count != 1 else "" for count in rows["times"]],
-            "exposed": [seconds_text(s) if s > 0 else "–" for s in rows["exposed_s"]],
+            "exposed": [
+                seconds_text(time_s) if time_s > 0 else "–" for time_s in rows["exposed_s"]
+            ],
         }
     )
 
@@ -116,9 +118,9 @@ def _lanes(bars: pd.DataFrame, unit_s: float, right: float) -> Any:
             elements.append(_lane(_drawn_bars(rows, lane_rows, unit_s), lane))
     exposed = bars[bars["exposed_s"] > 0]
     if len(exposed):
-        # A compiled collective is waited for at its end; ours is drawn likewise
-        late = exposed.assign(start_s=exposed["end_s"] - exposed["exposed_s"])
-        elements.append(_waits(_drawn_bars(late, lane_rows, unit_s)))
+        # A compiled collective is waited for at its end; an estimated one is drawn likewise
+        waits = exposed.assign(start_s=exposed["end_s"] - exposed["exposed_s"])
+        elements.append(_waits(_drawn_bars(waits, lane_rows, unit_s)))
     elements.append(
         drawn(
             hv.Rectangles([], _CORNERS, ["lane"]),
@@ -208,9 +210,9 @@ def _curve(memory: pd.DataFrame, unit_name: str, unit_s: float, right: float) ->
             )
         )
     # HoloViews gives a chart of one element no legend
-    nothing = drawn(hv.Scatter([], "time", "memory"), show_legend=False)
+    empty = drawn(hv.Scatter([], "time", "memory"), show_legend=False)
     return chart(
-        [*elements, nothing],
+        [*elements, empty],
         name="memory over time",
         xlabel=f"time in the step ({unit_name})",
         ylabel=bytes_name,

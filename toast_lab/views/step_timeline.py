@@ -1,10 +1,11 @@
-"""One step as a timeline: what a compiler scheduled, above what the price expects.
+"""One step as a timeline: the schedule of a compiler, above the estimate of the cost model.
 
-Two lanes each, one computes and the other carries collectives; below them the memory over the same
-time.  ``bars_frame`` and ``memory_frame`` are the numbers in SI units, ``step_chart`` draws them.
+Each has two lanes, one for compute and one for collectives; the memory over the same time is drawn
+below them. ``bars_frame`` and ``memory_frame`` give the numbers in SI units, ``step_chart`` draws
+them.
 
-The price is drawn as it counts overlap (``Cost.overlapped_s``).  A collective's *exposed* part is
-the one in which the compute lane is idle.
+The estimate is drawn with the overlap that the price counts on (``Cost.overlapped_s``). A
+collective's *exposed* part is the one in which the compute lane is idle.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from toast_lab.views.memory_timeline import thinned
 COMPILED, ESTIMATED = "compiled", "estimated"
 COMPUTE, COLLECTIVE, LOOP = "compute", "collective", "loop"
 COLUMNS = ("side", "lane", "kind", "op", "line", "start_s", "end_s", "exposed_s", "times")
-#: of each side; more are left out, the shortest first
+#: most bars of the estimate; the shortest of more bars are left out
 MAX_BARS = 4000
 #: name of the picture
 FIGURE = "step timeline"
@@ -31,32 +32,32 @@ FIGURE = "step timeline"
 def bars_frame(
     cost: Any, schedule: Any, where: Sequence[str], most: int = MAX_BARS
 ) -> pd.DataFrame:
-    """A row for each bar of both sides, in the order of their starts.
+    """A row for each bar, compiled ones before estimated ones, in the order of their starts.
 
     Args:
-        cost: of the plan, a ``Cost``.
-        schedule: the compiler's, a ``Schedule``, or None.
-        where: source line of each op.
-        most: bars of each side; the shortest are left out.
+        cost: the ``Cost`` of the plan.
+        schedule: the compiler's ``Schedule``, or None.
+        where: the source line of each op.
+        most: most bars of the estimate; the shortest of more bars are left out.
     """
     rows: list[tuple[Any, ...]] = []
     for event in schedule.events if schedule is not None else ():
-        times = (event.start_s, event.end_s, event.exposed_s, event.times)
+        event_times = (event.start_s, event.end_s, event.exposed_s, event.times)
         line = line_text(event.source) or _line(event.op, where)
-        rows.append((COMPILED, event.lane, event.kind, event.op, line, *times))
-    compute = [
+        rows.append((COMPILED, event.lane, event.kind, event.op, line, *event_times))
+    op_spans = [
         (start, start + row.time_s) for row, start in zip(cost.ops, cost.op_start_s, strict=True)
     ]
-    ends = np.array([end for _, end in compute])
-    starts = np.array([start for start, _ in compute])
+    ends = np.array([end for _, end in op_spans])
+    starts = np.array([start for start, _ in op_spans])
     estimated: list[tuple[Any, ...]] = [
         (ESTIMATED, COMPUTE, row.kind, row.op, _line(row.op, where), start, end, 0.0, 1.0)
-        for row, (start, end) in zip(cost.ops, compute, strict=True)
+        for row, (start, end) in zip(cost.ops, op_spans, strict=True)
     ]
     for row, start in zip(cost.collectives, cost.collective_start_s, strict=True):
         end = start + row.time_s
-        busy = np.minimum(ends, end) - np.maximum(starts, start)
-        exposed_s = max(0.0, row.time_s - float(busy[busy > 0].sum()))
+        overlap_s = np.minimum(ends, end) - np.maximum(starts, start)
+        exposed_s = max(0.0, row.time_s - float(overlap_s[overlap_s > 0].sum()))
         estimated.append(
             (
                 *(ESTIMATED, COLLECTIVE, row.kind, row.op, _line(row.op, where)),
@@ -76,18 +77,19 @@ def _line(op: int, where: Sequence[str]) -> str:
 def memory_frame(cost: Any, schedule: Any) -> pd.DataFrame:
     """Bytes of one device over the time of a step, by side.
 
-    The compiled ones are the scheduler's own count, which leaves out what lives all along.
+    The compiled ones are the scheduler's own count, which leaves out buffers that are always live.
     """
     rows: list[tuple[str, float, float]] = []
     if schedule is not None:
-        rows += [(COMPILED, at_s, size) for at_s, size in schedule.memory]
+        rows += [(COMPILED, at_s, nbytes) for at_s, nbytes in schedule.memory]
     ops, sizes = thinned(np.asarray(cost.timeline_bytes, float))
-    clock = np.full(len(cost.timeline_bytes), -1.0)
+    start_s_of_op = np.full(len(cost.timeline_bytes), -1.0)
     for row, start_s in zip(cost.ops, cost.op_start_s, strict=True):
-        clock[row.op] = max(clock[row.op], start_s)
-    clock = np.maximum.accumulate(np.maximum(clock, 0.0))
+        start_s_of_op[row.op] = max(start_s_of_op[row.op], start_s)
+    start_s_of_op = np.maximum.accumulate(np.maximum(start_s_of_op, 0.0))
     rows += [
-        (ESTIMATED, float(clock[op]), float(size)) for op, size in zip(ops, sizes, strict=True)
+        (ESTIMATED, float(start_s_of_op[op]), float(nbytes))
+        for op, nbytes in zip(ops, sizes, strict=True)
     ]
     return pd.DataFrame(rows, columns=["side", "at_s", "bytes"])
 
@@ -96,13 +98,13 @@ def exposed_frame(bars: pd.DataFrame) -> pd.DataFrame:
     """Exposed communication by source line, compiled and estimated, longest first."""
     collectives = bars[bars["lane"] == COLLECTIVE]
     rows = []
-    for line, of_line in collectives.groupby("line", sort=False):
+    for line, line_bars in collectives.groupby("line", sort=False):
         seconds = {
-            side: float((part["exposed_s"] * part["times"]).sum())
-            for side, part in of_line.groupby("side")
+            side: float((side_bars["exposed_s"] * side_bars["times"]).sum())
+            for side, side_bars in line_bars.groupby("side")
         }
-        longest = of_line.loc[(of_line["exposed_s"] * of_line["times"]).idxmax()]
-        kinds = ", ".join(dict.fromkeys(of_line["kind"]))
+        longest = line_bars.loc[(line_bars["exposed_s"] * line_bars["times"]).idxmax()]
+        kinds = ", ".join(dict.fromkeys(line_bars["kind"]))
         compiled_s, estimated_s = seconds.get(COMPILED, 0.0), seconds.get(ESTIMATED, 0.0)
         rows.append((line, kinds, compiled_s, estimated_s, int(longest["op"])))
     frame = pd.DataFrame(rows, columns=["line", "kinds", COMPILED, ESTIMATED, "op"])
@@ -110,12 +112,16 @@ def exposed_frame(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_exposed(frame: pd.DataFrame) -> pd.DataFrame:
-    """``exposed_frame`` as people read it."""
+    """``exposed_frame`` as text for display."""
     return pd.DataFrame(
         {
             "line": [line or "–" for line in frame["line"]],
             "collectives": frame["kinds"],
-            "exposed, compiled": [seconds_text(s) if s else "–" for s in frame[COMPILED]],
-            "exposed, estimated": [seconds_text(s) if s else "–" for s in frame[ESTIMATED]],
+            "exposed, compiled": [
+                seconds_text(time_s) if time_s else "–" for time_s in frame[COMPILED]
+            ],
+            "exposed, estimated": [
+                seconds_text(time_s) if time_s else "–" for time_s in frame[ESTIMATED]
+            ],
         }
     )

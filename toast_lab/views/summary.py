@@ -1,4 +1,4 @@
-"""A program in numbers: what the first page shows."""
+"""Numbers of a program, as the explorer's first page shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Facts = list[tuple[str, str]]
 
 
 def count_text(value: float, unit_name: str = "") -> str:
-    """Large counts with a prefix.
+    """A count as text, a large one with an SI prefix.
 
     >>> count_text(1234567), count_text(12), count_text(3.2e12, "FLOP")
     ('1.23 M', '12', '3.2 TFLOP')

@@ -1,10 +1,10 @@
 """Diagrams as SVG text: the dimension graph, the search tree and device tiles.
 
-Saved notebooks show them.  They are laid out box by box, by the same code as the Bokeh ones, and
+Saved notebooks show them. They are laid out box by box, by the same code as the Bokeh ones, and
 have no axes; charts of data come from ``saved_chart``.
 
-They have no dates and no random names, so that equal data give equal text.  Texts are escaped;
-lines and letters have mid tones, so that they are seen on white and on near-black.
+They have no dates and no random names, so that equal data give equal text. Texts are escaped;
+lines and letters have mid tones, so that they are visible on white and on near-black.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toast_lab.views.icicle import FOLD, IcicleScene, tint_range
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 from toast_lab.views.text_width import fitted
 
-#: of a graph; more say nothing at this size
+#: most nodes of a graph; more would be unreadable at this size
 MAX_NODES = 400
 FONT = "font-family='system-ui, sans-serif'"
 Pair = tuple[float, float]
@@ -31,13 +31,13 @@ Pair = tuple[float, float]
 def _text(
     x: float,
     y: float,
-    words: object,
+    content: object,
     *,
     anchor: str = "start",
     size: float = 11,
     fill: str = NEUTRAL,
 ) -> str:
-    escaped = html.escape(str(words))
+    escaped = html.escape(str(content))
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' font-size='{size:g}' "
         f"fill='{fill}'>{escaped}</text>"
@@ -70,8 +70,8 @@ def _rect(
 
 
 def _drawing(width: float, height: float, parts: Iterable[str], title: str) -> str:
-    box = f"viewBox='0 0 {width:g} {height:g}' width='{width:g}'"
-    size = f"{box} style='max-width: 100%; height: auto'"
+    view_box = f"viewBox='0 0 {width:g} {height:g}' width='{width:g}'"
+    size = f"{view_box} style='max-width: 100%; height: auto'"
     aria = f"role='img' aria-label='{html.escape(title, quote=True)}'"
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size} {FONT} {aria}>{''.join(parts)}</svg>"
 
@@ -113,10 +113,10 @@ def graph_svg(layout: GraphLayout) -> str:
             ),
             _text(middle, top_margin - 10, caption, anchor="middle", fill=lane.style.hue),
         ]
-    for number, layout_row in enumerate(layout.rows):
+    for row_index, layout_row in enumerate(layout.rows):
         row_label = layout_row.label + (f" ×{layout_row.repeats}" if layout_row.repeats > 1 else "")
         caption = row_label if len(row_label) < 30 else row_label[:28] + "…"
-        y = to_pixels(0, number)[1] + 4
+        y = to_pixels(0, row_index)[1] + 4
         elements.append(_text(left_margin - 14, y, caption, anchor="end", size=10.5))
     for outline in layout.outlines:
         points = polyline(outline.xs, outline.ys)
@@ -188,7 +188,7 @@ def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
 
 # -- device tiles ----------------------------------------------------------------------------------
 def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) -> str:
-    """``tile_columns`` as a picture: a cell per device, filled as far as it holds the tensor."""
+    """``tile_columns`` as a picture: a cell per device, filled by the part that it holds."""
     cell_width, cell_height = cell
     elements = []
     for tile_index in range(len(columns["left"])):

@@ -1,7 +1,7 @@
 """Which part of a tensor each device of a mesh holds: as numbers, as a table and as a picture.
 
-Devices count along the mesh as in JAX, the last axis fastest; of several axes on one dim the first
-cuts it coarsest.
+Devices are numbered along the mesh as in JAX, the last axis fastest; of several axes on one dim the
+first one makes the coarsest cut.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from toast_lab.sharding.plan import Spec
 from toast_lab.views.palette import NEUTRAL, style
 from toast_lab.views.plot_style import FONT, new_figure
 
-#: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
+#: background of the texts in cells: the hues of cells are too close to any text colour that suits
+#: both themes
 CHIP = "#465163"
 MAX_DRAWN = 64
 MAX_ROWS = 1024
 MAX_COLUMNS = 16
-#: of the labels of devices beside each other; longer ones would run into each other
+#: most letters of the labels in a row of devices; longer labels would overlap
 LABEL_LETTERS = 56
 
 
 class DevicePart(NamedTuple):
-    """What one device holds."""
+    """The part of a tensor that one device holds."""
 
     device: int
     #: coordinate along each mesh axis
@@ -67,7 +68,7 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[DevicePart]:
 
 
 def parts_frame(mesh: Mesh, device_parts: Sequence[DevicePart]) -> pd.DataFrame:
-    """One row per device: the table twin of the picture, with every dim."""
+    """One row per device: the data of the picture as a table, with every dim."""
     rank = len(device_parts[0].ranges) if device_parts else 0
     return pd.DataFrame(
         {
@@ -114,7 +115,7 @@ def tile_columns(
         mesh: the devices, of which at most ``MAX_DRAWN`` are drawn.
         shape: sizes of the tensor's dims.
         spec: mesh axes of each dim.
-        dims: the dims shown, down and across; one for a vector, none for a scalar.
+        dims: the dims to show, down and across; one for a vector, none for a scalar.
     """
     drawn = parts(mesh, shape, spec)[:MAX_DRAWN]
     _, across = grid(mesh)
@@ -158,7 +159,7 @@ def tile_columns(
 
 
 class TilesPlot:
-    """The picture: a cell per device.
+    """The picture of a tensor: a cell per device.
 
     In each cell the outline is the tensor and the filled part is what the device holds.
 
@@ -186,7 +187,7 @@ class TilesPlot:
         )
         picture.ygrid.grid_line_color = None
         axes, sizes = self.mesh.axes, self.mesh.sizes
-        # If not ordered, the devices of a row have no coordinate in common
+        # Otherwise the devices of a row have no coordinate in common
         ordered = len(axes) > 1 and columns == sizes[-1]
         picture.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
         picture.yaxis.ticker = FixedTicker(ticks=[grid_row + 0.5 for grid_row in range(rows)])
@@ -205,9 +206,9 @@ class TilesPlot:
         )
         row_labels = {
             grid_row + 0.5: ", ".join(
-                f"{axis} {index}" for axis, index in zip(axes, place, strict=False)
+                f"{axis} {index}" for axis, index in zip(axes, coordinate, strict=False)
             )
-            for grid_row, place in enumerate(coordinates)
+            for grid_row, coordinate in enumerate(coordinates)
         }
         picture.xaxis.major_label_overrides = column_labels
         picture.yaxis.major_label_overrides = row_labels or {

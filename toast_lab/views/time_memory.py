@@ -1,4 +1,4 @@
-"""Time against memory as a table: one row per plan and source, and what no other plan beats.
+"""Time against memory as a table: one row per plan and source, with the plans that none beats.
 
 ``time_memory_chart`` draws it.
 """
@@ -15,39 +15,39 @@ SOURCES = (("estimated", "time_s", "peak_bytes"), ("measured", "measured_s", "me
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of the points that no other one beats in both numbers, by the first of them.
+    """Indices of the points that no other one beats in both coordinates, sorted by the first one.
 
     >>> front([(1.0, 3.0), (2.0, 2.0), (2.5, 2.5), (3.0, 1.0)])
     [0, 1, 3]
     """
-    least, unbeaten = float("inf"), []
+    least_y, unbeaten = float("inf"), []
     for index in sorted(range(len(points)), key=lambda index: points[index]):
-        if points[index][1] < least:
-            least = points[index][1]
+        if points[index][1] < least_y:
+            least_y = points[index][1]
             unbeaten.append(index)
     return unbeaten
 
 
 def time_memory_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
-    """The table twin in SI units.
+    """The data of the chart as a table, in SI units.
 
-    A row for each shown plan and source of its numbers; ``on_front`` within a source.
+    One row for each shown plan and source of its numbers; each source has its own front.
     """
     shown_entries = [entry for entry in entries if entry.shown]
     frame, table_rows = compare_frame(shown_entries), []
     for source, time_s, peak in SOURCES:
         points = frame[[peak, time_s]].astype(float).dropna()
         on_front = front(list(points.itertuples(index=False, name=None)))
-        for position, (index, x, y) in enumerate(points.itertuples(name=None)):
+        for point_index, (index, x, y) in enumerate(points.itertuples(name=None)):
             entry = shown_entries[index]
-            table_rows.append((entry.name, source, y, x, position in on_front, entry.number))
+            table_rows.append((entry.name, source, y, x, point_index in on_front, entry.number))
     return pd.DataFrame(
         table_rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
     )
 
 
 def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
-    """``time_memory_frame`` as people read it."""
+    """``time_memory_frame`` as text for display."""
     return pd.DataFrame(
         {
             "plan": frame["plan"],

@@ -1,6 +1,6 @@
 """Time against memory as a chart: one marker per plan, and a line along the front.
 
-Estimates are hollow, measurements filled.
+Markers of estimates are hollow, those of measurements are filled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toast_lab.views.chart_style import (
 from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 
-#: from this ratio of the largest number to the smallest on an axis is logarithmic
+#: an axis is logarithmic if its largest number is more than this many times its smallest
 FAR = 8.0
 FIGURE = "time against memory"
 
@@ -34,21 +34,23 @@ def time_memory_chart(
 ) -> Any:
     """An overlay of markers with names, and fronts.
 
-    Selections are linked by its dimension ``plan``.
+    ``holoviews.link_selections`` links it with other charts by its dimension ``plan``.
 
     Args:
         frame: ``time_memory_frame``, in SI units.
-        entries: plans, for their hues and markers.
-        memory_limit_bytes: of a device; drawn where a plan comes near it.
+        entries: plans, which give hues and markers.
+        memory_limit_bytes: memory limit of a device; drawn if a plan comes near it.
     """
     times_s, peaks_bytes = frame["time_s"].tolist(), frame["peak_bytes"].tolist()
     largest_peak = max(peaks_bytes, default=1.0)
     near_limit = _near(memory_limit_bytes, largest_peak)
-    up = _Span.over(times_s)
-    across = _Span.over([*peaks_bytes, *([near_limit] if near_limit else [])])
-    unit_name, unit_s = time_unit(up.least if up.logarithmic else up.largest)
-    memory_unit, unit_bytes = byte_unit(across.least if across.logarithmic else across.largest)
-    rows = _drawn_rows(frame, entries, (across, unit_bytes), (up, unit_s))
+    time_span = _Span.over(times_s)
+    memory_span = _Span.over([*peaks_bytes, *([near_limit] if near_limit else [])])
+    unit_name, unit_s = time_unit(time_span.least if time_span.logarithmic else time_span.largest)
+    memory_unit, unit_bytes = byte_unit(
+        memory_span.least if memory_span.logarithmic else memory_span.largest
+    )
+    rows = _drawn_rows(frame, entries, (memory_span, unit_bytes), (time_span, unit_s))
     tooltips = [
         ("plan", "@plan"),
         ("", "@source"),
@@ -56,8 +58,8 @@ def time_memory_chart(
         ("memory", f"@memory {memory_unit}"),
     ]
     elements: list[Any] = []
-    for source, of_source in rows.groupby("source", sort=False):
-        elements += _of_source(str(source), of_source, tooltips)
+    for source, source_rows in rows.groupby("source", sort=False):
+        elements += _of_source(str(source), source_rows, tooltips)
     if memory_limit_bytes is not None and largest_peak > 0.3 * memory_limit_bytes:
         limit = memory_limit_bytes / unit_bytes
         label = f"limit {bytes_text(memory_limit_bytes)}"
@@ -67,10 +69,10 @@ def time_memory_chart(
         name=FIGURE,
         xlabel=f"peak memory per device ({memory_unit})",
         ylabel=f"step time ({unit_name})",
-        xlim=across.limits(unit_bytes, below=0.0),
-        ylim=up.limits(unit_s, below=0.08),
-        logx=across.logarithmic,
-        logy=up.logarithmic,
+        xlim=memory_span.limits(unit_bytes, below=0.0),
+        ylim=time_span.limits(unit_s, below=0.08),
+        logx=memory_span.logarithmic,
+        logy=time_span.logarithmic,
         hooks=[plain_ticks],
         legend="top" if len(frame) else None,
         tappable=tuple(str(source) for source in rows["source"].unique()),
@@ -86,7 +88,7 @@ class _Span(NamedTuple):
 
     @classmethod
     def over(cls, numbers: Sequence[float]) -> _Span:
-        """Logarithmic where plans that are good would else lie on one another."""
+        """The span of ``numbers``, logarithmic where good plans would otherwise overlap."""
         least, largest = min(numbers, default=1.0), max(numbers, default=1.0)
         return cls(least, largest, least > 0 and largest > FAR * least)
 
@@ -97,7 +99,7 @@ class _Span(NamedTuple):
         return number / self.largest if self.largest else 0.0
 
     def limits(self, unit: float, below: float) -> tuple[float, float]:
-        """Ends of the axis, in its unit; ``below`` is the share that a linear one leaves free."""
+        """Ends of the axis, in its unit; ``below`` is the share that a linear one has below 0."""
         low, high = padded(
             self.least / unit, self.largest / unit, 0.15, logarithmic=self.logarithmic
         )
@@ -105,25 +107,25 @@ class _Span(NamedTuple):
 
 
 def _near(limit_bytes: float | None, largest_peak: float) -> float:
-    """The limit where it lies beside the plans, else 0."""
+    """The limit if it lies near the plans, else 0."""
     return limit_bytes if limit_bytes is not None and limit_bytes < 1.6 * largest_peak else 0.0
 
 
 def _drawn_rows(
     frame: pd.DataFrame,
     entries: Sequence[PlanEntry],
-    across: tuple[_Span, float],
-    up: tuple[_Span, float],
+    memory_axis: tuple[_Span, float],
+    time_axis: tuple[_Span, float],
 ) -> pd.DataFrame:
-    """The rows with their looks, in the units of the axes, which come with them."""
-    (memory_span, unit_bytes), (time_span, unit_s) = across, up
+    """The rows in the units of the axes, with the look of each; an axis is (span, unit)."""
+    (memory_span, unit_bytes), (time_span, unit_s) = memory_axis, time_axis
     styles = {entry.number: entry.style for entry in entries}
-    parts = []
+    rows_of_sources = []
     for _, rows in frame.groupby("source", sort=False):
         xs = [memory_span.place(peak_bytes) for peak_bytes in rows["peak_bytes"]]
         ys = [time_span.place(time_s) for time_s in rows["time_s"]]
         leftwards = _leftwards(xs)
-        parts.append(
+        rows_of_sources.append(
             rows.assign(
                 memory=rows["peak_bytes"] / unit_bytes,
                 time=rows["time_s"] / unit_s,
@@ -134,13 +136,13 @@ def _drawn_rows(
                 dy=_apart(xs, ys),
             )
         )
-    if parts:
-        return pd.concat(parts)
+    if rows_of_sources:
+        return pd.concat(rows_of_sources)
     return frame.assign(**dict.fromkeys(["memory", "time", "hue", "marker", "align", "dx", "dy"]))
 
 
 def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]]) -> list[Any]:
-    """The front, and the markers of plans whose numbers come from one source."""
+    """Elements of one source of numbers: its front, and the markers of its plans."""
     front_rows = rows[rows["on_front"]].sort_values("peak_bytes")
     estimated = source == "estimated"
     looks = ["hue", "marker", "align", "dx", "dy"]
@@ -171,15 +173,15 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
 
 
 def _leftwards(xs: list[float]) -> list[bool]:
-    """Which names stand left of their marker, for places from 0 to 1 across the chart.
+    """Which names stand left of their marker, for positions from 0 to 1 across the chart.
 
-    Those do at the right edge, and those with a neighbour at the right.
+    They are those near the right edge, and those with a neighbour to the right.
     """
     return [x > 0.6 or (x > 0.2 and any(x < other < x + 0.18 for other in xs)) for x in xs]
 
 
 def _apart(xs: list[float], ys: list[float]) -> list[int]:
-    """Label offsets in pixels, for places from 0 to 1 across the chart and up.
+    """Vertical label offsets in pixels, for positions from 0 to 1 across the chart and up.
 
     Plans that lie close together get their names one below the other.
     """
