@@ -1,7 +1,7 @@
 """TOAST Lab: see, search, price and execute shardings of real models.
 
-The public names below are imported on first use, so ``import toast_lab`` itself costs nothing.
-``toast_lab/pipeline.py`` shows the whole method on one page.
+The public names below are imported on first use, so that ``import toast_lab`` itself is nearly
+free. ``toast_lab/pipeline.py`` shows the whole method on one page.
 """
 
 import importlib
@@ -99,11 +99,11 @@ if TYPE_CHECKING:
     from toast_lab.sharding.mesh import Mesh
 
 
-_STAGES = ("search", "conflicts", "compare", "report")  # which are public functions, too
+_STAGES = ("search", "conflicts", "compare", "report")  # stages that are public functions as well
 
 
 class _Stage(types.ModuleType):
-    """A stage such as ``toast_lab.search``, which is also the public function of that name."""
+    """A stage, such as ``toast_lab.search``, that can be called as the function of that name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, _, attribute = _NAMES[self.__name__.rpartition(".")[2]].partition(":")
@@ -115,14 +115,14 @@ def _cells() -> Any:
 
 
 class _Picture(types.ModuleType):
-    """A module such as ``toast_lab.views.tiles``, which is also the view of that name."""
+    """A module, such as ``toast_lab.views.tiles``, that can be called as the view of that name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return getattr(_cells(), self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class _Views(types.ModuleType):
-    """The stage ``toast_lab.views``, through which the views for notebooks are reached as well."""
+    """The stage ``toast_lab.views``, which also gives access to the views for notebooks."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in _cells().__all__:
@@ -140,7 +140,8 @@ class _Views(types.ModuleType):
 
 class _Package(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        # Importing any file of a stage binds the stage here, over the function called like it.
+        # Importing any file of a stage binds the stage's module here, in place of the function of
+        # the same name.
         if isinstance(value, types.ModuleType) and (name in _STAGES or name == "views"):
             value.__class__ = _Views if name == "views" else _Stage
         super().__setattr__(name, value)

@@ -1,7 +1,7 @@
-"""Every private name of jaxlib that TOAST Lab touches, in one place.
+"""Every private name of jaxlib that TOAST Lab uses, in one place.
 
-Only MLIR's Python bindings that ship inside jaxlib are used: parsing StableHLO and running Shardy's
-registered passes needs no import of jax itself.  Tried with jaxlib 0.10.2 and 0.12.0.1.
+Only the Python bindings of MLIR that ship inside jaxlib are used: parsing StableHLO and running
+Shardy's registered passes does not require jax itself. Tested with jaxlib 0.10.2 and 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# As ``import jax`` sets it: XLA's notes on devices are let out or not from the moment that jaxlib
-# is loaded.
+# The value that ``import jax`` sets. jaxlib reads it when it is loaded, to show or hide XLA's notes
+# on devices.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib.mlir import ir, passmanager
@@ -21,12 +21,12 @@ from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 __all__ = ["chlo", "func", "ir", "sdy", "stablehlo"]
 
-# "m", or part of an axis as "m:(2)2"
+# Axes such as "m", or parts of axes such as "m:(2)2"
 Axes = tuple[str, ...]
 
 
 def make_context() -> ir.Context:
-    """A context that knows StableHLO, CHLO, Shardy and func, and keeps unknown dialects as text."""
+    """A context with StableHLO, CHLO, Shardy and func; ops of unknown dialects are accepted."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     registry = ir.DialectRegistry()
@@ -42,15 +42,15 @@ def make_context() -> ir.Context:
 def inline_call(callee: Any, arguments: list[Any], location: Any) -> list[Any]:
     """Copy the body of a single-block function to the current insertion point.
 
-    Gives its results.
+    Gives the values that it returns.
     """
     return list(_jax_mlir_ext.inlined_func_call(callee, arguments, location))
 
 
 def parse_module(context: ir.Context, text: str | bytes, file: str = "") -> ir.Module:
-    """Parse StableHLO text, MLIR bytecode or a portable artifact.  Raises ValueError or MLIRError.
+    """Parse StableHLO text, MLIR bytecode or a portable artifact. Raises ValueError or MLIRError.
 
-    If the text stands in ``file``, ops without a location get that file's lines.
+    If ``file`` is given, the text is read from it, and ops without a location get its lines.
     """
     with context:
         if isinstance(text, bytes):
@@ -61,7 +61,7 @@ def parse_module(context: ir.Context, text: str | bytes, file: str = "") -> ir.M
 
 
 def stablehlo_of_hlo(data: bytes) -> bytes:
-    """An HLO module as XLA dumps it (a serialised HloProto) as StableHLO bytecode.
+    """Convert an HLO module, as XLA dumps it (a serialised HloProto), to StableHLO bytecode.
 
     Raises ValueError.
     """
@@ -79,7 +79,7 @@ def stablehlo_of_hlo(data: bytes) -> bytes:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """A protocol-buffer number, and where the next byte is."""
+    """A protocol-buffer varint, and the offset of the byte after it."""
     value, shift = 0, 0
     while True:
         byte = data[offset]
@@ -107,12 +107,12 @@ def _mapping(attr: Any) -> list[list[int]]:
 
 
 def rule_attribute(op: Any) -> Any:
-    """``sdy.sharding_rule`` of ``op`` or None; equal rules are equal, and hash, as attributes."""
+    """``sdy.sharding_rule`` of ``op`` or None; it is hashable, and equal for equal rules."""
     return op.attributes["sdy.sharding_rule"] if "sdy.sharding_rule" in op.attributes else None
 
 
 def rule_of(op: Any) -> dict[str, Any] | None:
-    """The decoded sharding rule of ``op`` or None.
+    """The decoded sharding rule of ``op``, or None if it has none.
 
     Keys: ``sizes`` (list of int), ``operands`` and ``results`` (per tensor, per dim, factor indices
     with the major one first), ``reduction``, ``need_replication``, ``permutation`` (factor
@@ -155,7 +155,7 @@ def sharding_attribute(
 ) -> Any:
     """``#sdy.sharding<@mesh, [{"d"}, {}]>``; propagation may add axes to dims that are not closed.
 
-    ``spec`` has mesh axes per dim.
+    ``spec`` lists the mesh axes of each dim.
     """
     dims = [
         sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], closed)
@@ -165,7 +165,7 @@ def sharding_attribute(
 
 
 def on_mesh(attribute: Any, mesh_name: str) -> Any:
-    """The same ``sdy.sharding`` over the mesh of that name."""
+    """The same ``sdy.sharding`` on the mesh ``mesh_name``."""
     sharding = sdy.TensorShardingAttr(attribute)
     return sdy.TensorShardingAttr.get(
         mesh_name, sharding.dimension_shardings, sharding.replicated_axes, sharding.unreduced_axes
@@ -182,17 +182,17 @@ def sharding_per_value(shardings: Sequence[Any]) -> Any:
     return sdy.TensorShardingPerValueAttr.get(list(shardings))
 
 
-# -- shardings that a program came with ------------------------------------------------------------
+# -- shardings in the user's program ---------------------------------------------------------------
 
 MeshAxes = tuple[tuple[str, int], ...]
-# Where jax.export keeps Shardy's, which its format has no place for
+# The attribute in which jax.export stores Shardy's, since its format has no place for them
 _EXPORTED = "mhlo.frontend_attributes"
 
 
 def meshes(module: ir.Module) -> dict[str, MeshAxes]:
     """Axes and sizes of every ``sdy.mesh`` that a module declares.
 
-    Those that jax.export keeps in an attribute are included.
+    Meshes that jax.export stores in an attribute are included.
     """
     axes_of = {}
     for op in module.body.operations:
@@ -213,18 +213,18 @@ def _mesh_axes(attribute: Any) -> MeshAxes:
 
 
 def _entry(attributes: Any, key: str, name: str) -> str | None:
-    """The text under ``name`` of a dictionary attribute, None if there is none."""
+    """The string under ``name`` in the dictionary attribute ``key``, None if there is none."""
     if key not in attributes:
         return None
     entries = ir.DictAttr(attributes[key])
     return ir.StringAttr(entries[name]).value if name in entries else None
 
 
-def _signature_shardings(main: Any, key: str, count: int) -> list[Any]:
+def _signature_shardings(main: Any, key: str, value_count: int) -> list[Any]:
     if key not in main.attributes:
-        return [None] * count
-    rows = [ir.DictAttr(row) for row in ir.ArrayAttr(main.attributes[key])]
-    return [_sharding_in(row, main.operation.context) for row in rows]
+        return [None] * value_count
+    attribute_dicts = [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(main.attributes[key])]
+    return [_sharding_in(attributes, main.operation.context) for attributes in attribute_dicts]
 
 
 def _sharding_in(attributes: Any, context: ir.Context) -> Any:
@@ -239,14 +239,14 @@ def _sharding_in(attributes: Any, context: ir.Context) -> Any:
 
 
 def argument_shardings(main: Any) -> list[Any]:
-    """The sharding attribute of each argument of a function, None where it has none."""
+    """The sharding attribute of each argument of a function, or None."""
     return _signature_shardings(
         main, "arg_attrs", len(main.operation.regions[0].blocks[0].arguments)
     )
 
 
 def output_shardings(main: Any) -> list[Any]:
-    """The sharding attribute of each result of a function, None where it has none."""
+    """The sharding attribute of each result of a function, or None."""
     block = main.operation.regions[0].blocks[0]
     return _signature_shardings(
         main, "res_attrs", len(block.operations[len(block.operations) - 1].operands)
@@ -263,15 +263,16 @@ def sharding_parts(
 ) -> tuple[MeshAxes, tuple[Axes, ...], Axes, str]:
     """Read a sharding attribute of a value with ``rank`` dims.
 
-    Gives (mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say).
+    Gives (mesh, axes per dim with ``"*"`` after those of open dims, replicated axes, why no plan
+    can express it).
     """
-    whole: tuple[Axes, ...] = ((),) * rank
+    whole_spec: tuple[Axes, ...] = ((),) * rank
     try:
         sharding = sdy.TensorShardingAttr(attribute)
     except ValueError:
         xla_sharding = str(attribute)
         is_replicated = "replicated" in xla_sharding and "last" not in xla_sharding
-        return (), whole, (), "" if is_replicated else f"it names no mesh axes: {xla_sharding}"
+        return (), whole_spec, (), "" if is_replicated else f"it names no mesh axes: {xla_sharding}"
     mesh_reference = sharding.mesh_or_ref
     mesh = (
         axes_of_mesh.get(mesh_reference.value, ())
@@ -292,7 +293,7 @@ def sharding_parts(
     if len(sharding.unreduced_axes):
         trouble.append("it leaves sums unreduced")
     replicated = tuple(sdy.AxisRefAttr(axis).name for axis in sharding.replicated_axes)
-    return mesh, tuple(dims) if len(dims) == rank else whole, replicated, "; ".join(trouble)
+    return mesh, tuple(dims) if len(dims) == rank else whole_spec, replicated, "; ".join(trouble)
 
 
 PROPAGATION = "sdy-propagation-pipeline"
@@ -303,9 +304,9 @@ _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
 
 
 def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Axes per dim of the results of every op that carries a number.
+    """Axes per dim of every result of the numbered ops, by (number, result index).
 
-    The number is the op's integer attribute ``key``.
+    An op's number is its integer attribute ``key``.
     """
     return {
         (number, result_index): dim_axes(_result_sharding(operation, result_index), _rank(result))
@@ -315,9 +316,9 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
 
 
 def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Axes per dim in which every op that carries a number reads its operands.
+    """Axes per dim of every operand as the numbered ops read it, by (number, operand index).
 
-    The number is the op's integer attribute ``key``.
+    An op's number is its integer attribute ``key``.
     """
     return {
         (number, operand_index): dim_axes(sharding_of(operand, main), _rank(operand))
@@ -328,14 +329,16 @@ def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...
 
 
 def _numbered(main: Any, key: str) -> Iterator[tuple[int, Any]]:
-    """(number, op) of every op that carries one, those inside regions included."""
+    """Yields (number, op) for every numbered op, including those inside regions."""
     blocks = [main.operation.regions[0].blocks[0]]
     while blocks:
         for op in blocks.pop().operations:
             operation = op.operation
             if key in operation.attributes:
                 yield ir.IntegerAttr(operation.attributes[key]).value, operation
-            blocks += [inner for region in operation.regions for inner in region.blocks]
+            blocks += [
+                nested_block for region in operation.regions for nested_block in region.blocks
+            ]
 
 
 def _rank(value: Any) -> int:
@@ -343,17 +346,17 @@ def _rank(value: Any) -> int:
 
 
 def propagate(module: ir.Module) -> None:
-    """Shardy's whole propagation, as XLA runs it, in place.  May abort the process."""
+    """Run Shardy's whole propagation in place, as XLA does. It may abort the process."""
     run_passes(module, f"builtin.module({PROPAGATION})")
 
 
 def sharding_of(value: Any, main: Any) -> str:
-    """The sharding that a value carries, as text; empty if it carries none."""
+    """The sharding attribute of a value, as text; empty if there is none."""
     if isinstance(value.owner, ir.Block):
-        # A loop's value has the sharding of the loop's result
+        # A loop value inside the loop has the sharding of the loop's result.
         if value.owner != main.operation.regions[0].blocks[0]:
-            around = value.owner.owner
-            return _result_sharding(around, ir.BlockArgument(value).arg_number)
+            outer_op = value.owner.owner
+            return _result_sharding(outer_op, ir.BlockArgument(value).arg_number)
         if "arg_attrs" not in main.attributes:
             return ""
         attributes = ir.DictAttr(
@@ -374,9 +377,9 @@ def _result_sharding(op: Any, result: int) -> str:
 
 
 def dim_axes(sharding: str, rank: int) -> tuple[Axes, ...]:
-    """Axes per dim of a printed sharding; no axes if it is empty."""
+    """Axes per dim of a printed sharding; no axes if the text is empty."""
     match = re.search(r"@\w+, \[(.*?)\]", sharding)
-    # An open dim has a "?" behind its axes
+    # An open dim has a "?" after its axes, which ``axis_list`` ignores.
     dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []
     return tuple(map(axis_list, dims)) if len(dims) == rank else ((),) * rank
 
@@ -384,6 +387,6 @@ def dim_axes(sharding: str, rank: int) -> tuple[Axes, ...]:
 def axis_list(printed_axes: str) -> Axes:
     """The axes in ``"d", "m":(2)2``."""
     return tuple(
-        f"{axis}:({before}){size}" if size else axis
-        for axis, before, size in _AXIS.findall(printed_axes)
+        f"{axis}:({pre_size}){size}" if size else axis
+        for axis, pre_size, size in _AXIS.findall(printed_axes)
     )

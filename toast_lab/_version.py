@@ -1,3 +1,3 @@
-"""The version: packages read it from here, and so does whoever writes it into what is kept."""
+"""The version of TOAST Lab; packaging, and code that records it in kept results, read it here."""
 
 __version__ = "0.2.0"

@@ -1,7 +1,7 @@
-"""Checks of the numbers that callers give: of the right kind, finite and within their range.
+"""Checks that numbers from callers have the right type, are finite and lie within their range.
 
-A caller may give anything.  What passes is a plain ``int`` or ``float``, so that no NumPy number,
-no text and no NaN travels on to where it would fail with a message that helps nobody.
+A caller may pass anything. A number that passes becomes a plain ``int`` or ``float``, so that no
+NumPy number, text or NaN reaches code where it would fail with an unhelpful message.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 from toast_lab.errors import InvalidProblem, ToastError
 
-#: generators of random numbers take larger ones, kernels and files of rows do not
+#: random generators accept larger seeds, but kernels and files of rows do not
 MOST_SEED = 2**63 - 1
-#: of repeats, evaluations, trajectories: no machine gets that far
+#: limit of repeats, evaluations and trajectories, which no machine reaches
 MOST_COUNT = 2**31 - 1
-#: thirty years; clocks and timers of the system end not far above
+#: thirty years; the system's clocks and timers overflow not far above this
 MOST_SECONDS = 1e9
 
 
 def whole_offence(value: Any, least: int | None = None, most: int | None = None) -> str:
-    """What is wrong with a whole number, empty if nothing is.
+    """The offence of a value that should be a whole number, empty if there is none.
 
     An example is "must be a whole number, got 'x'".
     """
@@ -34,15 +34,15 @@ def whole_offence(value: Any, least: int | None = None, most: int | None = None)
 def number_offence(
     value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None
 ) -> str:
-    """What is wrong with a finite number, empty if nothing is.
+    """The offence of a value that should be a finite number, empty if there is none.
 
-    It has to lie from ``least`` (or above ``above``) to ``most``.
+    The number must be at least ``least``, greater than ``above`` and at most ``most``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return f"must be a number, got {_shown(value)}"
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # a whole number too large for a float
         finite = False
     if not finite:
         return f"must be a finite number, got {_shown(value)}"
@@ -60,7 +60,7 @@ def whole(
 ) -> int:
     """``value`` as an ``int`` from ``least`` to ``most``.
 
-    Raises ``error``, which names it, if it is not one.
+    Raises ``error``, with ``name`` in its message, if it is not one.
     """
     if offence := whole_offence(value, least, most):
         raise error(f"{name} {offence}")
@@ -72,7 +72,7 @@ def number(
 ) -> float:
     """``value`` as a finite ``float``.
 
-    Raises InvalidProblem, which names it, if it is not one.
+    Raises InvalidProblem, with ``name`` in its message, if it is not one.
     """
     if offence := number_offence(value, least, above=above):
         raise InvalidProblem(f"{name} {offence}")
@@ -80,7 +80,7 @@ def number(
 
 
 def seed(value: Any) -> int:
-    """A seed: a whole number from 0 to ``MOST_SEED``."""
+    """``value`` as a seed: a whole number from 0 to ``MOST_SEED``."""
     return whole("seed", value, least=0, most=MOST_SEED)
 
 
@@ -92,10 +92,10 @@ def row_offence(
     objects: Iterable[str] = (),
     least: float | None = 0.0,
 ) -> str:
-    """What is wrong with the fields of a row that a file holds, empty if nothing is.
+    """The offence of a row that was read from a file, empty if there is none.
 
-    Every one of ``texts`` and ``objects`` must be there; ``numbers``, from ``least`` on, may be
-    missing or None.
+    The fields in ``texts`` and ``objects`` are required. Those in ``numbers`` may be missing or
+    None, and must be at least ``least`` otherwise.
     """
     for kind, names, wording in ((str, texts, "a text"), (dict, objects, "an object")):
         for name in names:
@@ -118,9 +118,9 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A short text for any value."""
+    """A short text for any value, for messages."""
     if isinstance(value, numbers.Integral) and abs(int(value)) >= 10**4000:
-        # Python writes none of that length
+        # Python refuses to convert numbers of that length to text.
         return "a whole number of thousands of digits"
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,12 +1,12 @@
 """The command line: the verbs of the library as ``toast-lab VERB MODEL ...``.
 
-Each command prints a table or, with ``--json``, one JSON object.  This module holds only
-their names and the exit statuses, so that ``--help`` is quick; the options of a command and what it
-does are in ``toast_lab/commands``, imported on demand.
+Each command prints a table or, with ``--json``, one JSON object. This module holds only the
+commands' names and the exit statuses, so that ``--help`` is quick; the options and the work of each
+command are in ``toast_lab/commands``, which is imported on demand.
 
 Exit status: 0 done, 1 the work failed or a result could not be kept, 2 the input was wrong, 130
-interrupted, 141 nobody reads the output, 143 stopped by SIGTERM (what there is by then is printed
-and saved).  Start reading at ``main``.
+interrupted, 141 the reader of the output is gone, 143 stopped by SIGTERM (the results so far are
+printed and saved). Start reading at ``main``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toast_lab import errors
 from toast_lab.commands import keeping, stopping
 from toast_lab.commands.command_options import command_parser
 
-#: (name, module in ``toast_lab/commands``, what it does) of every command
+#: (name, module in ``toast_lab/commands``, summary) of every command
 COMMANDS = (
     ("analyse", "analyse", "show the colours, conflicts and compatibility sets of a model"),
     ("search", "search", "search for the best plan; Ctrl-C keeps the best so far"),
@@ -82,14 +82,14 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command and give its exit status.
 
-    Gives the exit status and never raises (``SystemExit`` of argparse apart).
+    Raises nothing but the ``SystemExit`` of argparse.
     """
-    words = sys.argv[1:] if argv is None else argv
-    args = make_parser(words).parse_args(words)
-    args.words = ["toast-lab", *words]
-    # XLA's notes on its devices, before it is loaded
+    arguments = sys.argv[1:] if argv is None else argv
+    args = make_parser(arguments).parse_args(arguments)
+    args.words = ["toast-lab", *arguments]
+    # Hides XLA's notes on devices; must be set before XLA is loaded
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     with stopping.listening():
         status = _run(args, bool(args.debug))
@@ -104,8 +104,8 @@ def _run(args: argparse.Namespace, debug: bool) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read our output is gone.  Nothing more can be said, not even at exit, when Python
-        # flushes.
+        # The reader of our output is gone. Nothing more can be printed, not even by Python's flush
+        # at exit.
         keeping.silence()
         return 141
     except stopping.Terminated:
@@ -121,8 +121,8 @@ def _run(args: argparse.Namespace, debug: bool) -> int:
             f"{error.filename}: {error.strerror}" if error.filename else str(error), 1, debug
         )
     except Exception as error:
-        text = f"a defect of TOAST Lab, not of your input: {type(error).__name__}: {error}"
-        return _fail(f"{text}. --debug shows where", 1, debug)
+        message = f"a defect of TOAST Lab, not of your input: {type(error).__name__}: {error}"
+        return _fail(f"{message}. --debug shows where", 1, debug)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:
@@ -134,7 +134,7 @@ def _fail(message: str, status: int, debug: bool) -> int:
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """All commands, with the options of those that ``words`` name."""
+    """A parser of all commands, with the options of only those commands that are in ``words``."""
     parser = argparse.ArgumentParser(
         prog="toast-lab",
         description="Shard machine-learning programs over a mesh of devices.",

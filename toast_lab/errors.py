@@ -1,7 +1,7 @@
-"""Every error that TOAST Lab raises on purpose, and two helpers that make their messages useful.
+"""Every error that TOAST Lab raises on purpose, and two helpers for useful messages.
 
-A message names the place, the cause and what to try, in this order. A check collects every offender
-before it raises, so that one round of fixing is enough. Outcomes that a search must expect, such as
+A message names the place, the cause and a remedy, in this order. A check collects every offender
+before it raises, so that one round of fixes is enough. Outcomes that a search must expect, such as
 a program that does not fit into memory, are statuses of its result and not errors.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 
 class ToastError(Exception):
-    """Base of all errors below; catch it to tell a wrong input from a defect of TOAST Lab.
+    """Base of all errors below; catch it to tell invalid input from a defect of TOAST Lab.
 
     Attributes:
-        message: The full text, as `str` gives it.
+        message: The full text, as given by `str`.
 
     Examples:
         >>> import toast_lab as tl
@@ -39,7 +39,7 @@ class FrontendError(ToastError):
 
 
 class UnsupportedOp(ToastError):
-    """A program holds an op whose meaning is unknown where it has to be known."""
+    """A program contains an op whose meaning has to be known but is not."""
 
 
 class InvalidPlan(ToastError):
@@ -50,7 +50,7 @@ class InvalidPlan(ToastError):
 
 
 class InvalidProblem(ToastError):
-    """Mesh, machine, search method or budget are wrong by themselves or do not go together."""
+    """Mesh, machine, search method or budget are invalid or do not fit together."""
 
 
 class InvalidInput(ToastError):
@@ -64,7 +64,7 @@ class RunFailed(ToastError):
 class StoreError(ToastError):
     """The file of kept results cannot be used.
 
-    It cannot be opened, read or written, or somebody else is writing it.
+    It cannot be opened, read or written, or another process is writing to it.
     """
 
 
@@ -88,7 +88,7 @@ def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A remark to put right behind an unknown name: the closest choices, or nothing at all.
+    """A remark to append to an unknown name: the closest choices, or nothing if none is close.
 
     >>> print("unknown model: trasformer" + did_you_mean("trasformer", ["transformer", "mlp"]))
     unknown model: trasformer (did you mean "transformer"?)

@@ -1,11 +1,10 @@
-"""Write a result to a file whole or not at all.
+"""Writes results to files whole or not at all.
 
-A full disk loses neither the file that was there before nor the result.
+If the disk is full, neither the previous file nor the result is lost.
 
-The content goes to a file beside the target, is forced to disk, and takes the target's place at
-once.  Whoever reads meanwhile, or after a crash, sees the old content or the new one, never a
-part.  What cannot be written raises ``NotSaved``, which says which path failed, why, and what to
-do.
+The content is written to a file beside the target, is forced to disk, and then replaces the target
+in one step. A reader, even after a crash, sees either the old content or the new, never a part. If
+the content cannot be written, ``NotSaved`` names the path, the cause and a remedy.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ ADVICE = {
 
 
 def write_whole(path: PathLike, content: str | bytes, subject: str = "the file") -> None:
-    """Replace a file's content; texts are written as UTF-8.
+    """Replace a file's content; texts are encoded as UTF-8.
 
-    Raises NotSaved, and then leaves the file as it was.
+    Raises NotSaved, and leaves the file unchanged, if it cannot be written.
     """
     with whole_file(path, subject) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
@@ -48,17 +47,17 @@ def write_whole(path: PathLike, content: str | bytes, subject: str = "the file")
 
 @contextlib.contextmanager
 def whole_file(path: PathLike, subject: str = "the file") -> Iterator[BinaryIO]:
-    """Gives a file to write to that becomes ``path`` when the block ends.
+    """Gives an open file that becomes ``path`` when the block ends.
 
-    If the block raises, the file vanishes.
+    If the block raises, the file is deleted.
 
     Args:
-        path: the target.  Links are followed, and a file that is there keeps its permissions.  Into
-            a device or a pipe is written directly, since there is nothing to replace.
-        subject: of messages: "the plan".
+        path: the target. Links are followed, and an existing file keeps its permissions. A device
+            or a pipe is written to directly, since there is nothing to replace.
+        subject: name of the content in messages: "the plan".
 
     Raises:
-        NotSaved: it cannot be written.
+        NotSaved: the file cannot be written.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -73,7 +72,7 @@ def whole_file(path: PathLike, subject: str = "the file") -> Iterator[BinaryIO]:
                 yield stream
             return
         temporary = target.with_name(f".{secrets.token_hex(8)}.part")
-        # With 0o666 the system takes the user's mask into account.
+        # The system applies the user's umask to 0o666.
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -93,14 +92,14 @@ def whole_file(path: PathLike, subject: str = "the file") -> Iterator[BinaryIO]:
 
 
 def not_saved(path: PathLike, subject: str, error: OSError) -> NotSaved:
-    """The error for people when the system could not write ``path``."""
+    """The error for users if the system could not write ``path``."""
     reason = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0, "give another file")
     return NotSaved(f"{os.fspath(path)}: {subject} could not be written: {reason}; {advice}")
 
 
 def force_to_disk(descriptor: int) -> None:
-    """``os.fsync``, where the file system knows it."""
+    """Call ``os.fsync``, if the file system supports it."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -109,9 +108,9 @@ def force_to_disk(descriptor: int) -> None:
 
 
 def _force_folder(folder: Path) -> None:
-    """Make a new name in a folder last.
+    """Force the entries of a folder to disk, so that a renamed file keeps its new name.
 
-    A failure does not matter, since the content is safe already.
+    A failure does not matter, since the content of the file is safe already.
     """
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
@@ -122,7 +121,7 @@ def _force_folder(folder: Path) -> None:
 
 
 def file_name(text: str) -> str:
-    """``text`` as part of the name of a file.
+    """Turn ``text`` into a part of a file name.
 
     >>> file_name("mcts (seed 0) of a/b")
     'mcts_seed_0_of_a_b'

@@ -1,6 +1,6 @@
-"""64-bit hashes over whole arrays, and exact classes of equal rows made with them.
+"""64-bit hashes over whole arrays, and exact classes of equal rows that are computed with them.
 
-A program of 100,000 ops is done in a tenth of a second, where tuples in a dictionary take seconds.
+A program of 100,000 ops takes a tenth of a second, whereas tuples in a dictionary take seconds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from toast_lab.ragged import Ragged, gather
 
 
 def digest(*arrays: np.ndarray) -> bytes:
-    """8 bytes that tell whole arrays apart, equal in every process."""
+    """An 8-byte digest of whole arrays, the same in every process."""
     return hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8).digest()
 
 
 class Classes(NamedTuple):
-    """Items sorted into classes, which are numbered by their first items."""
+    """Items sorted into classes, which are numbered in the order of their first items."""
 
     #: [n] int32 class of each item
     label: np.ndarray
@@ -29,46 +29,50 @@ class Classes(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """[classes] int64 how many items each class has."""
+        """[classes] int64 number of items of each class."""
         return np.bincount(self.label, minlength=len(self.first))
 
 
 def classes(count: int, *columns: np.ndarray | Ragged) -> Classes:
-    """Put those of ``count`` items into one class that agree in every column.
+    """Sort ``count`` items into classes of items that agree in every column.
 
-    A column is an array of ``count`` numbers, or ragged: rows that agree if they have the same
-    numbers in the same order.  Hashes only propose the classes; every item is then compared with
-    the first one of its class, number by number.
+    A column is an array of ``count`` numbers, or ragged with ``count`` rows, which agree if they
+    hold the same numbers in the same order. Hashes only propose the classes; every item is then
+    compared with the first item of its class, number by number.
     """
-    comparable = [column if isinstance(column, Ragged) else _bits(column) for column in columns]
+    comparable_columns = [
+        column if isinstance(column, Ragged) else _bits(column) for column in columns
+    ]
     hashes = np.zeros(count, np.uint64)
-    # hashes wrap around
+    # Hash arithmetic overflows on purpose.
     with np.errstate(over="ignore"):
-        for own_column in comparable:
+        for column_bits in comparable_columns:
             column_hashes = (
-                rows(own_column.ptr, own_column.flat)
-                if isinstance(own_column, Ragged)
-                else own_column
+                rows(column_bits.ptr, column_bits.flat)
+                if isinstance(column_bits, Ragged)
+                else column_bits
             )
             hashes = mix(hashes ^ mix(column_hashes))
     by_hash = _by_first(hashes)
-    if all(_agree(own_column, by_hash) for own_column in comparable):
+    if all(_agree(column_bits, by_hash) for column_bits in comparable_columns):
         return by_hash
-    # two hashes collided: take the numbers themselves
+    # Two different items have the same hash: compare the numbers themselves.
     keys: dict[object, int] = {}
     exact = [
-        keys.setdefault(tuple(_item(own_column, index) for own_column in comparable), len(keys))
+        keys.setdefault(
+            tuple(_item(column_bits, index) for column_bits in comparable_columns), len(keys)
+        )
         for index in range(count)
     ]
     return _by_first(np.asarray(exact, dtype=np.int64))
 
 
-def _by_first(key: np.ndarray) -> Classes:
-    _, first, label = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(first)
+def _by_first(keys: np.ndarray) -> Classes:
+    _, first_items, label = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first_items)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return Classes(rank[label].astype(np.int32), first[order])
+    return Classes(rank[label].astype(np.int32), first_items[order])
 
 
 def _bits(column: np.ndarray) -> np.ndarray:
@@ -78,13 +82,13 @@ def _bits(column: np.ndarray) -> np.ndarray:
 
 
 def _agree(column: np.ndarray | Ragged, candidates: Classes) -> bool:
-    like = candidates.first[candidates.label]
+    first_of_class = candidates.first[candidates.label]
     if not isinstance(column, Ragged):
-        return bool((column == column[like]).all())
-    if (column.lengths != column.lengths[like]).any():
+        return bool((column == column[first_of_class]).all())
+    if (column.lengths != column.lengths[first_of_class]).any():
         return False
-    own = column.flat[column.ptr[0] : column.ptr[-1]]
-    return bool((own == column.flat[gather(column.ptr, like)]).all())
+    flat_numbers = column.flat[column.ptr[0] : column.ptr[-1]]
+    return bool((flat_numbers == column.flat[gather(column.ptr, first_of_class)]).all())
 
 
 def _item(column: np.ndarray | Ragged, index: int) -> object:
@@ -92,7 +96,7 @@ def _item(column: np.ndarray | Ragged, index: int) -> object:
 
 
 def mix(keys: np.ndarray) -> np.ndarray:
-    """splitmix64 finaliser."""
+    """Hash each number with the finaliser of splitmix64."""
     mixed = keys + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -100,15 +104,17 @@ def mix(keys: np.ndarray) -> np.ndarray:
 
 
 def numbers(texts: Sequence[str]) -> np.ndarray:
-    """[n] uint64: texts as numbers, equal for equal texts."""
-    number: dict[str, int] = {}
+    """[n] uint64: one number per text; equal texts get equal numbers, in order of appearance."""
+    number_of_text: dict[str, int] = {}
     return np.fromiter(
-        (number.setdefault(text, len(number)) for text in texts), dtype=np.uint64, count=len(texts)
+        (number_of_text.setdefault(text, len(number_of_text)) for text in texts),
+        dtype=np.uint64,
+        count=len(texts),
     )
 
 
 def rows(ptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """[n] uint64 hash of each row of ``values``, its length and order included."""
+    """[n] uint64 hash of each row of ``values``, which depends on its length and order."""
     length = np.diff(ptr)
     values = values[ptr[0] : ptr[-1]]
     position = np.arange(len(values)) - np.repeat(ptr[:-1] - ptr[0], length)

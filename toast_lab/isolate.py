@@ -1,18 +1,18 @@
-"""Run a function in a child process with a time limit, a cancel and progress events.
+"""Runs a function in a child process with a time limit, cancellation and progress events.
 
 Compiles, MLIR passes on foreign input and user code can crash or hang a process, so they never run
-in ours.  A crash, a hang, running out of memory and an exception each become a clear error in the
+in ours. A crash, a hang, running out of memory and an exception each become a clear error in the
 parent.
 
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
-``report(event)`` to send progress.  ``ChildWorker`` is such a child that also takes commands.
+``report(event)`` to send progress. ``ChildWorker`` is a child that also takes commands.
 
-Where it can, a child is forked off a process that has imported JAX already (``fork_server``).
+If possible, a child is forked off a process that has already imported JAX (``fork_server``).
 
-There is one way to stop a child.  ``ChildWorker.ask_to_end`` asks it to hand over what it has,
-which the child learns from ``end_is_asked()``; if it does not within the patience of its parent, it
-is killed.  ``ChildWorker.stop`` kills it at once.  Commands and the request to end come through one
-pipe, so a child also knows at once when its parent is gone.
+A child is always stopped in the same way. ``ChildWorker.ask_to_end`` asks it to return the result
+that it has so far; the child polls ``end_is_asked()``. If it has not ended within its parent's
+patience, it is killed. ``ChildWorker.stop`` kills it at once. Commands and the request to end
+arrive through one pipe, so that a child also notices at once when its parent is gone.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from typing import Any, BinaryIO
 from toast_lab import errors, fork_server
 
 _CHANNEL: Any = None  # in a child: the pipe to the parent
-_DOING: list[str] = []  # in a child: the last text that was reported
-_COMMANDS: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # in a child: those not yet taken
-_END_ASKED = threading.Event()  # in a child: set for good
-_END = b""  # what the parent sends in place of a command, and what stands for one when it is gone
+_ACTIVITY: list[str] = []  # in a child: the last text that it reported
+_COMMANDS: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # in a child: commands not yet taken
+_END_ASKED = threading.Event()  # in a child: never cleared once it is set
+_END = b""  # sent instead of a command to ask for the end; also queued when the parent is gone
 
 
-#: What a child sends: its kind, then what belongs to it.
+#: A message from a child: its kind, then its content.
 Message = tuple[Any, ...]
-#: Polled while work goes on; True ends it.
+#: Polled while work goes on; True ends the work.
 Cancel = Callable[[], bool]
-#: Takes what a child reports.
+#: Called with each event that a child reports.
 Listener = Callable[[Any], None]
 
 
-#: Variables of a child that only traces or searches.
+#: Environment variables of a child that only traces or searches.
 WITHOUT_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
-#: What runs ``_main``, which every child begins with.
+#: The command that runs ``_main``, as a child or as a fork server.
 _PYTHON = (sys.executable, "-m", "toast_lab.isolate")
 
 
@@ -61,60 +61,60 @@ class Cancelled(errors.ToastError):
 
 
 def in_child() -> bool:
-    """Is this a child that ``run_in_child`` or ``ChildWorker`` started?"""
+    """Is this process a child that ``run_in_child`` or ``ChildWorker`` started?"""
     return _CHANNEL is not None
 
 
 def n_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def report(event: Any) -> None:
     """Send a progress event to the parent; does nothing outside a child.
 
-    A text says what is done from now on.
+    A text names the activity that begins now.
     """
     if isinstance(event, str):
-        _DOING[:] = [event]
+        _ACTIVITY[:] = [event]
     if _CHANNEL is not None:
         _send(_CHANNEL, ("event", event))
 
 
 def has_reported_activity() -> bool:
-    """Has this child reported a text, so that its parent expects more of them?"""
-    return bool(_DOING)
+    """Has this child reported a text, so that its parent expects texts?"""
+    return bool(_ACTIVITY)
 
 
 @contextlib.contextmanager
 def meanwhile() -> Iterator[None]:
-    """After the block, reports again what was being done before it.
+    """After the block, report the activity from before it again.
 
-    Whatever is reported inside stands until then.
+    Until then, the activity is the one reported last inside the block.
     """
-    activities = list(_DOING)
+    activities = list(_ACTIVITY)
     yield
     for activity in activities:
         report(activity)
 
 
 def next_command() -> Any:
-    """Wait for the next command of the parent; None once there is no parent any more."""
-    data = _COMMANDS.get() if in_child() else _END
-    return None if data == _END else pickle.loads(data)
+    """Wait for the next command of the parent; None once the parent is gone."""
+    pickled = _COMMANDS.get() if in_child() else _END
+    return None if pickled == _END else pickle.loads(pickled)
 
 
 def new_commands() -> list[Any]:
-    """Commands that have arrived since the last look, without waiting."""
-    commands = []
+    """Commands that have arrived since the last call; does not wait."""
+    pickled_commands = []
     with contextlib.suppress(queue.Empty):
         while True:
-            commands.append(_COMMANDS.get_nowait())
-    return [pickle.loads(data) for data in commands if data != _END]
+            pickled_commands.append(_COMMANDS.get_nowait())
+    return [pickle.loads(pickled) for pickled in pickled_commands if pickled != _END]
 
 
 def end_is_asked() -> bool:
-    """Is this child to end soon and hand over what it has?  True as well if its parent is gone."""
+    """Should this child end soon and return what it has? Also True if its parent is gone."""
     return _END_ASKED.is_set()
 
 
@@ -130,24 +130,24 @@ def run_in_child(
     activity: str = "",
     **kwargs: Any,
 ) -> Any:
-    """Call ``target(*args, **kwargs)`` in a fresh process and give its result.
+    """Call ``target(*args, **kwargs)`` in a new process and give its result.
 
     Args:
         target: ``"package.module:function"``.
         *args: its arguments; they and the result are pickled.
         time_limit_s: the child is killed after this many seconds.
-        env: environment variables to add.
-        on_event: called with every ``report``ed event, in this thread.
+        env: additional environment variables.
+        on_event: called with every event that the child reports, in this thread.
         cancel: polled ten times a second; True ends the child.
-        patience_s: after ``cancel``, the child is asked to end and has so long to give its result
-            before it is killed.
+        patience_s: time that the child has after ``cancel`` to return its result before it is
+            killed.
         memory_limit_bytes: address space limit of the child.
-        activity: what is being done, for messages ("tracing my.module:make").
+        activity: name of the work, for messages ("tracing my.module:make").
         **kwargs: keyword arguments of the target.
 
     Raises:
-        ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of
-            memory, Cancelled.
+        ToastError: an error of the type that the child raised; RunFailed if it crashed, hung or ran
+            out of memory; Cancelled if ``cancel`` ended it.
     """
     with ChildWorker(
         target, *args, env=env, memory_limit_bytes=memory_limit_bytes, activity=activity, **kwargs
@@ -156,10 +156,10 @@ def run_in_child(
 
 
 def warm_up(target: str, env: Mapping[str, str] | None = None) -> None:
-    """Let the first child that runs ``target``, of this package, begin as soon as later ones.
+    """Make the first child that runs ``target``, of this package, start as fast as later ones.
 
-    What children need is imported and loaded beside other work.  Where children are not forked,
-    nothing happens.
+    The imports and kernels that its children need are loaded in the background. Does nothing if
+    children are not forked.
     """
     environment = child_environment(env)
     if fork_server.serves(environment):
@@ -167,11 +167,11 @@ def warm_up(target: str, env: Mapping[str, str] | None = None) -> None:
 
 
 class ChildWorker:
-    """A child process that a target runs in, and that may be told things while it does.
+    """A child process that runs a target and takes commands while it does.
 
-    The target reads commands with ``next_command`` and answers with ``report``; it ends with its
-    result, or when it is stopped.  ``run_in_child`` is the case without commands.  A context:
-    leaving it kills what still runs.
+    The target reads commands with ``next_command`` and answers with ``report``. It ends with its
+    result, or when it is stopped. ``run_in_child`` is the case without commands. A worker is a
+    context manager; leaving the context kills the child if it still runs.
     """
 
     def __init__(
@@ -184,15 +184,15 @@ class ChildWorker:
         commands: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
-        """Start it.
+        """Start the child.
 
         Args:
             target: ``"package.module:function"``.
             *args: its arguments.
-            env: environment variables to add.
+            env: additional environment variables.
             memory_limit_bytes: address space limit of the child.
-            activity: what is being done, for messages.
-            commands: that it has before it begins.
+            activity: name of the work, for messages.
+            commands: commands that it finds when it starts.
             **kwargs: keyword arguments of the target.
         """
         self.activity = activity or target
@@ -203,8 +203,8 @@ class ChildWorker:
         with tempfile.TemporaryFile() as request:
             module = target.partition(":")[0]
             pickle.dump(tuple(fork_server.Request(module, environment, _folder())), request)
-            own = (target, args, kwargs, memory_limit_bytes, list(sys.path))
-            pickle.dump((*own, [pickle.dumps(command) for command in commands]), request)
+            call = (target, args, kwargs, memory_limit_bytes, list(sys.path))
+            pickle.dump((*call, [pickle.dumps(command) for command in commands]), request)
             request.seek(0)
             forked = None
             if fork_server.serves(environment):
@@ -250,7 +250,7 @@ class ChildWorker:
         self._arrived.set()
 
     def arrived(self, wait_s: float) -> list[tuple[float, Message]]:
-        """New messages with the time of their arrival; waits up to ``wait_s`` for the first one."""
+        """New messages with their times of arrival; waits up to ``wait_s`` for the first one."""
         if self._seen == len(self._messages):
             self._arrived.wait(wait_s)
         self._arrived.clear()
@@ -260,7 +260,7 @@ class ChildWorker:
 
     @property
     def is_over(self) -> bool:
-        """Has the target given its result, or failed?  Then ``result`` does not wait."""
+        """Has the target given its result, or failed? In that case ``result`` does not wait."""
         return any(
             message[0] in ("result", "error", "end") for _, message in self._messages[self._seen :]
         )
@@ -273,11 +273,12 @@ class ChildWorker:
         cancel: Cancel | None = None,
         patience_s: float = 0.0,
     ) -> Any:
-        """Wait for what the target gives.  Arguments and errors as for ``run_in_child``."""
+        """Wait for the target's result. Arguments and errors are those of ``run_in_child``."""
         deadline = time.monotonic() + time_limit_s
         while True:
             for arrived_at, message in self.arrived(0.1):
-                if arrived_at > deadline:  # too late, even if a busy machine let us look only now
+                # Judged by its arrival, since a busy machine may run this loop late
+                if arrived_at > deadline:
                     break
                 if message[0] == "event" and on_event is not None:
                     on_event(message[1])
@@ -296,30 +297,30 @@ class ChildWorker:
                 )
 
     def command(self, command: Any) -> None:
-        """Tell the child something; nothing happens if it is gone, which ``arrived`` says."""
+        """Send a command to the child; does nothing if it is gone, which ``arrived`` reports."""
         self._tell(pickle.dumps(command))
 
     def _tell(self, message: bytes) -> None:
-        data = _framed(message)
+        unsent = _framed(message)
         with self._sending, contextlib.suppress(BrokenPipeError):
-            while data and self._command_fd >= 0:
-                data = data[os.write(self._command_fd, data) :]
+            while unsent and self._command_fd >= 0:
+                unsent = unsent[os.write(self._command_fd, unsent) :]
 
     def ask_to_end(self, patience_s: float | None = None) -> None:
-        """Ask the child to end with what it has.
+        """Ask the child to end and return the result that it has so far.
 
         Args:
-            patience_s: it is killed after that, which ``result`` tells as ``Cancelled``.  None: it
-                is left to end when it likes.
+            patience_s: the child is killed after this time, and ``result`` raises ``Cancelled``.
+                None: there is no limit.
         """
         if self._end_asked:
             return
         self._end_asked = True
         self._tell(_END)
         if patience_s is not None:
-            later = threading.Timer(patience_s, self._lose_patience)
-            later.daemon = True
-            later.start()
+            timer = threading.Timer(patience_s, self._lose_patience)
+            timer.daemon = True
+            timer.start()
 
     def _lose_patience(self) -> None:
         if self.process.poll() is None:
@@ -327,24 +328,24 @@ class ChildWorker:
             self.stop_process()
 
     def failure(self, message: Message) -> Exception:
-        """The error that an "error" or "end" message means."""
+        """The error that an "error" or "end" message stands for."""
         if message[0] == "error":
-            return _rebuild(message, self.activity)
+            return _error_of(message, self.activity)
         if self._patience_lost:
             return Cancelled(f"{self.activity}: cancelled")
-        # Its pipe is closed, and it hangs all the same
+        # The child has closed its pipe, but may hang nevertheless.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         if self.process.poll() is None:
             self.stop_process()
-        death = _death(self.process.returncode)
-        return errors.RunFailed(f"{self.activity}: {death}{_tail(self._log)}")
+        death = _death_text(self.process.returncode)
+        return errors.RunFailed(f"{self.activity}: {death}{_last_output(self._log)}")
 
     def stop_process(self) -> None:
-        """Kill the child and its children; what it has said can still be read."""
+        """Kill the child and its children; messages that it sent can still be read."""
         if self.process.poll() is None:
             pid = self.process.pid
-            # One that never came to be has no number, and 0 would name our own group
+            # A child that was never started has pid 0, which would mean our own process group.
             if pid > 0:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
@@ -362,14 +363,15 @@ class ChildWorker:
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment in which a child finds this package.
+    """Environment variables for a child, with which it can import this package.
 
-    It does even where only the parent's ``sys.path`` leads to it.
+    That includes the case where only the parent's ``sys.path`` contains the package.
     """
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folders = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if home not in folders:  # or the children of a child would have another environment
-        folders.append(home)
+    # Added only once, so that the children of a child have the same environment.
+    if package_parent not in folders:
+        folders.append(package_parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **(extra or {})}
 
 
@@ -381,7 +383,7 @@ def _folder() -> str:
         return ""
 
 
-def _rebuild(message: Message, activity: str) -> Exception:
+def _error_of(message: Message, activity: str) -> Exception:
     _, name, text, is_ours, trace = message
     if name == "Cancelled":
         return Cancelled(text)
@@ -394,7 +396,7 @@ def _rebuild(message: Message, activity: str) -> Exception:
     return failure
 
 
-def _death(code: int | None) -> str:
+def _death_text(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         if name == "SIGKILL":
@@ -406,7 +408,7 @@ def _death(code: int | None) -> str:
     return f"its process ended early with exit status {code}"
 
 
-def _tail(log: Any) -> str:
+def _last_output(log: Any) -> str:
     log.seek(0, os.SEEK_END)
     size = log.tell()
     log.seek(max(0, size - 4000))
@@ -425,18 +427,18 @@ def _send(pipe: Any, message: Message) -> None:
 
 def _receive(pipe: Any) -> bytes | None:
     """The next message, None at the end of the pipe."""
-    head = pipe.read(8)
-    if len(head) < 8:
+    length_bytes = pipe.read(8)
+    if len(length_bytes) < 8:
         return None
-    (size,) = struct.unpack("<Q", head)
+    (size,) = struct.unpack("<Q", length_bytes)
     data: bytes = pipe.read(size)
     return data if len(data) == size else None
 
 
 def end_with(parent: int) -> None:
-    """In a child: end when the parent is gone, however it ended.
+    """In a child: exit when the parent is gone, for whatever reason.
 
-    Nobody would be left to stop the child.
+    No other process is left to stop it.
     """
 
     def watch() -> None:
@@ -448,7 +450,7 @@ def end_with(parent: int) -> None:
 
 
 def _listen_to_parent(pipe: Any) -> None:
-    """In a child: take in what the parent sends, until it is gone."""
+    """In a child: receive messages of the parent until it is gone."""
     while (command := _receive(pipe)) is not None:
         if command == _END:
             _END_ASKED.set()
@@ -459,14 +461,14 @@ def _listen_to_parent(pipe: Any) -> None:
 
 
 def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
-    """In a child: run what the rest of its request asks for.  Gives the exit status."""
+    """In a child: run the target that the rest of its request names. Gives the exit status."""
     global _CHANNEL
     _CHANNEL = channel
-    target, args, kwargs, memory_limit, path, first_commands = pickle.load(request)
-    for command in first_commands:
+    target, args, kwargs, memory_limit, parent_path, initial_commands = pickle.load(request)
+    for command in initial_commands:
         _COMMANDS.put(command)
     threading.Thread(target=_listen_to_parent, args=(commands,), daemon=True).start()
-    sys.path[:] = path + [folder for folder in sys.path if folder not in path]
+    sys.path[:] = parent_path + [folder for folder in sys.path if folder not in parent_path]
     if memory_limit:
         import resource
 
@@ -478,25 +480,26 @@ def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
         _send(channel, ("result", result))
         return 0
     except BaseException as error:
-        ours = isinstance(error, errors.ToastError)
-        text = str(error) or type(error).__name__
-        _send(channel, ("error", type(error).__name__, text, ours, traceback.format_exc()))
+        is_ours = isinstance(error, errors.ToastError)
+        message = str(error) or type(error).__name__
+        _send(channel, ("error", type(error).__name__, message, is_ours, traceback.format_exc()))
         return 1
 
 
 def _main() -> None:
-    # Under -m this file is a module of its own (__main__), and targets know the imported one
-    own = importlib.import_module("toast_lab.isolate")
+    # With -m this file runs as the module __main__, but targets use the imported module.
+    imported_module = importlib.import_module("toast_lab.isolate")
     if sys.argv[1] == "--serve":
-        fork_server.serve(int(sys.argv[2]), own._run)
+        fork_server.serve(int(sys.argv[2]), imported_module._run)
         return
     channel, commands = (
-        os.fdopen(int(fd), mode) for fd, mode in zip(sys.argv[1:], ("wb", "rb"), strict=True)
+        os.fdopen(int(descriptor), mode)
+        for descriptor, mode in zip(sys.argv[1:], ("wb", "rb"), strict=True)
     )
     request = sys.stdin.buffer
-    pickle.load(request)  # the environment and the folder are as asked for
-    # The result is out; neither XLA's threads nor the listener need be waited for
-    os._exit(own._run(request, channel, commands))
+    pickle.load(request)  # environment and folder are set already
+    # The result has been sent, so neither XLA's threads nor the listener need to be awaited.
+    os._exit(imported_module._run(request, channel, commands))
 
 
 if __name__ == "__main__":

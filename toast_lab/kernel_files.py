@@ -1,10 +1,10 @@
-"""Where compiled kernels are kept.
+"""Keeps compiled kernels in files.
 
-Their files may be missing, damaged, locked or not writable, and nothing breaks.
+The files may be missing, damaged, locked or not writable without breaking anything.
 
-The folder is ``NUMBA_CACHE_DIR`` where that is set, else the package's own ``__pycache__`` (gone
-with the package), else one in the user's cache folder, else a private one among the temporary
-files; the first that can be written to.  Knows nothing of Numba, whose import takes long.
+The folder is the first of these that can be written to: ``NUMBA_CACHE_DIR`` if it is set, the
+package's own ``__pycache__`` (removed together with the package), a folder in the user's cache
+folder, and a private temporary folder. This module does not import Numba, which takes long.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 fcntl: Any
 try:
     import fcntl
-# Not on Windows: two processes may compile the same kernel, which costs time alone
+# Windows has no fcntl: two processes may compile the same kernel there, which only costs time.
 except ImportError:
     fcntl = None
 
 HOME = Path(__file__).parent
-WAIT_S = 300.0  #: longest wait for another process that compiles a kernel
+WAIT_S = 300.0  #: longest wait for another process to compile a kernel
 _DIGEST_BYTES = 32
 
 
 @functools.cache
 def folder() -> Path:
-    """The folder for compiled kernels; it exists and can be written to, if any can."""
+    """The folder for compiled kernels; it exists, and can be written to if any folder can."""
     for path in _candidates():
         if _usable(path):
             return path
@@ -44,10 +44,10 @@ def folder() -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    if given := os.environ.get("NUMBA_CACHE_DIR"):
-        yield Path(given) / "toast-lab"
+    if numba_folder := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(numba_folder) / "toast-lab"
     yield HOME / "__pycache__" / "kernels"
-    with contextlib.suppress(RuntimeError):  # nobody's home is known
+    with contextlib.suppress(RuntimeError):  # the home folder is not known
         yield (
             Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
             / "toast-lab"
@@ -60,7 +60,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _usable(path: Path) -> bool:
-    """Can this user alone write to it?  What is loaded from there is executed."""
+    """Can only this user (or root) write to the folder? Code that is loaded from it is executed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
@@ -76,7 +76,7 @@ def _usable(path: Path) -> bool:
 
 
 def read(path: Path) -> bytes | None:
-    """Content of a file that ``write`` wrote; None if it is not there or damaged."""
+    """Content of a file that ``write`` wrote; None if the file is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -86,9 +86,9 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Keep ``data`` as a whole or not at all; older files of the same kernel go.
+    """Write ``data`` whole or not at all, and delete older files of the same kernel.
 
-    A full disk is only warned of.
+    If it cannot be written, as on a full disk, a warning is given once.
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
     try:
@@ -113,7 +113,7 @@ def _warn_once(text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file that may be gone already."""
+    """Delete a file, if it exists."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -122,14 +122,14 @@ def remove(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file.
 
-    Whoever else wants it waits, at most ``WAIT_S``, and then goes on without it.
+    Other processes that want the lock wait for at most ``WAIT_S`` and then continue without it.
     """
     with contextlib.ExitStack() as stack:
         handle = _open_lock(path)
         if handle is not None:
-            stack.callback(os.close, handle)  # gives the lock back, as the end of the process does
-            until = time.monotonic() + WAIT_S
-            while not _lock(handle) and time.monotonic() < until:
+            stack.callback(os.close, handle)  # releases the lock, as does the end of the process
+            deadline = time.monotonic() + WAIT_S
+            while not _lock(handle) and time.monotonic() < deadline:
                 time.sleep(0.05)
         yield
 
@@ -149,7 +149,7 @@ def _open_lock(path: Path) -> int | None:
     if fcntl is None:
         return None
     try:
-        # One for all versions of a kernel, so that locks do not pile up.
+        # All versions of a kernel share one lock file, so that lock files do not accumulate.
         name = path.name.rpartition("-")[0] or path.name
         return os.open(path.with_name(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -157,7 +157,7 @@ def _open_lock(path: Path) -> int | None:
 
 
 def _lock(handle: int) -> bool:
-    """Take the lock if it is free; a file system without locks counts as free."""
+    """Take the lock, unless it is held; on file systems without locks it always counts as free."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,17 +168,17 @@ def _lock(handle: int) -> bool:
 
 
 def remember(file: str | None) -> None:
-    """Read a file that kernels are made from, as soon as it is imported.
+    """Read a source file of kernels as soon as it is imported.
 
-    Read when a kernel is compiled, it could have been edited meanwhile: what the module of before
-    compiles would be kept as if it were made from the new text, and a process that loads it would
-    read packs at wrong places.
+    If it were read only when a kernel is compiled, it could have been edited since: the kernel of
+    the old module would be kept as if it were made from the new source, and a process that loads it
+    would read packs at wrong addresses.
     """
-    with contextlib.suppress(OSError):  # typed in, it has none
+    with contextlib.suppress(OSError):  # code that was typed in has no file
         content(Path(file or ""))
 
 
 @functools.cache
 def content(path: Path) -> bytes:
-    """Contents of a source file when it was first asked for."""
+    """Content of a source file at the time of the first call."""
     return path.read_bytes()

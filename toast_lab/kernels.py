@@ -1,19 +1,19 @@
 """Functions that Numba compiles.
 
-``compiled`` ones are called from Python and kept on disk, ``helper``s by kernels, and ``inlined``
-ones are pieces of a long kernel, which is easier to read in pieces.
+``compiled`` functions are called from Python and kept on disk, ``helper`` functions are called by
+kernels, and ``inlined`` functions are pieces of a long kernel, which is easier to read in pieces.
 
-All are compiled once, for the types that their annotations say, whatever a caller has at hand that
-converts to them: so it is known what there is to compile before anything runs, and
-``toast_lab.prepare`` does it ahead, on all cores.  A helper becomes part of every kernel that calls
-it; a compiled function is called at its address, so that pricing, which eight others call, is
-optimised and translated once and not nine times.  A parameter annotated as a plain ``np.ndarray``
-is compiled for each type of array that it meets.
+Each is compiled once, for the types in its annotations, whatever convertible types a caller passes.
+The set of kernels is therefore known before anything runs, and ``toast_lab.prepare`` compiles them
+ahead, on all cores. A helper becomes part of every kernel that calls it. A compiled function is
+called at its address, so that pricing, which eight others call, is optimised and translated once
+and not nine times. A function with a parameter annotated as a plain ``np.ndarray`` is compiled for
+each type of array that it gets.
 
-What is compiled is kept in one file each (see ``toast_lab.kernel_files``), named after a digest of
-all sources that it was made from.  Numba's own cache notices edits of a function's own file only,
-ends in errors where its folder is full or damaged, and lets two processes that start together
-compile everything twice.
+Each compiled function is kept in one file (see ``toast_lab.kernel_files``), named after a digest of
+all sources that it was made from. Numba's own cache notices only edits of a function's own file,
+fails if its folder is full or damaged, and makes two processes that start together compile
+everything twice.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from toast_lab.packs import Pack, field_of, fields
 
 #: "package.module:function" of every ``compiled`` function that was imported
 KERNELS: dict[str, Any] = {}
-#: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
-#: No wrappers for C: they would be a tenth of the code.
+#: "numpy": a division by 0 gives infinity, as in NumPy; checks of divisors would be a tenth of the
+#: code. Wrappers for C would be another tenth.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 class _Helper(CPUDispatcher):  # type: ignore[misc]
-    """Refuses calls from Python.
+    """A dispatcher that refuses calls from Python.
 
-    They would jump to the address of a wrapper that was not compiled.
+    Such a call would jump to the address of a wrapper that was not compiled.
     """
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -59,14 +59,15 @@ class _Helper(CPUDispatcher):  # type: ignore[misc]
 
 
 def helper(function: Any) -> Any:
-    """Compile a function that kernels call; Python cannot, but has it as ``.py_func``."""
+    """Compile a function that only kernels call; Python can call its ``.py_func``."""
     return _helper(function, is_inlined=False)
 
 
 def inlined(function: Any) -> Any:
-    """Compile a helper that becomes part of its caller at each call, as if it were written there.
+    """Compile a helper that is inlined at each call.
 
-    For pieces of an inner loop that are called at one place: calls made pricing a tenth slower.
+    This is for pieces of an inner loop that are called at one place: calls made pricing a tenth
+    slower.
     """
     return _helper(function, is_inlined=True)
 
@@ -75,7 +76,7 @@ def _helper(function: Any, *, is_inlined: bool) -> Any:
     options = {**_OPTIONS, "no_cpython_wrapper": True, "forceinline": is_inlined}
     dispatcher = numba.njit(**options)(function)
     dispatcher.__class__ = _Helper
-    return _once(dispatcher)
+    return _for_annotated_types(dispatcher)
 
 
 def compiled(function: Any) -> Any:
@@ -83,14 +84,14 @@ def compiled(function: Any) -> Any:
 
     It is compiled at its first call or by ``make_ready``.
     """
-    kernel = _once(numba.njit(**_OPTIONS)(function))
-    kernel._cache = _Kept(kernel)
+    kernel = _for_annotated_types(numba.njit(**_OPTIONS)(function))
+    kernel._cache = _KernelFile(kernel)
     KERNELS[name_of(kernel)] = kernel
     return kernel
 
 
 def name_of(kernel: Any) -> str:
-    """What ``KERNELS`` calls it."""
+    """The name of a kernel in ``KERNELS``."""
     return f"{kernel.py_func.__module__}:{kernel.py_func.__name__}"
 
 
@@ -100,7 +101,7 @@ def make_ready(kernel: Any) -> None:
 
 
 def load(kernel: Any) -> bool:
-    """Load a kernel if it was compiled before; False: it has to be compiled."""
+    """Load a kernel if it is on disk; gives False if it has to be compiled."""
     if kernel.overloads:
         return True
     if not kernel._cache.path.exists():
@@ -115,43 +116,44 @@ def load(kernel: Any) -> bool:
     return True
 
 
-def _once(dispatcher: Any) -> Any:
-    """Let a function be compiled for the types of its annotations alone."""
+def _for_annotated_types(dispatcher: Any) -> Any:
+    """Restrict a dispatcher to the types in its function's annotations."""
     kernel_files.remember(inspect.getfile(dispatcher.py_func))
 
-    def types_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
-        declared = annotated(dispatcher.py_func)
-        wrong = [
-            f"{other}, not {own}"
-            for own, other in zip(declared, given, strict=True)
-            if not _fits(other, own)
+    def types_of(given_types: tuple[Any, ...]) -> tuple[Any, ...]:
+        declared_types = annotated(dispatcher.py_func)
+        mismatches = [
+            f"{given_type}, not {declared_type}"
+            for declared_type, given_type in zip(declared_types, given_types, strict=True)
+            if not _fits(given_type, declared_type)
         ]
-        if wrong:
-            raise TypeError(f"{name_of(dispatcher)} is called with {'; '.join(wrong)}")
+        if mismatches:
+            raise TypeError(f"{name_of(dispatcher)} is called with {'; '.join(mismatches)}")
         return tuple(
-            own or numba.types.unliteral(other) for own, other in zip(declared, given, strict=True)
+            declared_type or numba.types.unliteral(given_type)
+            for declared_type, given_type in zip(declared_types, given_types, strict=True)
         )
 
-    template, compile_ = dispatcher.get_call_template, dispatcher.compile
+    original_template, original_compile = dispatcher.get_call_template, dispatcher.compile
 
     def get_call_template(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
         assert not kws, f"{dispatcher.py_func.__name__}: kernels are called with positions only"
-        return template(types_of(args), kws)
+        return original_template(types_of(args), kws)
 
     def compile_once(signature: tuple[Any, ...]) -> Any:
-        wanted = types_of(signature)
-        if wanted in dispatcher.overloads:
-            return dispatcher.overloads[wanted].entry_point
-        # Always in this order: a thread that holds the file's lock must not wait for one that waits
-        # for the file.
+        signature_types = types_of(signature)
+        if signature_types in dispatcher.overloads:
+            return dispatcher.overloads[signature_types].entry_point
+        # Always in this order: a thread that holds the file's lock must never wait for a thread
+        # that waits for the file.
         with (
             compiler_lock.global_compiler_lock,
             getattr(dispatcher._cache, "alone", contextlib.nullcontext)(),
         ):
-            entry_point = compile_(wanted)
-            if isinstance(dispatcher._cache, _Kept):
+            entry_point = original_compile(signature_types)
+            if isinstance(dispatcher._cache, _KernelFile):
                 _call_at_address(
-                    dispatcher, dispatcher.overloads[wanted], dispatcher._cache.path.stem
+                    dispatcher, dispatcher.overloads[signature_types], dispatcher._cache.path.stem
                 )
             return entry_point
 
@@ -160,37 +162,43 @@ def _once(dispatcher: Any) -> Any:
     return dispatcher
 
 
-def _call_at_address(dispatcher: Any, result: Any, symbol: str) -> None:
-    """Let other kernels call what was compiled instead of containing it.
+def _call_at_address(dispatcher: Any, compile_result: Any, symbol: str) -> None:
+    """Let other kernels call a compiled function instead of including its code.
 
-    ``symbol`` is the name that they know it by.
+    ``symbol`` is the name under which they call it.
     """
-    llvm.add_symbol(symbol, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
-    callee = copy.copy(result.fndesc)
+    llvm.add_symbol(
+        symbol, compile_result.library.get_pointer_to_function(compile_result.fndesc.llvm_func_name)
+    )
+    callee = copy.copy(compile_result.fndesc)
     callee.mangled_name = symbol
-    dispatcher.targetctx.remove_user_function(result.entry_point)
-    dispatcher.targetctx.insert_user_function(result.entry_point, callee)
+    dispatcher.targetctx.remove_user_function(compile_result.entry_point)
+    dispatcher.targetctx.insert_user_function(compile_result.entry_point, callee)
 
 
-def _fits(given: Any, declared: Any) -> bool:
-    """May compiled code take one for the other?
+def _fits(given_type: Any, declared_type: Any) -> bool:
+    """Can compiled code take a ``given_type`` for a parameter of ``declared_type``?
 
-    Numba itself does not look again at what it was told.
+    Numba itself does not check this again.
     """
-    if declared is None or isinstance(declared, numba.types.Number | numba.types.Boolean):
+    if declared_type is None or isinstance(declared_type, numba.types.Number | numba.types.Boolean):
         return True
-    if not isinstance(declared, numba.types.Array):
-        return bool(given == declared)
-    return isinstance(given, numba.types.Array) and (given.dtype, given.ndim, given.layout) == (
-        declared.dtype,
-        declared.ndim,
+    if not isinstance(declared_type, numba.types.Array):
+        return bool(given_type == declared_type)
+    return isinstance(given_type, numba.types.Array) and (
+        given_type.dtype,
+        given_type.ndim,
+        given_type.layout,
+    ) == (
+        declared_type.dtype,
+        declared_type.ndim,
         "C",
     )
 
 
 @functools.cache
 def annotated(function: Any) -> list[Any]:
-    """Numba's types of the parameters of a function; None for arrays of any type."""
+    """Numba types of the parameters of a function; None for arrays of any type."""
     hints = get_type_hints(function, include_extras=True)
     declared = [field_of(hints[name]) for name in inspect.signature(function).parameters]
     return [None if field is None else field_type(field) for field in declared]
@@ -200,7 +208,7 @@ def annotated(function: Any) -> list[Any]:
 def copy_row(target: np.ndarray, source: np.ndarray) -> None:
     """``target[:] = source`` for arrays [N].
 
-    Assigning slices makes Numba compile how its errors are worded.
+    Assigning slices would make Numba compile the code that words its errors, too.
     """
     for i in range(source.shape[0]):
         target[i] = source[i]
@@ -218,11 +226,11 @@ def copy_rows(target: np.ndarray, source: np.ndarray) -> None:
 
 
 class _NotOnDisk(Exception):
-    """A kernel was to be loaded, not compiled, and is not on disk, or damaged there."""
+    """A kernel was to be loaded, not compiled, but its file is missing or damaged."""
 
 
-class _Kept(caching._Cache):  # type: ignore[misc]
-    """Where one kernel is on disk, in the form that Numba's dispatchers ask for."""
+class _KernelFile(caching._Cache):  # type: ignore[misc]
+    """The file of one kernel, with the interface that Numba's dispatchers expect of a cache."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel, self.only_load, self.hits = kernel, False, 0
@@ -230,7 +238,7 @@ class _Kept(caching._Cache):  # type: ignore[misc]
 
     @property
     def path(self) -> Path:
-        """The kernel's file: another one for other sources, versions and processors."""
+        """The kernel's file; its name depends on sources, versions and the processor."""
         if self._path is None:
             name = name_of(self.kernel).removeprefix("toast_lab.").replace(":", ".")
             self._path = kernel_files.folder() / f"{name}-{_digest(self.kernel)}.kernel"
@@ -241,12 +249,12 @@ class _Kept(caching._Cache):  # type: ignore[misc]
         return str(self.path.parent)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from compiling it meanwhile."""
+        """A context in which no other process compiles this kernel."""
         return kernel_files.locked(self.path)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
-        # Their addresses have to be known before the code that calls them is loaded.
+        # The addresses of callees must be known before the code that calls them is loaded.
         for callee in _callees(self.kernel):
             if not load(callee):
                 if self.only_load:
@@ -258,7 +266,7 @@ class _Kept(caching._Cache):  # type: ignore[misc]
                 result = numba.core.compiler.CompileResult._rebuild(
                     target_context, *pickle.loads(data)
                 )
-            except Exception:  # whatever is wrong with it, it can be compiled anew
+            except Exception:  # whatever the fault, the kernel can be compiled again
                 kernel_files.remove(self.path)
             else:
                 self.hits += 1
@@ -282,7 +290,7 @@ class _Kept(caching._Cache):  # type: ignore[misc]
 
 
 def _digest(kernel: Any) -> str:
-    """16 hex digits of what a kernel is made from: sources, versions and the processor."""
+    """16 hex digits that identify a kernel's sources, versions and processor."""
     magic = kernel.targetctx.codegen().magic_tuple()
     digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
     for path in sorted(_sources(kernel)):
@@ -291,7 +299,7 @@ def _digest(kernel: Any) -> str:
 
 
 def _sources(kernel: Any) -> set[Path]:
-    """Files of a kernel, of all that it calls, and of the packs that these take."""
+    """Source files of a kernel, of all functions that it calls and of the packs that they take."""
     paths = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
     for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
         paths.add(Path(inspect.getfile(dispatcher.py_func)))
@@ -302,24 +310,24 @@ def _sources(kernel: Any) -> set[Path]:
 
 
 def _callees(kernel: Any) -> list[Any]:
-    """The kernels that one calls, itself or by the helpers that are part of it."""
+    """The kernels that a kernel calls, directly or through its helpers."""
     return [
         callee
         for callee in _reached(kernel, through_kernels=False)
-        if isinstance(callee._cache, _Kept)
+        if isinstance(callee._cache, _KernelFile)
     ]
 
 
 def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
-    """The helpers and kernels that one calls, and those that these call.
+    """All helpers and kernels that a kernel calls, directly or through others.
 
-    With ``through_kernels`` it looks past other kernels, else up to them.
+    Calls made by other kernels are followed only with ``through_kernels``.
     """
     reached: dict[int, Any] = {}
-    waiting = [kernel]
-    while waiting:
-        caller = waiting.pop()
-        if caller is not kernel and isinstance(caller._cache, _Kept) and not through_kernels:
+    pending = [kernel]
+    while pending:
+        caller = pending.pop()
+        if caller is not kernel and isinstance(caller._cache, _KernelFile) and not through_kernels:
             continue
         for value in _named(caller.py_func):
             if (
@@ -328,7 +336,7 @@ def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
                 and id(value) not in reached
             ):
                 reached[id(value)] = value
-                waiting.append(value)
+                pending.append(value)
     return list(reached.values())
 
 
@@ -340,14 +348,14 @@ def _files_of(pack: type) -> Iterator[Path]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """The values of the globals that a function names.
+    """Yields the values of the globals that a function names.
 
-    Those reached through modules (as ``steps.ways``) are included.
+    Attributes of modules (as ``steps.ways``) are included.
     """
     names = function.__code__.co_names
     for name in names:
         value = function.__globals__.get(name)
         if inspect.ismodule(value):
-            yield from (vars(value)[inner] for inner in names if inner in vars(value))
+            yield from (vars(value)[attribute] for attribute in names if attribute in vars(value))
         elif value is not None:
             yield value

@@ -1,9 +1,9 @@
-"""How Numba sees packs (see ``toast_lab.packs``).
+"""The Numba type of packs (see ``toast_lab.packs``).
 
-A pack is a pointer whose fields are read where they are used.
+For Numba a pack is a pointer, whose fields are read where they are used.
 
-Loads from the buffer are marked as invariant, so that the compiler moves them out of loops; arrays
-made from them belong to Python, and no references to them are counted.
+Loads from the buffer are marked as invariant, so that the compiler moves them out of loops. Arrays
+made from them belong to Python, and their references are not counted.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from toast_lab.packs import ArrayType, Field, Pack, fields
 
 
 def array_type(array: ArrayType) -> Any:
-    """Numba's type of an array in a pack."""
+    """The Numba type of an array in a pack."""
     return numba.types.Array(numba.from_dtype(np.dtype(array.dtype)), array.ndim, "C")
 
 
 class PackType(numba.types.Type):
-    """The type of a packed class: two classes of one name would be one type."""
+    """The type of a packed class, identified by the module and name of the class."""
 
     def __init__(self, pack: type) -> None:
         self.pack = pack
         super().__init__(name=f"Pack({pack.__module__}.{pack.__qualname__})")
 
     def field(self, name: str) -> Field | None:
-        """One of its fields."""
+        """The field of this name, None if there is none."""
         return next((field for field in fields(self.pack) if field.name == name), None)
 
 
 def field_type(field: Field) -> Any:
-    """Numba's type of a field."""
+    """The Numba type of a field."""
     if field.pack is not None:
         return PackType(field.pack)
     return (
@@ -78,40 +78,40 @@ class _Attributes(AttributeTemplate):  # type: ignore[misc]
 @unbox(PackType)
 def _unbox(_: PackType, value: Any, context: Any) -> NativeValue:
     address = context.pyapi.object_getattr_string(value, "_address_")
-    failed = cgutils.is_null(context.builder, address)
+    is_null = cgutils.is_null(context.builder, address)
     pointer = cgutils.alloca_once(context.builder, cgutils.voidptr_t, zfill=True)
-    with context.builder.if_then(context.builder.not_(failed), likely=True):
+    with context.builder.if_then(context.builder.not_(is_null), likely=True):
         context.builder.store(context.pyapi.long_as_voidptr(address), pointer)
         context.pyapi.decref(address)
-    return NativeValue(context.builder.load(pointer), is_error=failed)
+    return NativeValue(context.builder.load(pointer), is_error=is_null)
 
 
 @lower_getattr_generic(PackType)
 def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> Any:
     field = pack.field(name)
     assert field is not None
-    kind = field_type(field)
+    numba_type = field_type(field)
     slots = builder.bitcast(value, ir.IntType(64).as_pointer())
 
     def slot(offset: int) -> Any:
         return builder.gep(slots, [ir.IntType(64)(field.slot + offset)], inbounds=True)
 
-    def load(at: Any) -> Any:
-        loaded = builder.load(at)
+    def load(pointer: Any) -> Any:
+        loaded = builder.load(pointer)
         loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
         return loaded
 
     if field.pack is not None:
         return builder.bitcast(slot(0), cgutils.voidptr_t)
     if field.array is None:
-        data = context.get_value_type(kind)
-        if isinstance(kind, numba.types.Boolean):
+        value_type = context.get_value_type(numba_type)
+        if isinstance(numba_type, numba.types.Boolean):
             return builder.icmp_unsigned("!=", load(slot(0)), ir.IntType(64)(0))
-        return load(builder.bitcast(slot(0), data.as_pointer()))
-    array = context.make_array(kind)(context, builder)
-    element = context.get_data_type(kind.dtype)
+        return load(builder.bitcast(slot(0), value_type.as_pointer()))
+    array = context.make_array(numba_type)(context, builder)
+    element = context.get_data_type(numba_type.dtype)
     item_bytes = context.get_abi_sizeof(element)
-    shape = [load(slot(1 + dim)) for dim in range(kind.ndim)]
+    shape = [load(slot(1 + dim)) for dim in range(numba_type.ndim)]
     strides: list[Any] = []
     stride = ir.IntType(64)(item_bytes)
     for extent in reversed(shape):
@@ -125,4 +125,4 @@ def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> 
         itemsize=ir.IntType(64)(item_bytes),
         meminfo=None,
     )
-    return impl_ret_borrowed(context, builder, kind, array._getvalue())
+    return impl_ret_borrowed(context, builder, numba_type, array._getvalue())

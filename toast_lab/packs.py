@@ -1,23 +1,23 @@
 """Packs: named tuples of arrays that compiled code takes as one pointer.
 
-Kernels read dozens of arrays.  Numba passes a named tuple by value, so that every array becomes
-seven or more arguments of every function that the tuple goes through, with its references counted
-at every call: compiling that took most of a minute, and running it several times as long as the
-work itself.  A class decorated with ``packed`` is still a named tuple for Python.  For compiled
-code it is the address of a buffer that says where each array is and how large, and what its numbers
-are; the field names work there as they do in Python.
+Kernels read dozens of arrays. Numba passes a named tuple by value, so that every array becomes
+seven or more arguments of every function that the tuple is passed to, with references counted at
+every call: compiling that took most of a minute, and running it several times as long as the work
+itself. A class decorated with ``packed`` is still a named tuple for Python. For compiled code it is
+the address of a buffer that holds the address and the shape of each array, and each number; fields
+are accessed by name, as in Python.
 
     @packed
     class Rows(NamedTuple):
         begin: Int64Array
         item: Int32Array
 
-The annotations hold: a pack with an array of another type is refused, so that every kernel is
-compiled for one set of types, which is known before anything runs (see ``toast_lab.kernels``).
-Arrays must be C-contiguous.  Fields may be packs themselves; their buffers are part of the outer
-one.
+The annotations are enforced: a pack with an array of another type is refused, so that every kernel
+is compiled for one set of types, which is known before anything runs (see ``toast_lab.kernels``).
+Arrays must be C-contiguous. Fields may be packs themselves; their buffers are part of the outer
+buffer.
 
-This module knows nothing of Numba, whose import takes long.
+This module does not import Numba, which takes long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from toast_lab import kernel_files
 
 
 class ArrayType(NamedTuple):
-    """Element type and rank of an array, as an annotation has them."""
+    """Element type and rank of an array, as an annotation states them."""
 
     dtype: str
     ndim: int
@@ -62,7 +62,7 @@ _SCALARS = {bool: "bool", int: "int64", float: "float64", np.uint64: "uint64"}
 
 
 class Field(NamedTuple):
-    """Where a field stands in the buffer of its pack."""
+    """A field of a pack, and its position in the pack's buffer."""
 
     name: str = ""
     slot: int = 0  #: first of its 8-byte slots
@@ -73,11 +73,11 @@ class Field(NamedTuple):
 
 @functools.cache
 def fields(pack: type) -> tuple[Field, ...]:
-    """The fields of a packed class in order.
+    """The fields of a packed class, in order.
 
-    An array takes 1 + rank slots, a number one, a pack as many as it has.
+    An array takes 1 + rank slots, a number one, and a pack as many as its fields take.
     """
-    packed_fields, slot = [], 0
+    packed_fields, next_slot = [], 0
     for name, hint in get_type_hints(pack, include_extras=True).items():
         field = field_of(hint)
         if field is None:
@@ -85,8 +85,8 @@ def fields(pack: type) -> tuple[Field, ...]:
                 f"{pack.__name__}.{name}: {hint} must be an array of a known type, a number or a "
                 "pack"
             )
-        packed_fields.append(field._replace(name=name, slot=slot))
-        slot += _slots(field)
+        packed_fields.append(field._replace(name=name, slot=next_slot))
+        next_slot += _slots(field)
     return tuple(packed_fields)
 
 
@@ -96,7 +96,7 @@ def dtypes(pack: type) -> dict[str, str]:
 
 
 def zeros(pack: type, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Arrays of zeros for fields of a packed class, of the element types that it declares."""
+    """Arrays of zeros for fields of a packed class, with the element types that it declares."""
     return {name: np.zeros(shape, dtypes(pack)[name]) for name, shape in shapes.items()}
 
 
@@ -106,7 +106,7 @@ def size(pack: type) -> int:
 
 
 def field_of(hint: Any) -> Field | None:
-    """What an annotation says of a field or a parameter; None for no kind that packs know."""
+    """The field that an annotation describes, without name and slot; None if it suits no pack."""
     for extra in getattr(hint, "__metadata__", ()):
         if isinstance(extra, ArrayType):
             return Field(array=extra)
@@ -126,38 +126,38 @@ Class = TypeVar("Class", bound=type)
 
 
 def packed(plain: Class) -> Class:
-    """Let compiled code take instances of a named tuple as one pointer."""
+    """Decorate a named tuple so that compiled code takes its instances as one pointer."""
     kernel_files.remember(getattr(sys.modules[plain.__module__], "__file__", None))
     attributes = {key: getattr(plain, key) for key in ("__module__", "__qualname__", "__doc__")}
     return type(plain.__name__, (Pack, plain), attributes)  # type: ignore[return-value]
 
 
 class Pack:
-    """What the classes that ``packed`` makes have in common."""
+    """Base of the classes that ``packed`` makes."""
 
-    # Cached where the interpreter finds it without calling anything: kernels read it at every call.
+    # Cached so that the interpreter finds it without a call, since kernels read it at every call.
     @functools.cached_property
     def _address_(self) -> int:
-        """Address of the buffer, made at the first use.
+        """Address of the buffer, which is made at the first use.
 
-        The instance keeps it and the arrays alive.
+        The instance keeps the buffer and the arrays alive.
         """
         buffer = np.zeros(size(type(self)), np.int64)
         _write(self, type(self), buffer, 0)
-        # Threads that come here together must agree on one: the other's would be freed under its
-        # kernel.
+        # Threads that run this at the same time must agree on one buffer: the other would be freed
+        # while a kernel uses it.
         return int(self.__dict__.setdefault("_buffer_", buffer).ctypes.data)
 
     def __getstate__(self) -> None:
-        """Addresses do not travel to other processes; the fields do, as those of any tuple."""
+        """Pickle no addresses, which mean nothing in other processes; a tuple's fields are kept."""
 
 
 class PackMaker:
-    """Makes packs of one class, with arrays of zeros that are shaped as those of an example.
+    """Makes packs of one class, with arrays of zeros in the shapes of an example's arrays.
 
-    All of a pack lies in one piece of memory, its buffer first.  To read the address of an array
-    takes Python as long as some kernels take, and this way there is one to be read.  Numbers are
-    the example's.
+    A whole pack occupies one piece of memory, with its buffer first. Reading the address of an
+    array takes Python as long as some kernels run, and this way only one address has to be read.
+    Numbers are those of the example.
     """
 
     def __init__(self, example: Any) -> None:
@@ -181,15 +181,15 @@ class PackMaker:
         pack.__dict__.update(_buffer_=memory, _address_=address)
         return pack
 
-    def _maker(self, values: Any, pack: type, begin: int) -> Callable[[np.ndarray], Any]:
+    def _maker(self, values: Any, pack: type, first_slot: int) -> Callable[[np.ndarray], Any]:
         makers: list[Callable[[np.ndarray], Any]] = []
         for field, value in zip(fields(pack), values, strict=True):
             if field.pack is not None:
-                makers.append(self._maker(value, field.pack, begin + field.slot))
+                makers.append(self._maker(value, field.pack, first_slot + field.slot))
             elif field.array is not None:
                 shape, dtype, offset = value.shape, value.dtype, self._n_bytes
                 makers.append(functools.partial(_view, shape, dtype, offset))
-                self._slots.append(begin + field.slot)
+                self._slots.append(first_slot + field.slot)
                 self._begins.append(offset)
                 self._n_bytes += -(-value.nbytes // 8) * 8
             else:
@@ -205,11 +205,11 @@ def _same(value: Any, _: np.ndarray) -> Any:
     return value
 
 
-def _write(values: Any, pack: type, buffer: np.ndarray, begin: int) -> None:
+def _write(values: Any, pack: type, buffer: np.ndarray, first_slot: int) -> None:
     for field, value in zip(fields(pack), values, strict=True):
-        at = begin + field.slot
+        slot = first_slot + field.slot
         if field.pack is not None:
-            _write(value, field.pack, buffer, at)
+            _write(value, field.pack, buffer, slot)
         elif field.array is not None:
             if (
                 value.dtype != field.array.dtype
@@ -222,11 +222,11 @@ def _write(values: Any, pack: type, buffer: np.ndarray, begin: int) -> None:
                     "compiled for "
                     f"contiguous {field.array.dtype} of rank {field.array.ndim}"
                 )
-            buffer[at] = value.ctypes.data
-            buffer[at + 1 : at + 1 + value.ndim] = value.shape
+            buffer[slot] = value.ctypes.data
+            buffer[slot + 1 : slot + 1 + value.ndim] = value.shape
         elif field.scalar == "float64":
-            buffer[at] = struct.unpack("q", struct.pack("d", value))[0]
+            buffer[slot] = struct.unpack("q", struct.pack("d", value))[0]
         elif field.scalar == "uint64":
-            buffer[at] = np.uint64(value).astype(np.int64)
+            buffer[slot] = np.uint64(value).astype(np.int64)
         else:
-            buffer[at] = int(value)
+            buffer[slot] = int(value)

@@ -13,9 +13,10 @@
     run      = tl.run(model, result.plan)         runtime        compiled and run on real or virtual
                                                                  devices
 
-Each holds the one before: ``result.plan.analysis.model`` is the model.  A stage is told everything
-by its arguments, and knows nothing of those after it.  The functions in this file are where the
-stages' plans, which are plain data, become ``Plan``s, which know what can be done with them.
+Each result holds the one before: ``result.plan.analysis.model`` is the model. A stage gets
+everything that it needs as arguments and knows nothing of the stages after it. The functions in
+this file turn the stages' plans, which are plain data, into ``Plan``s, whose methods are everything
+that users can do with a plan.
 
 Reference: TOAST sections 3 and 4.
 """
@@ -43,8 +44,8 @@ from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
 
-#: Methods whose best plans are judged beside those of another one; together they take as long as
-#: half a search.
+#: Methods whose best plans are judged beside those of the chosen method. Together they take half
+#: the time of one search.
 BESIDE = ("alpa", "beam")
 
 
@@ -64,21 +65,21 @@ def search(
     Args:
         problem: program, mesh and machine.
         method: a name in ``search.methods.METHODS``; "mcts" by default.
-        seed: of the search's own random numbers; 0 by default.
+        seed: seeds the search's random numbers; 0 by default.
         budget: seconds and/or evaluations (30 s by default).
         on_progress: called a few times a second with the simulations since the last call.
         cancel: polled every few milliseconds; True ends the search, keeping what it found.
-        resume: trace (or its file) of an earlier search of the same problem, to go on from: its
-            method, seed and options hold, the budget is a new one, and the trace is extended (the
-            given one is not changed).
-        options: of the method, see its class in ``search.methods``.  ``judge`` is for all of them:
-            a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or ``Judging``, which says
-            more.  Plans are then judged by its compiler, or its devices, and searched for again
-            until one is confirmed; the result is a ``ConfirmedResult``.
+        resume: trace, or path of the trace, of an earlier search of the same problem to continue.
+            Its method, seed and options are used again, with the new budget. The result's trace
+            extends a copy; the given one is not changed.
+        options: options of the method, see its class in ``search.methods``. Every method accepts
+            ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or a ``Judging``,
+            which has more settings. The topology's compiler or devices then judge plans, and the
+            search is repeated until a plan is confirmed; the result is a ``ConfirmedResult``.
 
     Raises:
-        InvalidProblem: unknown method, options that are unknown or wrong (all are listed), a trace
-            of another problem or method, or a judge that is not there.
+        InvalidProblem: unknown method, unknown or invalid options (all are listed), a trace of
+            another problem or method, or a judge that is not available.
 
     Examples:
         >>> import toast_lab as tl
@@ -121,26 +122,27 @@ def judged_search(
     cancel: Callable[[], bool] | None,
     model: Model | None = None,
 ) -> ConfirmedResult[Plan]:
-    """``search`` with a judge; each round has a seed of its own.
+    """``search`` with a judge; each round has its own seed.
 
     Args:
         problem: as for ``search``.
         judging: how plans are judged.
-        arguments: of each search: method, budget, on_progress and the method's options.
-        seed: of the first search.
+        arguments: arguments of each search: method, budget, on_progress and the method's options.
+        seed: seed of the first search.
         cancel: as for ``search``.
-        model: that plans shard, where the problem came from another process and has no source.
+        model: the model that the plans shard; needed if the problem came from another process and
+            therefore has no source.
 
     Raises:
         InvalidProblem: as ``search``.
     """
     from toast_lab.confirm.judges import judge_named
 
-    def search_once(priced: Problem, number: int) -> SearchResult[Plan]:
-        result = contract.search(priced, seed=seed + number - 1, cancel=cancel, **arguments)
+    def search_once(priced: Problem, round_number: int) -> SearchResult[Plan]:
+        result = contract.search(priced, seed=seed + round_number - 1, cancel=cancel, **arguments)
         return search_with_verbs(result)
 
-    def others(priced: Problem) -> dict[str, Plan]:
+    def plans_of_other_methods(priced: Problem) -> dict[str, Plan]:
         budget = Budget.checked(arguments.get("budget")).part(1.0 / (2.0 * len(BESIDE)))
         return {
             name: Plan.of(contract.search(priced, name, seed, budget, cancel=cancel).plan)
@@ -156,7 +158,7 @@ def judged_search(
         store=judging.store,
         cancel=cancel,
     )
-    usual = {
+    plans_by_name = {
         name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
     }
     return confirmed_search(
@@ -165,8 +167,8 @@ def judged_search(
         search_once=search_once,
         judge=judge,
         learn=learn,
-        usual=usual,
-        others=others,
+        usual=plans_by_name,
+        others=plans_of_other_methods,
         cancel=cancel,
     )
 
@@ -187,19 +189,19 @@ def race(
     Args:
         problem: program, mesh and machine.
         methods: names in ``search.methods.METHODS``, each once.
-        budget: of each method (30 s by default).
-        seed: of each method.
-        options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
+        budget: budget of each method (30 s by default).
+        seed: seed of each method.
+        options: options by method, such as ``{"manual": {"plans": model.expert_plans}}``.
         on_progress: called with a method and each improvement of its best plan, from another
             thread.
-        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second
-            one kills.
-        parallel: how many methods run at once.  More than one makes them share the cores, and
-            timings worthless.
+        cancel: polled; True ends the race and keeps what was found. Ctrl-C does the same; a second
+            Ctrl-C kills the race.
+        parallel: number of methods that run at once. If it is more than one, they share the cores,
+            and their timings mean nothing.
 
     Raises:
-        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
-            are listed.
+        InvalidProblem: unknown or repeated methods, or options of methods that do not take part;
+            all are listed.
 
     Examples:
         >>> import toast_lab as tl
@@ -222,7 +224,7 @@ def race(
 
 
 def replicated(problem: Problem) -> Plan:
-    """The plan that shards nothing, whatever is pinned.
+    """The plan that shards nothing; pins are ignored.
 
     Examples:
         >>> import toast_lab as tl
@@ -234,12 +236,12 @@ def replicated(problem: Problem) -> Plan:
 
 
 def search_with_verbs(result: SearchResult[Any]) -> SearchResult[Plan]:
-    """A search's result with a plan for users."""
+    """Gives a search's result with its plan as a ``Plan``."""
     return dataclasses.replace(result, plan=Plan.of(result.plan))
 
 
 def race_with_verbs(finished: Race[Any]) -> Race[Plan]:
-    """A race with plans for users."""
+    """Gives a race's result with its plans as ``Plan``s."""
     outcomes = tuple(
         outcome
         if outcome.plan is None

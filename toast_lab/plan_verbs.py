@@ -1,8 +1,9 @@
-"""``Plan``: a sharding plan as users hold it, with everything that can be done with one.
+"""``Plan``: the sharding plan that users get, with all operations on it as methods.
 
-Inside the package a plan is data (``ShardingPlan``), which every stage takes and none reaches up
-from.  What users are given is this class: the same data, with the functions of later stages as
-methods.  They are imported when they are called, so that a plan costs no more than its arrays.
+Inside the package a plan is plain data (``ShardingPlan``), which every stage can take without
+importing later stages. Users get this class: the same data, with the functions of later stages as
+methods. Each method imports its stage when it is called, so that a plan costs no more than its
+arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Plan(ShardingPlan):
-    """A sharding of one program on one mesh, and what can be done with it.
+    """A sharding of one program on one mesh, with all operations on it as methods.
 
     Examples:
         >>> import toast_lab as tl
@@ -53,11 +54,11 @@ class Plan(ShardingPlan):
 
     @property
     def size(self) -> PlanSize:
-        """What has to be written to get it: rules for arguments, and places in the source."""
+        """The argument rules and source lines that a person has to write to get the plan."""
         return plan_size(self.program, self.sharding)
 
     def describe(self, limit: int | None = 60) -> str:
-        """Which dims of which layers are on which axis, in at most ``limit`` lines (None: all)."""
+        """Lists which dims of each layer each axis splits, in up to ``limit`` lines (None: all)."""
         return plan_text.describe(self, limit)
 
     # -- making -----------------------------------------------------------------------------------
@@ -70,34 +71,34 @@ class Plan(ShardingPlan):
     def from_actions(cls, problem: Problem, actions: Iterable[object]) -> Plan:
         """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
 
-        See ``plan_of_actions``, also for what is refused.
+        See ``plan_of_actions``, which also lists what is refused.
         """
         return cls.of(plan_of_actions(problem.space, actions))
 
     @classmethod
     def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> Plan:
-        """The plan that spreads given argument shardings along their colours, in the order given.
+        """The plan that extends argument shardings along their colours, in the order given.
 
-        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of
-        them.  See ``plan_of_specs``, also for what is refused.
+        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of axis
+        names. See ``plan_of_specs``, which also lists what is refused.
         """
         return cls.of(plan_of_specs(problem.space, in_specs))
 
     @classmethod
     def load(cls, path: PathLike, analysis: Analysis | Problem) -> Plan:
-        """Read a plan, for the program it was made for or for a relative of it.
+        """Read a plan for the program that it was made for, or for a related one.
 
-        A Problem may have another mesh with the same axes.  See ``plan_file.load``.
+        A Problem may have a mesh of other sizes with the same axes. See ``plan_file.load``.
 
         Raises:
             InvalidPlan: the file is not a plan, is damaged, or is for another kind of program.
         """
-        return cls.of(plan_file.load(path, *_whose(analysis)))
+        return cls.of(plan_file.load(path, *_analysis_and_mesh(analysis)))
 
     @classmethod
     def from_json(cls, data: Any, analysis: Analysis | Problem, where: str = "plan") -> Plan:
         """Rebuild a plan from ``to_json`` data; see ``load`` and ``plan_file.from_json``."""
-        return cls.of(plan_file.from_json(data, *_whose(analysis), where))
+        return cls.of(plan_file.from_json(data, *_analysis_and_mesh(analysis), where))
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
@@ -105,12 +106,12 @@ class Plan(ShardingPlan):
         return plan_file.to_json(self)
 
     def save(self, path: PathLike) -> None:
-        """Write the plan as JSON with a checksum, whole or not at all.  Raises NotSaved."""
+        """Write the plan as JSON with a checksum, whole or not at all. Raises NotSaved."""
         plan_file.save(self, path)
 
     # -- applying ---------------------------------------------------------------------------------
     def jit(self, fn: Any, **options: Any) -> Sharded:
-        """``fn`` as a function that runs this plan; see ``toast_lab.apply.jit.jit``."""
+        """Wrap ``fn`` in a function that runs this plan; see ``toast_lab.apply.jit.jit``."""
         from toast_lab.apply import jit
 
         return jit.jit(self, fn, **options)
@@ -118,7 +119,7 @@ class Plan(ShardingPlan):
     def named_shardings(self, mesh: Any = None) -> tuple[Any, Any]:
         """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``.
 
-        By default it is a mesh of the first devices.
+        Without a mesh, one is made of the first devices that JAX lists.
         """
         from toast_lab.apply import jit
 
@@ -127,19 +128,19 @@ class Plan(ShardingPlan):
     def partition_specs(self) -> tuple[Any, Any]:
         """``(arguments, results)`` as PartitionSpecs.
 
-        They are in the caller's pytrees where those are known.
+        They have the structure of the caller's pytrees if it is known.
         """
         from toast_lab.lowering import specs
 
         return specs.partition_specs(self)
 
-    # -- taking away ------------------------------------------------------------------------------
+    # -- exporting --------------------------------------------------------------------------------
     def constraints(self, minimal: bool = False, **options: Any) -> Any:
-        """Where the plan pins a sharding.
+        """The sharding constraints that express the plan.
 
-        By default every such place: a list of (value, source line, PartitionSpec).  With
-        ``minimal`` the fewest that the user's own code needs under ``jax.jit``; see
-        ``toast_lab.export.minimal.minimal_constraints`` for options.
+        By default all of them, as a list of (value, source line, PartitionSpec). With ``minimal``,
+        the fewest that the user's own code needs under ``jax.jit``; see
+        ``toast_lab.export.minimal.minimal_constraints`` for the options.
         """
         if not minimal:
             from toast_lab.lowering import specs
@@ -155,13 +156,14 @@ class Plan(ShardingPlan):
         model: Model | None = None,
         **options: Any,
     ) -> str:
-        """A file of Python that shards the function with JAX alone.
+        """The text of a Python file that shards the function with JAX alone.
 
         See ``toast_lab.export.python.to_python``.
 
-        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given, which
-        takes minutes for a training step.  ``options`` are those of that search: ``seconds`` limits
-        it (300), and ``proof="propagated"`` makes it quicker.
+        ``constraints`` are the result of ``constraints(minimal=True)``. Without them they are
+        searched for, which takes minutes for a training step. ``options`` are the options of that
+        search: ``seconds`` limits its time (300 by default), and ``proof="propagated"`` makes it
+        quicker.
         """
         from toast_lab.export import python
 
@@ -192,7 +194,7 @@ class Plan(ShardingPlan):
         return axis_rules.axis_rules(self, names, model)
 
     def to_test(self, load: str, plan_file: str, **options: Any) -> str:
-        """A pytest file that fails when what is compiled drifts.
+        """The text of a pytest file that fails when the compiled program drifts from the plan.
 
         See ``toast_lab.export.drift.to_test``.
         """
@@ -201,8 +203,8 @@ class Plan(ShardingPlan):
         return drift.to_test(self, load, plan_file, **options)
 
 
-def _whose(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:
-    """The analysis to read a plan for, and the mesh, which a Problem alone has."""
+def _analysis_and_mesh(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:
+    """The analysis to read a plan for, and its mesh, None if only an Analysis is given."""
     if isinstance(analysis, Problem):
         return analysis.analysis, analysis.mesh
     return analysis, None

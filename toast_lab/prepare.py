@@ -1,12 +1,12 @@
-"""Prepare kernels: what a search needs is compiled ahead, on all cores, once on a machine.
+"""Compiles the kernels of a search ahead of it: on all cores, and once on a machine.
 
-``prepare("price", "mcts")`` gives once all kernels of these needs are loaded.  Those that were
-never compiled on this machine are compiled by a crew of child processes, which leave them on disk;
-the caller is told how many are ready.  The crew goes on with the kernels of all other needs, at
-low priority, until it is done or this process ends.  ``start_early`` sets a crew to work and does
-not wait: while a model is traced, its cores have nothing else to do.
+``prepare("price", "mcts")`` returns when all kernels of these needs are loaded. Kernels that were
+never compiled on this machine are compiled by a crew of child processes, which write them to disk;
+the caller is told how many are ready. The crew then continues with the kernels of all other needs,
+at low priority, until it is done or this process ends. ``start_early`` starts a crew and does not
+wait: while a model is traced, most cores are idle.
 
-Where children cannot run or nothing can be written, kernels are compiled in this process.
+If children cannot run or nothing can be written to disk, kernels are compiled in this process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import Any
 
 from toast_lab import isolate, kernel_files
 
-#: Modules whose kernels are needed: to price plans, for each search, and for what only follows
-#: in a search.
+#: Modules whose kernels are needed to price plans, for each search method, and for later parts of a
+#: search.
 NEEDS = {
     "price": (
         "cost.reprice",
@@ -64,9 +64,9 @@ NEEDS = {
         "search.exhaustive.bound_tables",
     ),
 }
-FIRST = ("price", "mcts", "refine")  #: what a first search needs
-#: What others are made of and what is waited for first goes first, so that all cores end at about
-#: the same time.
+FIRST = ("price", "mcts", "refine")  #: the needs of a first search
+#: Kernels that others call, and that are needed first, are compiled first, so that all cores finish
+#: at about the same time.
 _ORDER = (
     "collective_time_s",
     "lower_into",
@@ -91,7 +91,7 @@ _ORDER = (
     "_fill_one",
     "use_costs",
 )
-_LOOK_EVERY_S = 0.05
+_POLL_INTERVAL_S = 0.05
 _MOST_CHILDREN = 8
 
 Listener = Callable[[int, int], None]
@@ -102,7 +102,7 @@ _crew: list[subprocess.Popen[bytes]] = []
 
 
 def progress_text(done: int, total: int) -> str:
-    """What is being done, for people.
+    """A line about the progress, for users.
 
     >>> progress_text(9, 24)
     'preparing kernels, once on this machine: 9 of 24'
@@ -116,13 +116,13 @@ def prepare(
     """Load all kernels of ``needs``, or compile them.
 
     Args:
-        needs: of ``NEEDS``; methods that need no kernels of their own are let pass.
-        listener: told (kernels there, kernels) if some have to be compiled; by default a line is
-            shown.
-        cancel: polled; True ends the wait, not the crew.
+        needs: keys of ``NEEDS``; others, as of methods without kernels, are ignored.
+        listener: called with (number of kernels ready, number of kernels) if some have to be
+            compiled; by default a line is shown.
+        cancel: polled; True ends the wait, but not the crew.
 
     Raises:
-        Cancelled: it was.
+        Cancelled: ``cancel`` ended the wait.
     """
     missing_needs = [need for need in dict.fromkeys(needs) if need in NEEDS and need not in _ready]
     if not missing_needs:
@@ -133,7 +133,7 @@ def prepare(
         names = _names(missing_needs)
         missing = [name for name in names if not kernels.load(kernels.KERNELS[name])]
         if missing:
-            with _shown(listener) as tell:
+            with _progress_shown(listener) as tell:
                 _compile(
                     missing_needs=missing_needs,
                     missing=missing,
@@ -145,7 +145,7 @@ def prepare(
 
 
 def load_present() -> None:
-    """Load what there is of the kernels of a first search; compiles nothing and does not wait."""
+    """Load those kernels of a first search that are on disk; compiles nothing, does not wait."""
     from toast_lab import kernels
 
     with _lock:
@@ -157,9 +157,9 @@ def load_present() -> None:
 
 
 def start_early(*needs: str) -> None:
-    """Let a crew compile what is missing for ``needs``, and all else.
+    """Start a crew that compiles the missing kernels of ``needs``, and then all others.
 
-    ``needs`` default to those of a first search.  Does not wait.
+    ``needs`` default to those of a first search. Does not wait.
     """
     if isolate.in_child() or _stamp().exists():
         return
@@ -174,7 +174,7 @@ def _compile(
     tell: Listener,
     cancel: Callable[[], bool] | None,
 ) -> None:
-    """Wait for the crew; what it does not make is compiled here."""
+    """Wait for the crew; kernels that it does not compile are compiled in this process."""
     from toast_lab import kernels
 
     tell(total - len(missing), total)
@@ -182,31 +182,31 @@ def _compile(
     while missing:
         if cancel is not None and cancel():
             raise isolate.Cancelled("cancelled while kernels were prepared")
-        before = len(missing)
+        missing_before = len(missing)
         working = any(child.poll() is None for child in _crew)
         missing = [name for name in missing if not kernels.load(kernels.KERNELS[name])]
         if missing and not working:
             kernels.make_ready(kernels.KERNELS[missing.pop(0)])
-        if len(missing) != before:
+        if len(missing) != missing_before:
             tell(total - len(missing), total)
         elif missing:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _names(needs: Iterable[str]) -> list[str]:
-    """Names of the kernels of ``needs``, each once; imports them."""
+    """Import the kernels of ``needs`` and give their names, each once, in order of compilation."""
     from toast_lab import kernels
 
     modules = [f"toast_lab.{module}" for need in needs for module in NEEDS[need]]
     for module in modules:
         importlib.import_module(module)
-    order = {module: i for i, module in reversed(list(enumerate(modules)))}
-    names = [name for name in kernels.KERNELS if name.partition(":")[0] in order]
-    position = {name: i for i, name in enumerate(_ORDER)}
+    module_order = {module: i for i, module in reversed(list(enumerate(modules)))}
+    names = [name for name in kernels.KERNELS if name.partition(":")[0] in module_order]
+    function_order = {name: i for i, name in enumerate(_ORDER)}
 
     def rank(name: str) -> tuple[int, int]:
         module, _, function = name.partition(":")
-        return position.get(function, len(position)), order[module]
+        return function_order.get(function, len(function_order)), module_order[module]
 
     return sorted(names, key=rank)
 
@@ -215,12 +215,12 @@ def _names(needs: Iterable[str]) -> list[str]:
 
 
 def _muster(needs: Sequence[str]) -> None:
-    """Start a child for each core, unless some are at work."""
+    """Start a child for each core, but at most 8, unless a crew is at work."""
     _crew[:] = [child for child in _crew if child.poll() is None]
     if _crew:
         return
-    count = min(_MOST_CHILDREN, isolate.n_cores())
-    with contextlib.suppress(OSError):  # no room for more processes: it is done here
+    child_count = min(_MOST_CHILDREN, isolate.n_cores())
+    with contextlib.suppress(OSError):  # no more processes can start: kernels are compiled here
         _crew.extend(
             subprocess.Popen(
                 [sys.executable, "-m", "toast_lab.prepare", "--parent", str(os.getpid()), *needs],
@@ -230,11 +230,11 @@ def _muster(needs: Sequence[str]) -> None:
                 env=isolate.child_environment(),
                 start_new_session=True,
             )
-            for _ in range(count)
+            for _ in range(child_count)
         )
     if _crew:
         _dismiss_at_exit()
-    for child in _crew:  # or each would stay in the process table until the next crew is called
+    for child in _crew:  # else ended children stay in the process table
         threading.Thread(target=child.wait, name="crew", daemon=True).start()
 
 
@@ -250,16 +250,16 @@ def _dismiss_at_exit() -> None:
 
 
 def _work(needs: Sequence[str]) -> None:
-    """What one of the crew does: the needs first, then all the others without haste."""
+    """The work of a child of the crew: ``needs`` first, then all others at low priority."""
     from toast_lab import kernels
 
-    gc.disable()  # compilers make millions of small objects and few circles: a tenth of the time
+    gc.disable()  # saves a tenth of the time: compilers make millions of objects, few cycles
     passed_over = False
-    for wanted in (needs, [need for need in NEEDS if need not in needs]):
-        for name in _names(wanted):
+    for pass_needs in (needs, [need for need in NEEDS if need not in needs]):
+        for name in _names(pass_needs):
             kernel = kernels.KERNELS[name]
             if kernel_files.is_locked(kernel._cache.path):
-                passed_over = True  # another one compiles it
+                passed_over = True  # another child compiles it
             elif not kernels.load(kernel):
                 kernels.make_ready(kernel)
         if hasattr(os, "nice"):
@@ -269,30 +269,30 @@ def _work(needs: Sequence[str]) -> None:
 
 
 def _stamp() -> Path:
-    """A file that is there once all kernels are: to look for it takes no imports."""
-    home = Path(__file__).parent
+    """A file that exists once all kernels are compiled; checking for it takes no imports."""
+    package_folder = Path(__file__).parent
     digest = hashlib.sha256()
     versions = (importlib.metadata.version("numba"), platform.python_version(), platform.machine())
-    digest.update(repr((str(home), versions)).encode())
-    for path in sorted(home.rglob("*.py")):
+    digest.update(repr((str(package_folder), versions)).encode())
+    for path in sorted(package_folder.rglob("*.py")):
         status = path.stat()
         digest.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
 
 
-# -- telling ---------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _shown(listener: Listener | None) -> Iterator[Listener]:
-    """How to tell of progress.
+def _progress_shown(listener: Listener | None) -> Iterator[Listener]:
+    """Gives a function that reports progress.
 
-    It is told to the listener, the parent of a child, the cell of a notebook, or a terminal.
+    It reports to the listener, the parent of a child, the cell of a notebook, or a terminal.
     """
     if listener is not None:
         yield listener
     elif isolate.in_child() and not isolate.has_reported_activity():
-        yield lambda done, total: None  # whoever listens to it expects something else than texts
+        yield lambda done, total: None  # its parent does not expect texts
     elif isolate.in_child():
         with isolate.meanwhile():
             yield lambda done, total: isolate.report(progress_text(done, total))
@@ -313,7 +313,7 @@ def _shown(listener: Listener | None) -> Iterator[Listener]:
 
 
 class _Text:
-    """A line of a notebook's cell."""
+    """A line of text that a notebook shows without quotes."""
 
     def __init__(self, line: str) -> None:
         self.line = line
@@ -332,9 +332,9 @@ def _notebook() -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m toast_lab.prepare`` compiles all kernels.
+    """Run ``python -m toast_lab.prepare``, which compiles all kernels.
 
-    With ``--parent PID NEEDS`` it is one of a crew.
+    With ``--parent PID NEEDS`` the process is a child of a crew.
     """
     if arguments and arguments[0] == "--parent":
         isolate.end_with(int(arguments[1]))
@@ -350,5 +350,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Under -m this file would be a module of its own beside the one that others import.
+    # With -m this file runs as __main__, beside the module that others import.
     sys.exit(importlib.import_module("toast_lab.prepare").main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""Rows of different lengths, kept one after the other in one array.
+"""Rows of different lengths, stored one after the other in one array.
 
-Row ``i`` is ``flat[ptr[i] : ptr[i + 1]]``.  Where several arrays have the same rows, as the uses of
-a program's ops do, ``ptr`` stands alone and the functions here take it.  Kernels read the plain
-arrays.
+Row ``i`` is ``flat[ptr[i] : ptr[i + 1]]``. If several arrays have the same row lengths, like those
+of a program's uses, they share one ``ptr``, which the functions of this module take. Kernels read
+the plain arrays.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 
 def row_starts(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """[n+1] int64: where each of the rows of these lengths starts, and where the last one ends."""
+    """[n+1] int64: the start of each row, given their lengths, and the end of the last row."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def row_numbers(ptr: np.ndarray) -> np.ndarray:
-    """[entries] int64: the row that each entry stands in."""
+    """[entries] int64: the row that each entry belongs to."""
     return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
 
 
@@ -30,7 +30,7 @@ def row_ranges(ptr: np.ndarray) -> list[range]:
 
 
 def row_lists(ptr: np.ndarray, flat: np.ndarray) -> list[list[int]]:
-    """The entries of each row: for whoever takes many rows one by one."""
+    """The entries of each row as lists, which is faster if many rows are read one by one."""
     entries = flat.tolist()
     return [entries[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
 
@@ -42,7 +42,7 @@ def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def spans(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """From each ``begin`` as many positions as its length, one span after the other."""
+    """Positions of spans, one span after the other, each given by its begin and length."""
     starts = row_starts(lengths)
     return np.arange(starts[-1]) + np.repeat(begin - starts[:-1], lengths)
 
@@ -51,12 +51,12 @@ def spans(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 class Ragged:
     """``n`` rows of different lengths."""
 
-    ptr: np.ndarray  #: [n+1] where each row starts in ``flat``, and where the last one ends
+    ptr: np.ndarray  #: [n+1] start of each row in ``flat``, and the end of the last row
     flat: np.ndarray  #: the rows, one after the other
 
     @classmethod
     def by_key(cls, keys: np.ndarray, row_count: int) -> Ragged:
-        """For each key from 0 to ``row_count - 1`` the positions in ``keys`` that have it."""
+        """Row k holds the positions in ``keys`` of key k, for k from 0 to ``row_count - 1``."""
         return cls(
             row_starts(np.bincount(keys, minlength=row_count)), np.argsort(keys, kind="stable")
         )
@@ -68,7 +68,7 @@ class Ragged:
 
     @property
     def row_numbers(self) -> np.ndarray:
-        """[entries] the row that each entry stands in."""
+        """[entries] the row that each entry belongs to."""
         return row_numbers(self.ptr)
 
     def row(self, index: int) -> np.ndarray:
@@ -76,6 +76,6 @@ class Ragged:
         return self.flat[self.ptr[index] : self.ptr[index + 1]]
 
     def take(self, wanted: np.ndarray | Sequence[int]) -> Ragged:
-        """The ``wanted`` rows, in this order."""
+        """The ``wanted`` rows, in the order given."""
         lengths = self.lengths[np.asarray(wanted, dtype=np.int64)]
         return Ragged(row_starts(lengths), self.flat[gather(self.ptr, wanted)])

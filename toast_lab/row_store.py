@@ -1,7 +1,8 @@
-"""Rows kept in one sqlite file, for good: what every such file of ours has in common.
+"""Rows kept permanently in one SQLite file: the common base of all such files.
 
-A row is one transaction.  Several processes may add at once: sqlite's write-ahead log lets readers
-go on, and writers wait for each other.  A file that cannot be read is never changed or removed.
+A row is one transaction. Several processes may add rows at once: SQLite's write-ahead log lets
+readers continue, and writers wait for each other. A file that cannot be read is never changed or
+removed.
 """
 
 from __future__ import annotations
@@ -17,35 +18,36 @@ from urllib.parse import quote
 from toast_lab.errors import StoreError
 from toast_lab.files import PathLike
 
-APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows our files apart
-BUSY_S = 30.0  #: how long to wait for another writer
+APPLICATION = 0x544F4153  #: "TOAS", by which our files are recognised
+BUSY_S = 30.0  #: longest wait for another writer
 
 
 def data_file(name: str, variable: str) -> Path:
-    """``$variable``, else a file of this name in ``toast-lab`` in the user's data folder.
+    """``$variable``, else the file ``name`` in ``toast-lab`` in the user's data folder.
 
-    That is $XDG_DATA_HOME or ~/.local/share.
+    The data folder is $XDG_DATA_HOME or ~/.local/share.
     """
-    if given := os.environ.get(variable):
-        return Path(given)
+    if given_path := os.environ.get(variable):
+        return Path(given_path)
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "toast-lab" / name
 
 
 class RowStore:
-    """An open file of rows; a context that closes it.
+    """An open file of rows; a context manager that closes it.
 
     Args:
-        path: the file; made, with its folder, if it is not there.
-        read_only: change nothing, not even make the file.
+        path: the file; it is created, with its folder, if it does not exist.
+        read_only: change nothing, and do not even create the file.
 
     Raises:
-        StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
+        StoreError: the file cannot be opened or created, is not such a file, or was written by a
+            newer version.
     """
 
-    version: ClassVar[int]  #: of the columns
+    version: ClassVar[int]  #: version of the columns
     table: ClassVar[str]
-    columns: ClassVar[Sequence[str]]  #: of the table, as SQL
+    columns: ClassVar[Sequence[str]]  #: columns of the table, as SQL
     file_name: ClassVar[str]
     variable: ClassVar[str]  #: the environment variable that names another file
     writer: ClassVar[str]  #: the command that adds rows
@@ -67,14 +69,14 @@ class RowStore:
 
     @classmethod
     def default_path(cls) -> Path:
-        """Where rows are kept unless told otherwise."""
+        """The file in which rows are kept by default."""
         return data_file(cls.file_name, cls.variable)
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         if not read_only:
             return sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
-        # Where the folder cannot be written, sqlite cannot make the index of its log and has to do
-        # without
+        # If the folder cannot be written to, SQLite cannot create the index of its log, and has to
+        # treat the file as immutable.
         writable = os.access(self.path.parent, os.W_OK)
         uri = f"file:{quote(str(self.path.absolute()))}?mode=ro{'' if writable else '&immutable=1'}"
         return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
@@ -82,8 +84,8 @@ class RowStore:
     def _check(self, read_only: bool) -> None:
         version = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
         tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master")}
-        ours = self.connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
-        if tables and not (ours and self.table in tables):
+        is_ours = self.connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
+        if tables and not (is_ours and self.table in tables):
             raise StoreError(
                 f"{self.path} is a database of something else; give another file for results"
             )
@@ -108,7 +110,7 @@ class RowStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit what is done inside, or take it back."""
+        """Commit the statements of the block, or roll them back if it raises."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -151,49 +153,50 @@ class RowStore:
         return ""
 
     def _insert(self, row: dict[str, Any], *, replace: bool = False) -> int:
-        """Add one row; gives its number.
+        """Add one row and give its number.
 
         Raises:
-            StoreError: the disk is full, the file cannot be written, or another process holds it
+            StoreError: the disk is full, the file cannot be written, or another process locks it
                 for too long.
         """
         verb = "INSERT OR REPLACE" if replace else "INSERT"
-        marks = ", ".join("?" * len(row))
+        placeholders = ", ".join("?" * len(row))
         with self._explained("write"), self._transaction():
-            done = self.connection.execute(
-                f"{verb} INTO {self.table} ({', '.join(row)}) VALUES ({marks})", list(row.values())
+            cursor = self.connection.execute(
+                f"{verb} INTO {self.table} ({', '.join(row)}) VALUES ({placeholders})",
+                list(row.values()),
             )
-            return int(done.lastrowid or 0)
+            return int(cursor.lastrowid or 0)
 
     def _newest(
         self, names: Sequence[str], model: str | None, limit: int | None
     ) -> list[dict[str, Any]]:
-        """These columns of rows, the newest first."""
+        """The columns ``names`` of the newest ``limit`` rows (None: all), newest first."""
         where, values = ("WHERE model = ?", [model]) if model else ("", [])
         limited = f"LIMIT {int(limit)}" if limit is not None else ""
         with self._explained("read"):
-            answers = self.connection.execute(
+            rows_of_values = self.connection.execute(
                 f"SELECT {', '.join(names)} FROM {self.table} {where} ORDER BY id DESC {limited}",
                 values,
             ).fetchall()
-        return [dict(zip(names, answer, strict=True)) for answer in answers]
+        return [dict(zip(names, row_values, strict=True)) for row_values in rows_of_values]
 
     def _numbered(self, number: int, names: Sequence[str]) -> dict[str, Any]:
-        """These columns of one row.
+        """The columns ``names`` of the row of this number.
 
         Raises:
-            StoreError: there is none of this number.
+            StoreError: there is no such row.
         """
         with self._explained("read"):
             values = self.connection.execute(
                 f"SELECT {', '.join(names)} FROM {self.table} WHERE id = ?", [number]
             ).fetchone()
-            count, last = self.connection.execute(
+            count, last_id = self.connection.execute(
                 f"SELECT count(*), max(id) FROM {self.table}"
             ).fetchone()
         if values is None:
             raise StoreError(
-                f"{self.path} has no row {number}; there are {count}, the last one is {last}"
+                f"{self.path} has no row {number}; there are {count}, the last one is {last_id}"
             )
         return dict(zip(names, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Python source as a tree, from any thread."""
+"""Parses Python source, from any thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _TRIES = 5
 
 
 def parse(source: str | bytes) -> ast.Module:
-    """``ast.parse``, which may also be called while other threads parse.
+    """``ast.parse`` that can be called while other threads parse.
 
-    CPython counts the depth of its trees in one place for all threads.  Where another thread
-    parses meanwhile, the counts do not come out even, and it gives up a tree that is sound with a
+    CPython keeps one recursion depth of its AST constructor for all threads. If another thread
+    parses at the same time, the count comes out wrong, and CPython rejects a sound tree with a
     SystemError: "AST constructor recursion depth mismatch".
 
     Raises:

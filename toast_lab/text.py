@@ -1,7 +1,7 @@
-"""Plain-text tables and units, for the reports that ``str()`` prints.
+"""Plain-text tables and units, for the reports that ``str()`` returns.
 
-Commands and the explorer have renderers of their own; this is what a Python prompt and a log file
-get.
+Commands and the explorer have their own renderers; these texts are for Python prompts and log
+files.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 from toast_lab.files import write_whole
 
 JsonObject = dict[str, Any]
-#: Two prices are told as equal if they differ by less: their ratio has one decimal of a per cent.
+#: Two prices that differ by less are reported as equal, since their ratio is shown with one decimal
+#: of a per cent.
 LEAST_SHARE = 0.0005
-#: of units in which people give sizes
+#: bytes of the units in which sizes may be given
 _BYTES = {
     **{f"{letter}ib": 2 ** (10 * power) for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", 1)},
@@ -30,9 +31,9 @@ _BYTES = {
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = ""
 ) -> str:
-    """Columns of text, two blanks apart; a column whose title starts with ">" is set to the right.
+    """Columns of text, two blanks apart; a column whose title starts with ">" is right-aligned.
 
-    Beyond ``limit`` rows the rest is counted; ``rest`` says where it is.
+    Rows beyond ``limit`` are only counted; ``rest``, appended to the count, says where they are.
 
     >>> print(table(("op", ">count"), [("sort", 2), ("custom_call", 11)]))
     op           count
@@ -55,9 +56,9 @@ def table(
 
 
 def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
-    """The first lines as a text.
+    """The first ``limit`` lines as one text.
 
-    Beyond ``limit`` of them the rest is counted, and ``rest`` says where it is.
+    Further lines are only counted; ``rest``, appended to the count, says where they are.
 
     >>> print(bounded(["a", "b", "c"], 2, ": letters has all"))
     a
@@ -69,9 +70,9 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
 
 
 def as_html(report: object) -> str:
-    """A report for a notebook, which would otherwise show a ``repr``.
+    """HTML of a report for a notebook, which would otherwise show its ``repr``.
 
-    It shows the ``str``, with every column where it belongs.
+    It shows the ``str`` in a fixed-width font, so that columns stay aligned.
     """
     return f"<pre>{html.escape(str(report))}</pre>"
 
@@ -80,16 +81,18 @@ def bytes_text(size: float) -> str:
     """``512 B``, ``4 KiB``, ``1.25 GiB``."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(size) >= scale:
-            count = size / scale
-            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+            scaled_size = size / scale
+            return (
+                f"{scaled_size:.3g} {unit}" if scaled_size < 1000 else f"{scaled_size:.0f} {unit}"
+            )
     return f"{size:.0f} B"
 
 
 def read_gib(text: str) -> float:
-    """A size of memory in GiB, from a number of GiB or a number with its unit.
+    """Read a memory size as GiB, from a number of GiB or a number with its unit.
 
     Raises:
-        ValueError: it is none; with what to write.
+        ValueError: the text is not a size; the message says how to write one.
 
     >>> read_gib("8"), read_gib("8 GiB"), read_gib("512 MiB"), read_gib("80GB")
     (8.0, 8.0, 0.5, 74.50580596923828)
@@ -97,31 +100,31 @@ def read_gib(text: str) -> float:
     Traceback (most recent call last):
     ValueError: '8 cups' is no size of memory; give a number of GiB, or one with its unit (512 MiB)
     """
-    plain = text.strip().replace(",", "").casefold()
-    unit = next((unit for unit in _BYTES if plain.endswith(unit)), "")
+    normalised = text.strip().replace(",", "").casefold()
+    unit = next((unit for unit in _BYTES if normalised.endswith(unit)), "")
     try:
-        number = float(plain.removesuffix(unit)) * _BYTES.get(unit, 2**30) / 2**30
+        size_gib = float(normalised.removesuffix(unit)) * _BYTES.get(unit, 2**30) / 2**30
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        size_gib = math.nan
+    if not math.isfinite(size_gib):
         raise ValueError(
             f"{text!r} is no size of memory; give a number of GiB, or one with its unit (512 MiB)"
         )
-    return number
+    return size_gib
 
 
 def file_text(path: str) -> str:
     """A source file without its folder, or the cell of the running notebook that it stands for.
 
-    A kernel gives each cell the name of a temporary file, such as ``2029801056.py``, which tells a
-    reader nothing; IPython knows the number of the cell.
+    A notebook kernel gives each cell the name of a temporary file, such as ``2029801056.py``, which
+    tells a reader nothing; IPython knows the number of the cell.
 
     >>> file_text("lib/flax/nnx/nn/linear.py")
     'linear.py'
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    # Shells other than a kernel's may lack the table
+    # Shells other than a kernel's may lack this table.
     cell_numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
     if path in cell_numbers:
         return f"In[{cell_numbers[path]}]"
@@ -139,7 +142,7 @@ def line_text(location: str) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """A share as a percentage; what is above 0 never reads as 0.
+    """A share as a percentage; no share above 0 is shown as 0.
 
     >>> share_text(0.5), share_text(0.000012), share_text(0.0), share_text(None)
     ('50.0%', '<0.1%', '0', '-')
@@ -152,11 +155,11 @@ def share_text(share: float | None) -> str:
 
 
 def gap_text(gap: float | None, *, of_all: bool = False) -> str:
-    """What a search proved of its plan, as a sentence; empty if nothing.
+    """A sentence about the bound that a search proved; empty if it proved none.
 
     Args:
-        gap: score of the plan over the proven bound, less 1; see ``SearchResult.gap``.
-        of_all: was it proven of the plans of all methods, not of one's own alone?
+        gap: score of the plan divided by the proven bound, minus 1; see ``SearchResult.gap``.
+        of_all: whether the bound holds for the plans of all methods, not only for one's own.
 
     >>> gap_text(0.0314)
     'Proven: no plan that this method can make scores more than 3.1% lower.'
@@ -166,7 +169,7 @@ def gap_text(gap: float | None, *, of_all: bool = False) -> str:
     whose = "of the space, by whatever method," if of_all else "that this method can make"
     if gap < 1e-9:
         return f"Proven: no plan {whose} scores lower."
-    # The gap is a share of the bound, the sentence tells it as one of the plan found
+    # The gap is a share of the bound; the sentence states it as a share of the plan's score.
     lower = gap / (1 + gap)
     return f"Proven: no plan {whose} scores more than {math.ceil(lower * 1000) / 10:.1f}% lower."
 
@@ -177,17 +180,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def few(items: Iterable[object], limit: int = 3) -> str:
-    """The first items and how many are left out."""
+    """The first ``limit`` items, and the number of items left out."""
     texts = [str(item) for item in items]
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
 
 
 def plain_data(value: Any) -> Any:
-    """What JSON can hold: texts as keys, lists, Python's numbers, None for what is not finite."""
+    """``value`` as JSON data: texts as keys, lists, Python numbers, None for non-finite numbers."""
     if isinstance(value, Mapping):
-        return {str(key): plain_data(entry) for key, entry in value.items()}
+        return {str(key): plain_data(element) for key, element in value.items()}
     if isinstance(value, list | tuple | set | range):
-        return [plain_data(entry) for entry in value]
+        return [plain_data(element) for element in value]
     if hasattr(value, "tolist"):
         return plain_data(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
@@ -198,16 +201,16 @@ def plain_data(value: Any) -> Any:
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a table, whole or not at all.
 
-    None is an empty cell, and keys that are no columns are left out.
+    None becomes an empty cell, and keys that are not columns are left out.
 
     Raises:
-        NotSaved: it cannot be written.
+        NotSaved: the file cannot be written.
     """
     write_whole(path, csv_text(columns, rows), "the table")
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A table as ``write_csv`` writes it."""
+    """The text of a table as ``write_csv`` writes it."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -218,14 +221,16 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def history_text(history: Sequence[str], between: str = ", ") -> str:
-    """How a plan came about, on one line; empty if nobody knows.
+    """The actions that led to a plan, on one line; empty if they are not known.
 
-    A method that takes no actions says what it did instead, as ``roles: all axes free, optimal``.
+    A method that takes no actions states what it did instead, as ``roles: all axes free, optimal``.
 
     Args:
         history: ``actions`` of a plan.
-        between: one and the next.
+        between: separator of two actions.
     """
-    text = between.join(history)
-    took_actions = any("->" in part for part in history)
-    return text if took_actions or not text else f"no actions, all was chosen at once ({text})"
+    joined = between.join(history)
+    took_actions = any("->" in action for action in history)
+    return (
+        joined if took_actions or not joined else f"no actions, all was chosen at once ({joined})"
+    )

@@ -1,4 +1,4 @@
-"""``toast-lab analyse``: the static analysis of a model."""
+"""``toast-lab analyse``: print the static analysis of a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Analyse a model and print colours, conflicts and what cannot be sharded."""
+    """Analyse a model and print its colours, its conflicts and the ops that cannot be sharded."""
     from toast_lab.sharding.mesh import make_mesh
 
     mesh = make_mesh(args.mesh) if args.mesh else None
@@ -140,20 +140,22 @@ def _show(
     )
     console.print()
     groups = [group for group in analysis.groups if group.size > 1]
-    # Constants have no edges in M, so each of their dims is a colour by itself, and of no interest.
-    telling = [group for group in groups if everything or group.arguments or group.n_names > 1]
+    # Constants have no edges in M, so that each of their dims is a separate colour of no interest.
+    shown_groups = [group for group in groups if everything or group.arguments or group.n_names > 1]
     console.table(
         "Colour groups (sizes above 1)",
         ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
         [
             _group_row(analysis, group)
-            for group in sorted(telling, key=lambda group: (not group.shardable, -group.n_names))
+            for group in sorted(
+                shown_groups, key=lambda group: (not group.shardable, -group.n_names)
+            )
         ],
         limit,
     )
-    if len(telling) < len(groups):
+    if len(shown_groups) < len(groups):
         console.print(
-            f"and {len(groups) - len(telling)} groups of one name, on no argument "
+            f"and {len(groups) - len(shown_groups)} groups of one name, on no argument "
             "(constants, mostly)"
         )
         console.print()
@@ -178,25 +180,27 @@ def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
 
 
 def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -> None:
-    """One table a set; of sets that are tied only the first, unless everything is asked for."""
-    tied: dict[int, list[int]] = defaultdict(list)
+    """Print one table per set; of sets that share a resolution only the first, by default."""
+    sets_of_resolution: dict[int, list[int]] = defaultdict(list)
     for compatible in analysis.compatibility_sets:
-        tied[compatible.resolution].append(compatible.index)
-    for resolution, members in tied.items():
-        for index in members if everything else members[:1]:
-            compatible = analysis.compatibility_sets[index]
+        sets_of_resolution[compatible.resolution].append(compatible.index)
+    for resolution, set_indices in sets_of_resolution.items():
+        for set_index in set_indices if everything else set_indices[:1]:
+            compatible = analysis.compatibility_sets[set_index]
             rows = []
-            for index_in_set in compatible.conflicts:
-                data = _conflict_data(analysis, analysis.conflicts[index_in_set])
+            for conflict_index in compatible.conflicts:
+                data = _conflict_data(analysis, analysis.conflicts[conflict_index])
                 place, *others = data["places"]
-                more = f" (+{len(others)})" if others else ""
-                rows.append((*data["sides"], place["place"] + more, line_text(place["where"])))
+                other_places = f" (+{len(others)})" if others else ""
+                rows.append(
+                    (*data["sides"], place["place"] + other_places, line_text(place["where"]))
+                )
             title = (
-                f"Compatibility set {index}, colour {analysis.colour_name[compatible.colour]}, "
+                f"Compatibility set {set_index}, colour {analysis.colour_name[compatible.colour]}, "
                 f"resolution {resolution}"
             )
-            if len(members) > 1 and not everything:
-                title += f" ({len(members) - 1} more sets are isomorphic and share it)"
+            if len(set_indices) > 1 and not everything:
+                title += f" ({len(set_indices) - 1} more sets are isomorphic and share it)"
             console.table(
                 title,
                 ("side 0", "side 1", "~meet at", "~source"),

@@ -1,4 +1,4 @@
-"""``toast-lab bench paper``: the paper's evaluation, rerun."""
+"""``toast-lab bench``: rerun the paper's evaluation, or prove bounds for its problems."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def _add_paper_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Run the evaluation that was asked for."""
+    """Run the evaluation that the arguments name."""
     return int(getattr(args, "evaluation", run_paper_evaluation)(args))
 
 
 def run_paper_evaluation(args: Namespace) -> int:
-    """Search what has no row yet, then write everything.
+    """Run the searches that have no row yet, then write tables, charts and the page.
 
-    Ctrl-C keeps what is done and writes that.
+    Ctrl-C keeps the rows so far and writes the files from them.
     """
     import importlib.util
 
@@ -159,8 +159,8 @@ def run_paper_evaluation(args: Namespace) -> int:
         "files": [str(path) for path in evaluation.files],
     }
     output.emit(args, report, lambda console: _show(console, evaluation, report))
-    for lost in evaluation.not_kept:
-        keep_rows(args, lost.path, lost.rows, lost.why)
+    for unsaved_rows in evaluation.not_kept:
+        keep_rows(args, unsaved_rows.path, unsaved_rows.rows, unsaved_rows.why)
     if evaluation.failures:
         print("toast-lab: " + "\ntoast-lab: ".join(evaluation.failures), file=sys.stderr)
         return 1
@@ -168,22 +168,24 @@ def run_paper_evaluation(args: Namespace) -> int:
 
 
 def command(args: Namespace) -> str:
-    """The command that makes the same page, without folders of this machine."""
+    """The command that makes the same page, without the paths of this machine."""
     from toast_lab.bench.cases import COMPILED
 
-    parts = ["toast-lab", "bench", "paper"]
-    # beside the rows that are there, the page is that of everything
+    arguments = ["toast-lab", "bench", "paper"]
+    # With ``compiled`` alone, the page still shows all rows in the folder.
     if args.parts == [COMPILED]:
         args = Namespace(**{**vars(args), "parts": None, "compile": True})
     for name in ("parts", "models", "machines", "methods"):
         if getattr(args, name):
-            parts += [f"--{name}", *getattr(args, name)]
+            arguments += [f"--{name}", *getattr(args, name)]
     if args.seconds:
-        parts += ["--seconds", f"{args.seconds:g}"]
+        arguments += ["--seconds", f"{args.seconds:g}"]
     if args.compile_seconds:
-        parts += ["--compile-seconds", f"{args.compile_seconds:g}"]
-    parts += [f"--{name}" for name in ("quick", "compile") if getattr(args, name)]
-    return " ".join(shlex.quote(word) for word in [*parts, "--out", Path(args.out).name or "."])
+        arguments += ["--compile-seconds", f"{args.compile_seconds:g}"]
+    arguments += [f"--{name}" for name in ("quick", "compile") if getattr(args, name)]
+    return " ".join(
+        shlex.quote(argument) for argument in [*arguments, "--out", Path(args.out).name or "."]
+    )
 
 
 def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
@@ -205,7 +207,7 @@ def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
 
 
 def run_gaps(args: Namespace) -> int:
-    """Search and prove what has no row yet, then write the tables; Ctrl-C keeps what is done."""
+    """Run the searches and proofs without a row, then write the tables; Ctrl-C keeps the rows."""
     from toast_lab.bench import gaps
     from toast_lab.bench.cases import Choice
 

@@ -42,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Measure, write the file and print the fit.
 
-    The first Ctrl-C ends the measurement and keeps what it has.
+    The first Ctrl-C ends the measurement and keeps the results so far.
     """
     path = Path(args.output)
     if path.suffix != ".toml":
@@ -83,7 +83,9 @@ def run(args: Namespace) -> int:
 
 def _show(console: output.Out, calibration: Calibration, path: str) -> None:
     machine = calibration.fit.machine
-    rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in machine.flops.items()]
+    rows = [
+        (f"FLOP/s {dtype}", f"{flops_per_s:.3g}") for dtype, flops_per_s in machine.flops.items()
+    ]
     rows += [
         ("memory", bytes_text(machine.memory_bytes)),
         ("memory traffic", f"{machine.memory_bytes_per_s / 1e9:.3g} GB/s"),

@@ -1,7 +1,7 @@
 """Options that several commands share, and the types of their values.
 
-Each command adds its own beside what it does (``add_options``); these are the groups that mean the
-same in all of them.
+Each command adds its own options in its own module (``add_options``); the groups in this module
+mean the same in all commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ACTIONS_HELP = (
     'actions in order, such as "batch->data" "sequence@1->model"; without any, the unsharded '
     "program"
 )
-#: commands whose result is not a JSON object
+#: commands without ``--json``
 WITHOUT_JSON = ("serve", "bench")
 
 
@@ -52,7 +52,7 @@ def command_parser(
 
 
 def model(parser: ArgumentParser) -> None:
-    """Which model, and how it is analysed."""
+    """Options that select the model and how it is analysed."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--set",
@@ -79,7 +79,7 @@ def model(parser: ArgumentParser) -> None:
 
 
 def problem(parser: ArgumentParser, machine: str = "") -> None:
-    """Mesh, machine and memory limit; ``machine`` says where an omitted one comes from."""
+    """Options for mesh, machine and memory limit; ``machine`` describes the default machine."""
     parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
     default = None if machine else "tpu-v5e"
     parser.add_argument(
@@ -96,7 +96,7 @@ def problem(parser: ArgumentParser, machine: str = "") -> None:
 
 
 def pins(parser: ArgumentParser) -> None:
-    """What every plan has, and what no plan has."""
+    """Options for pins: shardings that every plan, or no plan, has."""
     parser.add_argument(
         "--pin", metavar="WHAT", nargs="+", action="extend", default=[], help=PIN_HELP
     )
@@ -114,16 +114,16 @@ def pins(parser: ArgumentParser) -> None:
 
 
 def plan(parser: ArgumentParser) -> None:
-    """A plan, as actions or as a file."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    """Options that give a plan, as actions or as a file."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
     )
-    which.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
+    group.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
 
 
 def search(parser: ArgumentParser, seconds: float) -> None:
-    """How to search, for ``seconds`` by default."""
+    """Options of a search, which takes ``seconds`` by default."""
     add_option = parser.add_argument
     add_option("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
     budget(parser, seconds)
@@ -150,7 +150,7 @@ def search(parser: ArgumentParser, seconds: float) -> None:
 
 
 def judge(parser: ArgumentParser) -> None:
-    """Who confirms the plan."""
+    """Options for the judge that confirms the plan."""
     parser.add_argument(
         "--judge",
         metavar="TOPOLOGY",
@@ -174,7 +174,7 @@ def judge(parser: ArgumentParser) -> None:
 
 
 def budget(parser: ArgumentParser, seconds: float) -> None:
-    """How long to search, for ``seconds`` by default."""
+    """Options for the budget and seed of a search, which takes ``seconds`` by default."""
     parser.add_argument(
         "--seconds",
         type=not_negative,
@@ -192,7 +192,7 @@ def budget(parser: ArgumentParser, seconds: float) -> None:
 
 
 def rows(parser: ArgumentParser, contents: str) -> None:
-    """Searches on many workers, whose rows and tables go to a folder with these ``contents``."""
+    """Options of searches on many workers; ``contents`` describes the files in their folder."""
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -216,7 +216,7 @@ def rows(parser: ArgumentParser, contents: str) -> None:
 
 
 def save(parser: ArgumentParser) -> None:
-    """Where to write the plan."""
+    """The option ``--save``, which writes the plan to a file."""
     parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
 
 
@@ -224,13 +224,13 @@ def save(parser: ArgumentParser) -> None:
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
-    """A type of arguments: whole numbers from ``least`` to ``most``."""
+    """An argument type: whole numbers from ``least`` to ``most``."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            # Not a number, or one of thousands of digits
+            # Not a number, or a number with thousands of digits
             raise ArgumentTypeError(
                 f"{_short(text)} is not a whole number from {least} to {most}"
             ) from None
@@ -250,18 +250,18 @@ def _number(text: str, above: float | None) -> float:
 
 
 def _checked(value: float, above: float | None) -> float:
-    if wrong := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
-        raise ArgumentTypeError(f"it {wrong}")
+    if offence := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
+        raise ArgumentTypeError(f"it {offence}")
     return value
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """An argument type: numbers above 0."""
     return _number(text, 0.0)
 
 
 def memory_gib(text: str) -> float:
-    """A size of memory above 0, in GiB."""
+    """An argument type: memory sizes above 0, in GiB."""
     try:
         size_gib = read_gib(text)
     except ValueError:
@@ -272,7 +272,7 @@ def memory_gib(text: str) -> float:
 
 
 def bound(parser: ArgumentParser) -> None:
-    """``--bound``: how long to prove how good a plan is."""
+    """The option ``--bound``: how long to search for a proof of how good a plan is."""
     parser.add_argument(
         "--bound",
         type=not_negative,
@@ -285,7 +285,7 @@ def bound(parser: ArgumentParser) -> None:
 
 
 def not_negative(text: str) -> float:
-    """A number from 0."""
+    """An argument type: numbers that are at least 0."""
     return _number(text, None)
 
 

@@ -1,4 +1,4 @@
-"""From arguments to models, problems, plans and searches, for all commands."""
+"""Makes models, problems, plans and searches from arguments, for all commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 # -- from arguments --------------------------------------------------------------------------------
 
 
-#: Options that name a file to be written, and folders for many of them.
+#: Options that name an output file.
 WRITTEN = (
     *("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
     "output",
@@ -51,10 +51,10 @@ WRITTEN = (
 
 
 def check_early(args: Namespace) -> None:
-    """Refuse wrong options before minutes are spent on tracing and searching; list all of them.
+    """Refuse wrong options before minutes are spent on tracing and searching; all are listed.
 
-    Checks those of these options that the command has: machine, mesh, plans, devices, topology,
-    files to write, and the options of searches.
+    Checks the machine, mesh, plans, devices, topology, output files and search options, as far as
+    the command has them.
     """
     refusals: list[ToastError] = []
     meshes: list[Mesh] = []
@@ -76,7 +76,7 @@ def check_early(args: Namespace) -> None:
 
 
 def _meshes(args: Namespace) -> list[Mesh]:
-    """The meshes of a command: the one given, else those of its plans, else the default one."""
+    """The meshes of a command: that of ``--mesh``, else those of its plans, else the default."""
     from toast_lab.sharding.mesh import make_mesh
 
     if getattr(args, "mesh", None):
@@ -101,7 +101,7 @@ def _check_layout(args: Namespace) -> None:
 
 
 def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
-    """Refuse devices and topologies that do not fit the meshes; a child looks for accelerators."""
+    """Refuse devices and topologies that do not suit the meshes; a child looks for accelerators."""
     from toast_lab.runtime import devices as dev
 
     if getattr(args, "device", None):
@@ -122,21 +122,21 @@ def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
 def _check_written(args: Namespace) -> None:
     options = {f"--{name}": getattr(args, name, None) for name in WRITTEN}
     path_of = {flag: path for flag, path in options.items() if isinstance(path, str) and path}
-    offences = [_folder_offence(path, flag) for flag, path in path_of.items()]
+    offences = [_output_file_offence(path, flag) for flag, path in path_of.items()]
     targets = [os.path.realpath(path) for path in path_of.values()]
-    twice = [
+    repeated_flags = [
         flag
         for flag, target in zip(path_of, targets, strict=True)
-        # A device takes both
+        # A device can take the output of several options.
         if targets.count(target) > 1 and (os.path.isfile(target) or not os.path.exists(target))
     ]
-    if twice:
-        offences.append(f"{' and '.join(twice)} name the same file")
+    if repeated_flags:
+        offences.append(f"{' and '.join(repeated_flags)} name the same file")
     store = getattr(args, "store", None)
     if store and store != "none":
-        offences.append(_out_offence(str(Path(store).parent), "--store"))
+        offences.append(_output_folder_offence(str(Path(store).parent), "--store"))
     if getattr(args, "out", None):
-        offences.append(_out_offence(args.out, "--out"))
+        offences.append(_output_folder_offence(args.out, "--out"))
     if any(offences):
         raise InvalidPlan("; ".join(filter(None, offences)))
 
@@ -151,18 +151,18 @@ def _check_search(args: Namespace) -> None:
         _, trace, _ = search_settings(args)
         recorded = {} if trace is None else trace.about
         differences = [
-            f"{key} {recorded.get(key)!r}, not {value!r}"
-            for key, value in (("seed", args.seed), ("method", args.method))
-            if trace is not None and value not in (None, recorded.get(key))
+            f"{name} {recorded.get(name)!r}, not {value!r}"
+            for name, value in (("seed", args.seed), ("method", args.method))
+            if trace is not None and value not in (None, recorded.get(name))
         ]
         if differences:
             raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(differences)}")
 
 
 def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
-    """(method, trace to continue, options of the method) that the arguments name.
+    """(method, trace to continue, options of the method) from the arguments.
 
-    Raises FrontendError listing every wrong option.
+    Raises FrontendError, which lists every wrong option.
     """
     from toast_lab.search.methods import method_named
     from toast_lab.search.trace import Trace
@@ -172,20 +172,20 @@ def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]
     search_method = method_named(method)
     defaults = {name: option.default for name, option in search_method.options().items()}
     assignments = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
-    words = ValueWords("--option", "option", f"options of {method}", "--option depth=8")
-    options = _read_values(assignments, defaults, words, closed=True)
-    # Every offence is reported before a model is loaded
+    message_words = ValueWords("--option", "option", f"options of {method}", "--option depth=8")
+    options = _read_values(assignments, defaults, message_words, closed=True)
+    # Checks the options, so that every offence is reported before a model is loaded.
     search_method.of(options)
     return method, trace, options
 
 
 def check_folder(path: str | None, option: str) -> None:
-    """Refuse a file to write that cannot be written."""
-    if path and (offence := _folder_offence(path, option)):
+    """Refuse an output file that cannot be written."""
+    if path and (offence := _output_file_offence(path, option)):
         raise InvalidPlan(offence)
 
 
-def _folder_offence(path: str, option: str) -> str:
+def _output_file_offence(path: str, option: str) -> str:
     target = Path(path).absolute()
     if target.exists() and not target.is_file() and not target.is_dir():
         # A device or a pipe: no file is created in its folder
@@ -199,8 +199,8 @@ def _folder_offence(path: str, option: str) -> str:
     return ""
 
 
-def _out_offence(path: str, option: str) -> str:
-    """What is wrong with a folder that is created if it does not exist."""
+def _output_folder_offence(path: str, option: str) -> str:
+    """The offence of an output folder, which is created if it does not exist; empty if none."""
     existing = Path(path).absolute()
     while not existing.exists():
         existing = existing.parent
@@ -212,14 +212,14 @@ def _out_offence(path: str, option: str) -> str:
 
 
 def load_model(args: Namespace) -> Model:
-    """The model that MODEL and ``--set`` name; notes about it go to stderr."""
+    """Load the model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
     print_notes(model.notes)
     return model
 
 
 def print_notes(notes: Iterable[object]) -> None:
-    """A line of stderr for each note."""
+    """Print one line to stderr for each note."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -228,50 +228,52 @@ def _load_model(args: Namespace) -> Model:
     from toast_lab import frontends
     from toast_lab.models import registry
 
-    which = str(args.model)
+    model_name = str(args.model)
     _trace_on_cpu()
-    with output.working(f"loading {which}"):
-        if which not in registry.MODELS and (
-            which.endswith(FILE_SUFFIXES) or "/" in which or Path(which).is_file()
+    with output.working(f"loading {model_name}"):
+        if model_name not in registry.MODELS and (
+            model_name.endswith(FILE_SUFFIXES) or "/" in model_name or Path(model_name).is_file()
         ):
             if args.set:
                 raise FrontendError(
-                    f"--set {' '.join(args.set)}: {which} is a file, its sizes are fixed"
+                    f"--set {' '.join(args.set)}: {model_name} is a file, its sizes are fixed"
                 )
-            return frontends.from_stablehlo(Path(which), time_limit_s=args.time_limit)
-        if ":" in which:
-            return frontends.load(which, time_limit_s=args.time_limit, **read_sizes(args.set, {}))
-        return frontends.load(which, **read_sizes(args.set, registry.sizes(which)))
+            return frontends.from_stablehlo(Path(model_name), time_limit_s=args.time_limit)
+        if ":" in model_name:
+            return frontends.load(
+                model_name, time_limit_s=args.time_limit, **read_sizes(args.set, {})
+            )
+        return frontends.load(model_name, **read_sizes(args.set, registry.sizes(model_name)))
 
 
 def _trace_on_cpu() -> None:
     """Let JAX see only the CPU in this process.
 
-    It just traces, and a GPU's memory is for the child that runs.  The variable is put back, since
-    children inherit it.
+    This process only traces; a GPU's memory is left to the child that runs. The variable is
+    restored, since children inherit it.
     """
-    before = os.environ.get("JAX_PLATFORMS")
+    previous_platforms = os.environ.get("JAX_PLATFORMS")
     os.environ["JAX_PLATFORMS"] = "cpu"
     try:
         importlib.import_module("jax")
     finally:
-        if before is None:
+        if previous_platforms is None:
             del os.environ["JAX_PLATFORMS"]
         else:
-            os.environ["JAX_PLATFORMS"] = before
+            os.environ["JAX_PLATFORMS"] = previous_platforms
 
 
 def read_sizes(assignments: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]:
-    """``["layers=2", "dtype=bfloat16"]`` as numbers and texts, typed as the defaults are.
+    """Read ``["layers=2", "dtype=bfloat16"]`` as values of the defaults' types.
 
     All offenders are listed.
     """
-    words = ValueWords("--set", "size", "sizes", "analyse mlp --set batch=64")
-    return _read_values(assignments, defaults, words, closed=bool(defaults))
+    message_words = ValueWords("--set", "size", "sizes", "analyse mlp --set batch=64")
+    return _read_values(assignments, defaults, message_words, closed=bool(defaults))
 
 
 class ValueWords(NamedTuple):
-    """Words for the messages of ``_read_values``."""
+    """Words that the messages of ``_read_values`` use."""
 
     flag: str
     one: str
@@ -280,9 +282,9 @@ class ValueWords(NamedTuple):
 
 
 def _read_values(
-    assignments: Iterable[str], defaults: dict[str, Any], words: ValueWords, *, closed: bool
+    assignments: Iterable[str], defaults: dict[str, Any], message_words: ValueWords, *, closed: bool
 ) -> dict[str, Any]:
-    """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.
+    """Read key=value texts as values of the defaults' types; ``closed`` refuses other keys.
 
     All offenders are listed.
     """
@@ -292,27 +294,27 @@ def _read_values(
         key, separator, text = assignment.partition("=")
         if not separator or not key:
             offenders.append(
-                f"{assignment!r} is not of the form {words.one}=value "
-                f'(give MODEL before {words.flag}, as in "{words.example}")'
+                f"{assignment!r} is not of the form {message_words.one}=value "
+                f'(give MODEL before {message_words.flag}, as in "{message_words.example}")'
             )
             continue
         if closed and key not in defaults:
             choices = ", ".join(f"{name}={default}" for name, default in defaults.items()) or "none"
             offenders.append(
-                f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; "
-                f"{words.all}: {choices}"
+                f"there is no {message_words.one} {key!r}{did_you_mean(key, defaults)}; "
+                f"{message_words.all}: {choices}"
             )
             continue
         try:
-            values[key] = _typed(text, defaults.get(key))
+            values[key] = _value_of(text, defaults.get(key))
         except ValueError:
-            offenders.append(f"{assignment}: {text!r} is not {_kind_text(defaults[key])}")
+            offenders.append(f"{assignment}: {text!r} is not {_type_text(defaults[key])}")
     if offenders:
-        raise FrontendError(f"{words.flag}: " + "; ".join(offenders))
+        raise FrontendError(f"{message_words.flag}: " + "; ".join(offenders))
     return values
 
 
-def _typed(text: str, default: Any) -> Any:
+def _value_of(text: str, default: Any) -> Any:
     if isinstance(default, bool):
         folded = text.casefold()
         if folded not in ("true", "false", "1", "0", "yes", "no"):
@@ -326,7 +328,7 @@ def _typed(text: str, default: Any) -> Any:
         return text
 
 
-def _kind_text(default: Any) -> str:
+def _type_text(default: Any) -> str:
     return {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
         type(default).__name__, "valid"
     )
@@ -341,7 +343,7 @@ def analyse(args: Namespace, model: Model) -> Analysis:
 
 
 def make_problem(args: Namespace, analysis: Analysis) -> Problem:
-    """The problem that mesh, machine and memory limit describe; a plan file brings its own mesh."""
+    """The problem of the arguments, on the mesh of ``--mesh``, else of ``--plan``, else 4x2."""
     from toast_lab.cost.problem import Problem
 
     mesh = args.mesh
@@ -358,7 +360,7 @@ def make_problem(args: Namespace, analysis: Analysis) -> Problem:
 
 
 def load_problem(args: Namespace) -> tuple[Model, Problem]:
-    """The model of the arguments, and the problem that they make of it."""
+    """The model and the problem that the arguments describe."""
     model = load_model(args)
     return model, make_problem(args, analyse(args, model))
 
@@ -377,7 +379,7 @@ def mesh_of(path: str) -> dict[str, int]:
 def given_plan(args: Namespace, problem: Problem) -> ShardingPlan | None:
     """The plan of ``--plan`` or ``--actions``, None if neither was given.
 
-    Raises InvalidPlan if it breaks a pin.
+    Raises InvalidPlan if the plan violates a pin.
     """
     from toast_lab.sharding.plan import plan_of_actions
 
@@ -393,7 +395,7 @@ def given_plan(args: Namespace, problem: Problem) -> ShardingPlan | None:
 
 
 def load_plan(path: str, analysis: Analysis, mesh: Mesh) -> ShardingPlan:
-    """A saved plan; what does not fit goes to stderr."""
+    """Load a saved plan; notes about parts that do not fit go to stderr."""
     from toast_lab.sharding import plan_file
 
     plan = plan_file.load(path, analysis, mesh)
@@ -403,21 +405,21 @@ def load_plan(path: str, analysis: Analysis, mesh: Mesh) -> ShardingPlan:
 
 
 def plan_names(paths: list[str]) -> list[str]:
-    """Plans are called like their files, by whole paths where those are alike."""
+    """Names of plans: the names of their files, or whole paths if those are the same."""
     stems = [Path(path).stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
     ]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidPlan(f"given twice: {', '.join(twice)}")
+    repeated_names = sorted({name for name in names if names.count(name) > 1})
+    if repeated_names:
+        raise InvalidPlan(f"given twice: {', '.join(repeated_names)}")
     return names
 
 
 def plan_or_search(
     args: Namespace, problem: Problem, model: Model
 ) -> tuple[ShardingPlan, SearchResult | None]:
-    """The plan given, else the best that a search finds."""
+    """The plan that the arguments give, else the best plan that a search finds."""
     plan = given_plan(args, problem)
     if plan is not None:
         return plan, None
@@ -428,9 +430,10 @@ def plan_or_search(
 def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult:
     """Search as the arguments say, with a progress bar.
 
-    Ctrl-C or SIGTERM ends it and keeps what it found.
+    Ctrl-C or SIGTERM ends the search and keeps what it found. The method "manual" tries the model's
+    expert plans.
 
-    "manual" tries the model's expert plans.  Raises InvalidPlan if it has none.
+    Raises InvalidPlan if the method is "manual" and the model has no expert plans.
     """
     from toast_lab.pipeline import search
     from toast_lab.search.contract import Budget
@@ -448,12 +451,12 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
     if getattr(args, "judge", None):
         from toast_lab.confirm.judge_targets import judged_elsewhere
 
-        elsewhere = judged_elsewhere(problem, args.judge)
-        print_notes((elsewhere,) if elsewhere else ())
+        remark = judged_elsewhere(problem, args.judge)
+        print_notes((remark,) if remark else ())
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
-    before = 0 if trace is None else len(trace.simulations)
+    resumed_count = 0 if trace is None else len(trace.simulations)
     began = time.monotonic()
     with output.progress(f"searching ({method})") as update, stopping.stop_gently() as stopped:
 
@@ -461,7 +464,7 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             last = simulations[-1]
             share = max(
                 (time.monotonic() - began) / seconds if seconds else 0.0,
-                (last.index - before) / args.evaluations if args.evaluations else 0.0,
+                (last.index - resumed_count) / args.evaluations if args.evaluations else 0.0,
             )
             update(
                 min(share, 1.0),
@@ -486,14 +489,14 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
 
 
 def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Judging:
-    """How plans are judged; each step of it moves the progress bar."""
+    """How plans are judged; each event of the judge updates the progress bar."""
     from toast_lab.confirm.loop import Judging
 
     def show(event: JudgeEvent) -> None:
         best = event.best
         clock_s = None if best is None else best.time_s
-        known = "" if clock_s is None else f", best judged {output.time_text(clock_s)}"
-        update(None, f"{event.stage}, {event.compiles} of {event.most_compiles} judged{known}")
+        best_text = "" if clock_s is None else f", best judged {output.time_text(clock_s)}"
+        update(None, f"{event.stage}, {event.compiles} of {event.most_compiles} judged{best_text}")
 
     return Judging(
         args.judge, compiles=args.compiles, time_limit_s=args.compile_limit, on_event=show

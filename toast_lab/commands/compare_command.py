@@ -1,4 +1,4 @@
-"""``toast-lab compare``: saved plans measured side by side."""
+"""``toast-lab compare``: measure saved plans side by side."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Compare; one that was interrupted ends like any other, with what was measured so far."""
+    """Compare; an interrupted comparison ends like any other, with the measurements so far."""
     from toast_lab.compare import distributed
     from toast_lab.compare.compare import DISTRIBUTED, compare, is_first
     from toast_lab.sharding.mesh import make_mesh
 
     common.check_early(args)
     names = common.plan_names(args.plans)
-    together = args.devices == DISTRIBUTED
-    if together:
+    is_distributed = args.devices == DISTRIBUTED
+    if is_distributed:
         distributed.connect()
     model = common.load_model(args)
     analysis = common.analyse(args, model)
@@ -109,7 +109,7 @@ def run(args: Namespace) -> int:
             on_event=output.stages_to(update),
             cancel=stopped,
         )
-    if together and not is_first():
+    if is_distributed and not is_first():
         return 0
     if args.csv:
         keeping.keep(
@@ -123,20 +123,20 @@ def run(args: Namespace) -> int:
     status = output.emit(
         args, data_of(model, comparison), lambda console: _show(console, comparison)
     )
-    # a note says why
-    lost = args.store != "none" and not comparison.stored_as
-    return status or int(lost or all(row.status != "ok" for row in comparison.rows))
+    # A note in the comparison gives the reason.
+    not_stored = args.store != "none" and not comparison.stored_as
+    return status or int(not_stored or all(row.status != "ok" for row in comparison.rows))
 
 
 def data_of(model: Any, comparison: Comparison) -> dict[str, Any]:
-    """A comparison for JSON."""
+    """A comparison as JSON data."""
     return {"model": output.model_data(model), "comparison": comparison.to_json()}
 
 
-def _store(text: str | None) -> bool | str:
-    if text is None:
+def _store(store_option: str | None) -> bool | str:
+    if store_option is None:
         return True
-    return False if text == "none" else text
+    return False if store_option == "none" else store_option
 
 
 def _show(console: output.Out, comparison: Comparison) -> None:

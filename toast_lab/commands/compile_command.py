@@ -1,4 +1,4 @@
-"""``toast-lab compile``: what a compiler makes of a plan, beside its price."""
+"""``toast-lab compile``: compile a plan, and compare the compiled program with its price."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Compile the plan given, or the unsharded program.
+    """Compile the plan that the arguments give, or the unsharded program.
 
-    Gives 1 if the compiler refuses it for lack of memory, or if it does not fit into what JAX takes
-    of a described GPU's memory.
+    Gives 1 if the compiler refuses the plan for lack of memory, or if it does not fit into the part
+    of a described GPU's memory that JAX takes by default.
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
@@ -94,8 +94,8 @@ def _show(
     everything: bool,
 ) -> None:
     output.show_plan(console, plan)
-    seconds = f"compiled in {compiled.compile_s:.1f} s"
-    console.print(f"{compiled}, {'kept from before' if compiled.cached else seconds}")
+    compile_text = f"compiled in {compiled.compile_s:.1f} s"
+    console.print(f"{compiled}, {'kept from before' if compiled.cached else compile_text}")
     if elsewhere := compiled.priced_elsewhere(problem.machine.name):
         console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()
@@ -160,26 +160,26 @@ def _show(
 
 
 def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
-    """Whether a program fits into a described GPU."""
+    """Rows that tell whether a program fits into a described GPU; none for other targets."""
     if compiled.default_memory_bytes is None:
         return []
     return [
         (
             "fits into what JAX takes by default",
             "",
-            f"{_yes(compiled.fits)}, of {bytes_text(compiled.default_memory_bytes)}",
+            f"{_yes_or_no(compiled.fits)}, of {bytes_text(compiled.default_memory_bytes)}",
         ),
         (
             "fits into all memory",
-            f"{_yes(cost.fits)}, of {bytes_text(cost.memory_limit_bytes)}",
-            f"{_yes(compiled.fits_all_memory)}, of "
+            f"{_yes_or_no(cost.fits)}, of {bytes_text(cost.memory_limit_bytes)}",
+            f"{_yes_or_no(compiled.fits_all_memory)}, of "
             f"{or_dash(bytes_text, compiled.device_memory_bytes)}",
         ),
     ]
 
 
 def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
-    """The compiler's own times; those for GPUs as if nothing overlapped."""
+    """Rows of the compiler's own times; those for GPUs assume that nothing overlaps."""
     times, priced = compiled.times, time_text(cost.compute_s)
     if times is None:
         return [("time of computing", priced, or_dash(time_text, compiled.compute_s))]
@@ -195,23 +195,23 @@ def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
 
 
 def _step_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
-    """Time of one step with its parts, by the compiler's schedule."""
-    parts = compiled.time_parts
-    if parts is None:
+    """Rows of the time of one step and its parts, from the compiler's schedule."""
+    time_parts = compiled.time_parts
+    if time_parts is None:
         return []
     return [
         ("time of one step", time_text(cost.overlapped_s), or_dash(time_text, compiled.time_s)),
-        ("  computing", time_text(cost.compute_s), time_text(parts["compute_s"])),
+        ("  computing", time_text(cost.compute_s), time_text(time_parts["compute_s"])),
         (
             "  exposed communication",
             time_text(max(0.0, cost.overlapped_s - cost.compute_s)),
-            time_text(parts["exposed_s"]),
+            time_text(time_parts["exposed_s"]),
         ),
     ]
 
 
 def _show_schedule(console: output.Out, compiled: Compiled) -> None:
-    """The collectives that the schedule waits for longest."""
+    """Print the collectives that the schedule waits for longest."""
     schedule = compiled.schedule
     if schedule is None:
         return
@@ -231,5 +231,5 @@ def _show_schedule(console: output.Out, compiled: Compiled) -> None:
         )
 
 
-def _yes(value: bool | None) -> str:
+def _yes_or_no(value: bool | None) -> str:
     return "yes" if value else "no"

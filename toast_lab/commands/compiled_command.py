@@ -1,4 +1,4 @@
-"""``toast-lab compiled``: what ``toast-lab compile`` has kept so far."""
+"""``toast-lab compiled``: list the results that ``toast-lab compile`` has kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """List, export or show."""
+    """List the results, export them or show one."""
     from toast_lab.runtime.compiled_store import COLUMNS, CompiledStore
 
     common.check_folder(args.csv, "--csv")

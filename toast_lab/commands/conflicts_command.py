@@ -1,4 +1,4 @@
-"""``toast-lab conflicts``: every conflict, with the cost of its sides on each mesh axis."""
+"""``toast-lab conflicts``: list every conflict, with the cost of its sides on each mesh axis."""
 
 from __future__ import annotations
 

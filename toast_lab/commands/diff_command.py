@@ -1,4 +1,4 @@
-"""``toast-lab diff``: two saved plans of a model side by side."""
+"""``toast-lab diff``: compare two saved plans of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(args: Namespace) -> int:
     from toast_lab.explain.difference import difference
 
     common.check_early(args)
-    # It gives the mesh if --mesh does not
+    # The mesh of this plan is used if --mesh is not given.
     args.plan = args.before
     model, problem = common.load_problem(args)
     before, after = (

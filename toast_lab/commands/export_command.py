@@ -1,4 +1,4 @@
-"""``toast-lab export``: a saved plan as the user's own code."""
+"""``toast-lab export``: turn a saved plan into code for the user's program."""
 
 from __future__ import annotations
 
@@ -50,19 +50,28 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Find the fewest constraints, and write what was asked for."""
-    wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
+    """Find the fewest constraints, and write the files that were asked for."""
+    path_of_output = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
-    needs_constraints = not wanted or "python" in wanted or "patch" in wanted
+    needs_constraints = (
+        not path_of_output or "python" in path_of_output or "patch" in path_of_output
+    )
     constraints = _constraints(args, plan, model) if needs_constraints else None
-    texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}
-    written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
+    texts = {
+        name: _text(name, args, plan, model=model, constraints=constraints)
+        for name in path_of_output
+    }
+    written = {
+        name: path for name, path in path_of_output.items() if _write(args, name, path, texts[name])
+    }
     report = {
         **output.problem_data(model, problem),
         "written": written,
-        "constraints": None if constraints is None else [str(row) for row in constraints],
+        "constraints": None
+        if constraints is None
+        else [str(constraint) for constraint in constraints],
         "proof": None if constraints is None else constraints.proof,
         "remaining": None if constraints is None else constraints.remaining,
         "remaining_bytes": None if constraints is None else constraints.remaining_bytes,
@@ -76,10 +85,10 @@ def _write(args: Namespace, name: str, path: str, text: str) -> bool:
         args,
         f"--{name} file",
         path,
-        lambda to: write_whole(to, text, f"the --{name} file"),
+        lambda target: write_whole(target, text, f"the --{name} file"),
         last_resort=lambda: f"It is:\n{text}",
     )
-    # on a terminal it was said
+    # On a terminal, ``keep`` has already printed this.
     if written and not sys.stderr.isatty():
         print(f"wrote {path}", file=sys.stderr)
     return written
@@ -141,8 +150,8 @@ def _text(
         sizes = common.read_sizes(args.set, {} if ":" in model_name else registry.sizes(model_name))
         plan_file = Path(args.plan).resolve()
         folder = Path(args.test).resolve().parent
-        inside = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
-        return to_test(plan, model_name, str(inside), sizes=sizes, model=model)
+        plan_path = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
+        return to_test(plan, model_name, str(plan_path), sizes=sizes, model=model)
     assert constraints is not None
     if name == "python":
         from toast_lab.export.python import to_python
@@ -151,6 +160,6 @@ def _text(
     from toast_lab.export.patch import to_patch
 
     patch = to_patch(plan, constraints)
-    for text in patch.left_out:
-        print(f"not in the patch: {text}", file=sys.stderr)
+    for omission in patch.left_out:
+        print(f"not in the patch: {omission}", file=sys.stderr)
     return str(patch.text)

@@ -1,4 +1,4 @@
-"""``toast-lab install-gpu-compiler``: get XLA's compiler for GPUs that need not be attached."""
+"""``toast-lab install-gpu-compiler``: install XLA's compiler for GPUs, which need no GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Install the compiler's wheels into a folder that only the compiling child looks at."""
+    """Install the compiler's wheels into a folder that only the compiling child imports from."""
     from toast_lab.runtime import gpu_compiler
 
     folder = Path(args.folder) if args.folder else gpu_compiler.default_folder()

@@ -1,10 +1,10 @@
-"""Files that a command was asked to write.
+"""Writes the files that a command was asked for.
 
-That one cannot be written is reported after the result, not instead of it.
+A failure to write one is reported after the result, not instead of it.
 
-``keep`` tries the path, then a new file in the temporary folder, then hands out the content
-itself.  ``cli.main`` says on stderr what went wrong once the result was printed (``say_failures``),
-and the command fails.
+``keep`` tries the path, then a new file in the temporary folder, and finally prints the content
+itself. After the result has been printed, ``cli.main`` reports the failures on stderr
+(``say_failures``), and the command fails.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ def keep(
     *,
     last_resort: Callable[[], str] | None = None,
 ) -> bool:
-    """Write a file; gives whether it is at ``path``.
+    """Write a file, and tell whether it was written to ``path``.
 
-    A terminal's stderr is told the path, and nothing else.
+    If stderr is a terminal, the path is printed there.
 
     Args:
-        args: of the command; failures are noted in it.
-        content: of the file, in a word or two: "plan".
-        path: where to.
-        write: writes to a path; raises NotSaved (or OSError).
-        last_resort: gives a text to print if no disk takes it: how to make it again, or all of it.
+        args: arguments of the command, in which failures are recorded.
+        content: name of the file's content, in a word or two: "plan".
+        path: path of the file.
+        write: function that writes to a path; raises NotSaved (or OSError).
+        last_resort: gives the text to print if the file cannot be written anywhere: how to make the
+            content again, or all of it.
     """
     try:
         write(path)
@@ -75,22 +76,22 @@ def keep_elsewhere(
 ) -> None:
     """After a failure, write to a new file in the temporary folder.
 
-    If that fails, too, take the last resort.  The failure is noted in ``args``.
+    If that fails, too, use the last resort. The failure is recorded in ``args``.
     """
     try:
         replacement = os.path.join(
             tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}"
         )
         write(replacement)
-        text = f"Kept in {replacement} instead: the {content}"
-    except (NotSaved, OSError) as second:
-        text = f"Nor could it be written to the temporary folder: {second}. "
-        text += f"The {content} is lost" if last_resort is None else last_resort()
-    _failures(args).append(f"{error}. {text}")
+        outcome = f"Kept in {replacement} instead: the {content}"
+    except (NotSaved, OSError) as second_error:
+        outcome = f"Nor could it be written to the temporary folder: {second_error}. "
+        outcome += f"The {content} is lost" if last_resort is None else last_resort()
+    _failures(args).append(f"{error}. {outcome}")
 
 
 def keep_plan(args: Namespace, plan: ShardingPlan, problem: Problem) -> None:
-    """Write the plan if ``--save`` asks for it."""
+    """Write the plan to the file of ``--save``, if it was given."""
     from toast_lab.sharding import plan_file
 
     if args.save:
@@ -99,9 +100,9 @@ def keep_plan(args: Namespace, plan: ShardingPlan, problem: Problem) -> None:
 
 
 def typed_again(plan: ShardingPlan, problem: Problem) -> str:
-    """How to get a plan again without a file.
+    """A text from which a plan can be recovered without a file.
 
-    Its actions, if they alone give it, else all of it as JSON.
+    These are its actions, if they alone give the plan, else the whole plan as JSON.
     """
     from toast_lab.sharding import plan_file, portable
     from toast_lab.sharding.plan import pinned_texts, plan_of_actions
@@ -121,17 +122,17 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
 
 
 def say_failures(args: Namespace) -> bool:
-    """Print what could not be written to stderr; gives whether there was anything."""
+    """Print to stderr which files could not be written, and tell whether there were any."""
     failures = _failures(args)
-    for text in failures:
-        print(f"toast-lab: {text}", file=sys.stderr)
+    for failure in failures:
+        print(f"toast-lab: {failure}", file=sys.stderr)
     return bool(failures)
 
 
 def silence() -> None:
-    """Discard all further output, also what Python flushes when it ends.
+    """Discard all further output, including Python's flush at exit.
 
-    Nobody reads stdout, or its disk is full.
+    To be called if the reader of stdout is gone, or its disk is full.
     """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What the commands that list kept rows have in common: ``runs`` and ``compiled``."""
+"""Shared code of the commands that list kept rows: ``runs`` and ``compiled``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toast_lab.commands import command_options, keeping
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import JsonObject
 
-SHOWN = 20  #: rows, unless --limit says otherwise
+SHOWN = 20  #: number of rows without --limit
 
 
 def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
@@ -34,12 +34,12 @@ def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
 
 
 def limit(args: Namespace) -> int | None:
-    """How many rows are wanted; None: all."""
+    """Maximum number of rows to list; None: all."""
     return None if args.csv and args.limit is None else args.limit or SHOWN
 
 
 def row_number(command: str, arguments: list[str]) -> int | None:
-    """The number behind "show", None without."""
+    """The row number after "show", or None without arguments."""
     if not arguments:
         return None
     request = " ".join(arguments)
@@ -52,7 +52,7 @@ def row_number(command: str, arguments: list[str]) -> int | None:
 
 
 def write_rows(args: Namespace, columns: Sequence[str], rows: list[JsonObject]) -> None:
-    """Write rows to the file that ``--csv`` names, if it names one."""
+    """Write rows to the file of ``--csv``, if it was given."""
     from toast_lab.text import write_csv
 
     if args.csv:

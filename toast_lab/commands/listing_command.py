@@ -1,4 +1,4 @@
-"""``toast-lab list``: the device-local program that a plan means."""
+"""``toast-lab list``: print the device-local program of a plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Print the listing alone, so that it can be kept or compared; the rest is in ``--json``."""
+    """Print only the listing, so that it can be kept or compared; ``--json`` has the rest."""
     common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing

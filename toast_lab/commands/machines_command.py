@@ -1,6 +1,6 @@
-"""``toast-lab machines`` lists what plans can be priced on.
+"""``toast-lab machines``: list the machines that plans can be priced on.
 
-It also shows how a mesh is laid onto a machine's links.
+It also shows how a mesh is laid out on a machine's links.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Print every machine, or one, with its numbers and their sources.
 
-    With ``--mesh``, tell where each axis runs.
+    With ``--mesh``, also print the links that each axis runs on.
     """
     if args.mesh and not args.machine:
         raise InvalidProblem(
@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
             '4x4x4"'
         )
     machines = [machine(args.machine)] if args.machine else list(MACHINES.values())
-    report: JsonObject = {"machines": [_data(entry) for entry in machines]}
+    report: JsonObject = {"machines": [_data(machine_model) for machine_model in machines]}
     if not args.mesh:
         return output.emit(args, report, lambda console: _show(console, machines))
     mesh = make_mesh(args.mesh)
@@ -96,9 +96,9 @@ def _show(console: output.Out, machines: list[Machine]) -> None:
         ],
     )
     rows = [
-        (machine_model.name, key, text)
+        (machine_model.name, number_name, source)
         for machine_model in machines
-        for key, text in (
+        for number_name, source in (
             *machine_model.sources.items(),
             *((link.name, link.source) for link in machine_model.links if link.source),
         )
@@ -118,7 +118,7 @@ def _row(machine_model: Machine) -> tuple[str, ...]:
 
 
 def _rate(bytes_per_s: float) -> str:
-    """``90 GB/s``: data sheets count in powers of ten."""
+    """A rate in powers of ten, as in data sheets: ``90 GB/s``."""
     scale, unit = (1e12, "TB/s") if bytes_per_s >= 1e12 else (1e9, "GB/s")
     return f"{bytes_per_s / scale:.4g} {unit}"
 

@@ -1,4 +1,4 @@
-"""``toast-lab models``: what can be loaded by name, without importing any of it."""
+"""``toast-lab models``: list the built-in models, without importing them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toast_lab.text import JsonObject
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """``toast-lab models`` has none of its own."""
+    """Add nothing: ``toast-lab models`` has no options of its own."""
 
 
 def run(args: Namespace) -> int:

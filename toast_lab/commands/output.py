@@ -1,7 +1,7 @@
-"""Progress for the terminal, and results as tables or as one JSON object.
+"""Shows progress on a terminal, and prints results as tables or as one JSON object.
 
-Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects
-name the unit of their numbers (``time_s``, ``peak_bytes``).
+Results go to stdout only; progress goes to stderr, and only if that is a terminal. Keys of JSON
+objects name the unit of their numbers (``time_s``, ``peak_bytes``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress(activity: str) -> Iterator[Callable[[float | None, str], None]]:
-    """A progress bar on stderr if that is a terminal.
+    """Shows a progress bar on stderr, if that is a terminal.
 
-    ``update(share or None, remark)`` moves it.
+    Gives the function ``update(share or None, remark)``, which moves the bar.
     """
     if not sys.stderr.isatty():
         yield lambda share, remark: None
@@ -60,18 +60,18 @@ def progress(activity: str) -> Iterator[Callable[[float | None, str], None]]:
 
 
 def or_dash(render: Callable[[float], str], value: float | None) -> str:
-    """A number as ``render`` writes it, "-" for None."""
+    """A number as written by ``render``, or "-" for None."""
     return "-" if value is None else render(value)
 
 
 def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], None]:
-    """What to do with the events of a child process: show how far it is, and its stage."""
+    """A listener for events of a child process that shows its progress and stage."""
     return lambda event: update(event.fraction, event.stage)
 
 
 @contextlib.contextmanager
 def working(activity: str) -> Iterator[None]:
-    """Show on a terminal's stderr that work of unknown length goes on."""
+    """Show a progress bar for work of unknown length."""
     with progress(activity):
         yield
 
@@ -80,16 +80,16 @@ def working(activity: str) -> Iterator[None]:
 
 
 class Out(Console):
-    """stdout for people: no markup in names, wide enough for tables when it is not a terminal."""
+    """stdout for readers: names are not markup, and tables have room if it is not a terminal."""
 
     def __init__(self) -> None:
-        # Columns of numbers are never cut: below 100 columns it is the terminal that breaks the
-        # lines.
+        # Columns of numbers are never cut: a terminal of fewer than 100 columns breaks the lines
+        # itself.
         width = max(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 120
         super().__init__(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to ``cli.main``, which answers every broken pipe alike."""
+        """Leave the error to ``cli.main``, which handles all broken pipes."""
         raise BrokenPipeError
 
     def table(
@@ -99,12 +99,12 @@ class Out(Console):
         rows: Iterable[Iterable[object]],
         limit: int | None = None,
     ) -> None:
-        """Print a table; beyond ``limit`` rows the rest is counted.
+        """Print a table; rows beyond ``limit`` are only counted.
 
-        Columns that start with ">" are numbers, those that start with "~" may be folded where space
-        is short.
+        Columns whose titles start with ">" hold numbers. Those that start with "~" may be folded if
+        space is short.
         """
-        # A title inside the table would be wrapped at the table's width
+        # As a part of the table, the title would be wrapped at the table's width.
         self.print(title, style="bold")
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column in columns:
@@ -123,7 +123,7 @@ class Out(Console):
 
 
 def emit(args: Namespace, data: JsonObject, show: Callable[[Out], None]) -> int:
-    """Print ``data`` as one JSON object with ``--json``, else let ``show`` print for people."""
+    """Print ``data`` as one JSON object with ``--json``, else let ``show`` print tables."""
     try:
         if args.json:
             print(json.dumps(plain_data(data), indent=1))
@@ -132,15 +132,15 @@ def emit(args: Namespace, data: JsonObject, show: Callable[[Out], None]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
-    except OSError as error:  # stdout is a file on a disk that is full
+    except OSError as error:  # for instance, stdout is a file on a full disk
         keeping.silence()
-        text = json.dumps(plain_data(data), indent=1) + "\n"
+        json_text = json.dumps(plain_data(data), indent=1) + "\n"
         keeping.keep_elsewhere(
             args,
             "result",
             not_saved("standard output", "the result", error),
-            lambda path: write_whole(path, text, "the result"),
-            last_resort=lambda: f"It is:\n{text}",
+            lambda path: write_whole(path, json_text, "the result"),
+            last_resort=lambda: f"It is:\n{json_text}",
         )
     return 0
 
@@ -157,7 +157,7 @@ def time_text(seconds: float) -> str:
 
 
 def model_data(model: Model) -> JsonObject:
-    """A model for JSON."""
+    """A model as JSON data."""
     program = model.program
     return {
         "name": model.name,
@@ -171,7 +171,7 @@ def model_data(model: Model) -> JsonObject:
 
 
 def problem_data(model: Model, problem: Problem) -> JsonObject:
-    """A model and a problem for JSON."""
+    """A model and a problem as JSON data."""
     time_s, peak_bytes = problem.baseline
     about = {
         "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)),
@@ -185,7 +185,7 @@ def problem_data(model: Model, problem: Problem) -> JsonObject:
 
 
 def plan_data(plan: ShardingPlan) -> JsonObject:
-    """A plan for JSON, in brief: actions and what they mean for arguments and results."""
+    """A plan as JSON data, in brief: actions, size, and specs of arguments and results."""
     from toast_lab.sharding.plan_rules import plan_size
 
     return {
@@ -198,7 +198,7 @@ def plan_data(plan: ShardingPlan) -> JsonObject:
 
 
 def cost_data(cost: Cost) -> JsonObject:
-    """A price for JSON, with every collective."""
+    """A price as JSON data, with every collective."""
     return {
         "time_s": cost.time_s,
         "overlapped_time_s": cost.overlapped_s,
@@ -215,7 +215,7 @@ def cost_data(cost: Cost) -> JsonObject:
 
 
 def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
-    """Time and memory beside the unsharded program's."""
+    """Print time and memory, beside those of the unsharded program."""
     base_time, base_peak = problem.baseline
     fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
     console.table(
@@ -238,13 +238,13 @@ def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
 
 
 def show_pins(console: Out, problem: Problem) -> None:
-    """The pins of a problem."""
+    """Print the pins of a problem."""
     if problem.pins is not None:
         console.print("Kept: " + "; ".join(problem.pins.texts))
 
 
 def show_plan(console: Out, plan: ShardingPlan) -> None:
-    """Actions, and the plan in the words of the model."""
+    """Print a plan's actions, and the plan in the words of the model."""
     from toast_lab.sharding.plan_text import describe
 
     history = history_text(plan.actions, "  ") or "none, every device holds and computes everything"
@@ -255,7 +255,7 @@ def show_plan(console: Out, plan: ShardingPlan) -> None:
 
 
 def show_collectives(console: Out, cost: Cost) -> None:
-    """Collectives by kind and axis, costliest first."""
+    """Print the collectives by kind and axes, the costliest first."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for collective in cost.collectives:
         groups.setdefault((collective.kind, ",".join(collective.axes)), []).append(collective)

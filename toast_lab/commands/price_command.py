@@ -1,4 +1,4 @@
-"""``toast-lab price``: what a plan is estimated to cost, by collective and by op."""
+"""``toast-lab price``: estimate the cost of a plan, by collective and by op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``toast-lab race``: several methods on one problem, and how far each came."""
+"""``toast-lab race``: run several methods on one problem and compare their results."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Race the methods and print how far each came.
+    """Race the methods and print the result of each.
 
-    An interrupted race ends like any other, with what the methods have found so far.
+    An interrupted race ends like any other, with the plans that the methods have found so far.
     """
     from toast_lab.search import race as racing
     from toast_lab.search.contract import Budget

@@ -1,4 +1,4 @@
-"""``toast-lab replay``: one device's share of a saved plan, timed on one device."""
+"""``toast-lab replay``: time one device's share of a saved plan on one device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Time the local program; its collectives are priced."""
+    """Time the device-local program; its collectives are priced instead."""
     from toast_lab.compare.replay import replay
 
     common.check_early(args)

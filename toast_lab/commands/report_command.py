@@ -1,4 +1,4 @@
-"""``toast-lab report``: one HTML file that explains a plan, to send to somebody."""
+"""``toast-lab report``: write one HTML file that explains a plan to other people."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Write the report; gives 1 if it could not be written where it should be."""
+    """Write the report; the exit status becomes 1 if it cannot be written to its path."""
     from toast_lab.machines.catalogue import MACHINES
     from toast_lab.report.report import check_packages, report
     from toast_lab.runtime.topologies import machine_of
@@ -72,7 +72,7 @@ def run(args: Namespace) -> int:
         raise InvalidPlan("give plans as files or --actions, not both")
     default = machine_of(args.topology, MACHINES) if args.topology else "tpu-v5e"
     args.machine = args.machine or default
-    # It gives the mesh if --mesh does not
+    # The mesh of this plan is used if --mesh is not given.
     args.plan = args.plans[0] if args.plans else None
     names = common.plan_names(args.plans)
     common.check_early(args)
@@ -105,7 +105,7 @@ def run(args: Namespace) -> int:
 
 
 def _plans(args: Namespace, names: list[str], *, model: Model, problem: Problem) -> dict[str, Any]:
-    """The plans by name, the explained one first."""
+    """The plans by name; the first one is explained."""
     if args.plans:
         plans = {
             name: common.load_plan(path, problem.analysis, problem.mesh)
@@ -119,7 +119,7 @@ def _plans(args: Namespace, names: list[str], *, model: Model, problem: Problem)
 
 
 def _compiled(args: Namespace, model: Model, plans: dict[str, Any]) -> list[Compiled]:
-    """What ``--compile-for`` asks for."""
+    """Compile the plans for the topology of ``--compile-for``, if it was given."""
     if not args.topology:
         return []
     from toast_lab.runtime.compile import compile_plan

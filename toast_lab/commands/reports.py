@@ -1,6 +1,6 @@
-"""Coverage and divisibility for the commands.
+"""Coverage and divisibility reports of the commands.
 
-Reports become plain data, or tables that are short when all is well.
+They are printed as JSON data, or as tables, which are short if nothing is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = 12
 
 
 def coverage_data(report: Coverage) -> JsonObject:
-    """A coverage report for JSON."""
+    """A coverage report as JSON data."""
     return {
         "complete": report.complete,
         "ops": report.n_ops,
@@ -50,7 +50,7 @@ def coverage_data(report: Coverage) -> JsonObject:
 
 
 def divisibility_data(report: Divisibility) -> JsonObject:
-    """A divisibility report for JSON."""
+    """A divisibility report as JSON data."""
 
     def dims(rows: tuple[DimRow, ...]) -> list[dict[str, Any]]:
         return [
@@ -70,9 +70,9 @@ def divisibility_data(report: Divisibility) -> JsonObject:
 
 
 def show_coverage(console: output.Out, report: Coverage, *, everything: bool = False) -> None:
-    """One line, and tables of what is held whole.
+    """Print one line, and tables of the ops that are held whole.
 
-    Other places where actions stop are listed only with ``everything``.
+    Dims at which an action stops are listed only with ``everything``.
     """
     limit = None if everything else ROWS
     console.print(f"Coverage: {report.headline()}.")
@@ -106,7 +106,7 @@ def _coverage_table(
 def show_divisibility(
     console: output.Out, report: Divisibility, *, everything: bool = False
 ) -> None:
-    """One line, and a table for each kind of trouble there is."""
+    """Print one line, and a table for each kind of problem that occurs."""
     from toast_lab.sharding.divisibility import dim_cells
     from toast_lab.text import bytes_text, share_text
 

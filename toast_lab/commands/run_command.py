@@ -34,7 +34,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Execute the plan given, or the one that a search finds."""
+    """Execute the plan that the arguments give, or the best plan that a search finds."""
     common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.runtime.run import run as execute
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
     model, problem = common.load_problem(args)
     plan, result = common.plan_or_search(args, problem, model)
     keeping.keep_plan(args, plan, problem)
-    # The plan is told; running it is left out
+    # After SIGTERM the plan is printed, but not run.
     if result is not None and stopping.terminated():
         return show_result(args, model, problem, result)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"

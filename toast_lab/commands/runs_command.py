@@ -1,4 +1,4 @@
-"""``toast-lab runs``: what ``toast-lab compare`` has measured so far."""
+"""``toast-lab runs``: list the measurements that ``toast-lab compare`` has kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """List, export or show."""
+    """List the measurements, export them or show one."""
     from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
 
     common.check_folder(args.csv, "--csv")

@@ -1,4 +1,4 @@
-"""``toast-lab search``: find a plan and say how good it is."""
+"""``toast-lab search``: find a plan and tell how good it is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Search, and print the best plan.
 
-    A search that was interrupted or terminated ends like any other, with the best plan so far.
+    An interrupted or terminated search ends like any other, with the best plan so far.
     """
     from toast_lab.cost.problem import price
 
@@ -58,14 +58,15 @@ def run(args: Namespace) -> int:
     if args.simple is not None:
         with output.working("looking for simpler plans"):
             plan = result.simple(args.simple / 100.0)
-            cost = price(result.problem or problem, plan)  # by what a judge has taught
+            # A judge's results may have corrected the problem's prices.
+            cost = price(result.problem or problem, plan)
             result = dataclasses.replace(result, plan=plan, cost=cost)
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)
 
 
 def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
-    """Print the plan of a search, its price and how the search went."""
+    """Print the plan of a search, its price and a summary of the search."""
     from toast_lab.confirm.confirmed_result import ConfirmedResult
 
     simple = getattr(args, "simple", None) is not None
@@ -82,7 +83,7 @@ def show_result(args: Namespace, model: Model, problem: Problem, result: SearchR
 
 
 def front_data(result: SearchResult[Any]) -> list[JsonObject]:
-    """Size against time and memory, the smallest plan first, as plain data."""
+    """The front of a search (size against time and memory) as plain data, smallest plan first."""
     return [
         {**row.size._asdict(), **row.quick._asdict(), "actions": row.plan.actions}
         for row in result.front.kept
@@ -90,7 +91,7 @@ def front_data(result: SearchResult[Any]) -> list[JsonObject]:
 
 
 def search_data(result: SearchResult) -> JsonObject:
-    """How a search went, as plain data."""
+    """A summary of a search as plain data."""
     return {
         "method": result.method,
         "seed": result.seed,

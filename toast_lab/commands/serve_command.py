@@ -1,4 +1,4 @@
-"""``toast-lab serve``: the explorer in a browser."""
+"""``toast-lab serve``: open the explorer in a browser."""
 
 from __future__ import annotations
 

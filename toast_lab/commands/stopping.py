@@ -1,10 +1,10 @@
-"""How a command is stopped from outside: Ctrl-C (SIGINT) and SIGTERM.
+"""Stops commands on signals: Ctrl-C (SIGINT) and SIGTERM.
 
-A search, a race, a sweep or a comparison ends gently at the first of either, and the command goes
-on to print and to save what it has by then.  Elsewhere a signal ends the
-command, by way of Python's clean-up, so that its child processes and temporary files go, too.  The
-second Ctrl-C ends the command in any case; the second SIGTERM is the system's own and ends the
-process at once (children notice that their parent is gone).
+The first signal ends a search, a race, a sweep or a comparison gently: the command prints and saves
+the results so far. At other times a signal ends the command through Python's clean-up, so that
+child processes and temporary files are removed. A second Ctrl-C always ends the command; a second
+SIGTERM is handled by the system and ends the process at once (children notice that their parent is
+gone).
 
 A command that SIGTERM stopped has exit status 143, whatever it could still print and save.
 """
@@ -18,27 +18,27 @@ from typing import Any
 
 from toast_lab.isolate import Cancel
 
-#: exit status, as shells give it
+#: the exit status, by the convention of shells
 TERMINATED = 128 + signal.SIGTERM
 
-# signals are the whole process's, so what came of them is, too
+# A global, since signals concern the whole process
 _terminated = False
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came while nothing ran that could keep what it had."""
+    """SIGTERM arrived during work that has no results to keep."""
 
 
 def terminated() -> bool:
-    """Did SIGTERM come?"""
+    """Has SIGTERM arrived?"""
     return _terminated
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Within it SIGTERM raises ``Terminated``.
+    """A context in which SIGTERM raises ``Terminated``.
 
-    Where signals cannot be caught (another thread) it does nothing.
+    It has no effect if signals cannot be caught (outside the main thread).
     """
     global _terminated
     _terminated = False
@@ -52,30 +52,30 @@ def stop_gently() -> Iterator[Cancel]:
 
     A second Ctrl-C ends the command at once.
 
-    After the block SIGTERM no longer ends the command, which still has to print and to save the
-    result; for longer work see ``at_once``.  Where signals cannot be caught (another thread) this
-    does nothing.
+    After the block, SIGTERM no longer ends the command, which still has to print and save the
+    result; for longer work see ``at_once``. This has no effect if signals cannot be caught (outside
+    the main thread).
     """
-    asked: list[int] = []
+    signals: list[int] = []
 
-    def ask(number: int, frame: Any) -> None:
-        if number == signal.SIGTERM:
-            _note(number, frame)
-        elif asked:
+    def handle_signal(signal_number: int, frame: Any) -> None:
+        if signal_number == signal.SIGTERM:
+            _note(signal_number, frame)
+        elif signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(signal_number)
 
-    with _handled(signal.SIGINT, ask):
-        _answer_termination(ask)
+    with _handled(signal.SIGINT, handle_signal):
+        _answer_termination(handle_signal)
         try:
-            yield lambda: bool(asked)
+            yield lambda: bool(signals)
         finally:
             _answer_termination(_note)
 
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """For long work that has nothing to keep: SIGTERM ends it, even one that came before."""
+    """A context for long work without results to keep: SIGTERM ends it, even if it came before."""
     _answer_termination(_end)
     if _terminated:
         raise Terminated
@@ -83,15 +83,15 @@ def at_once() -> Iterator[None]:
     _answer_termination(_note)
 
 
-def _end(number: int, frame: Any) -> None:
-    _note(number, frame)
+def _end(signal_number: int, frame: Any) -> None:
+    _note(signal_number, frame)
     raise Terminated
 
 
-def _note(number: int, frame: Any) -> None:
+def _note(signal_number: int, frame: Any) -> None:
     global _terminated
     _terminated = True
-    # A second one needs no Python, which may be busy elsewhere
+    # The system handles a second SIGTERM, since Python may be busy elsewhere.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -103,13 +103,13 @@ def _answer_termination(handler: Callable[[int, Any], None]) -> None:
 
 
 @contextlib.contextmanager
-def _handled(number: signal.Signals, handler: Callable[[int, Any], None]) -> Iterator[None]:
+def _handled(signal_number: signal.Signals, handler: Callable[[int, Any], None]) -> Iterator[None]:
     try:
-        before = signal.signal(number, handler)
+        previous_handler = signal.signal(signal_number, handler)
     except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(signal_number, previous_handler)

@@ -1,4 +1,4 @@
-"""``toast-lab sweep``: many searches on many workers, one table."""
+"""``toast-lab sweep``: run many searches on many workers, into one table."""
 
 from __future__ import annotations
 
@@ -59,51 +59,51 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
+    """Run the searches that have no row yet; Ctrl-C or SIGTERM ends them and keeps all rows."""
     from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
     from toast_lab.text import write_csv
 
     common.check_early(args)
-    given = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
-    if args.file and given:
+    given_options = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
+    if args.file and given_options:
         raise InvalidProblem(
-            f"give the sweep as {args.file} or as options, not both: {', '.join(given)}"
+            f"give the sweep as {args.file} or as options, not both: {', '.join(given_options)}"
         )
-    if not args.file and "models" not in given:
+    if not args.file and "models" not in given_options:
         raise InvalidProblem(
             "a sweep needs models: --models mlp attention, or a FILE that lists them"
         )
-    tasks = tasks_of(read_sweep(args.file) if args.file else given)
+    tasks = tasks_of(read_sweep(args.file) if args.file else given_options)
     folder = Path(args.out)
     store = open_store(folder)
     say_damaged(store)
     with sweeping(len(tasks)) as (on_progress, stopped):
-        swept = run_sweep(
+        sweep = run_sweep(
             tasks,
             store,
             Workers(args.scheduler, args.workers, args.retries, args.retry_crashed),
             on_progress=on_progress,
             cancel=stopped,
         )
-    rows = table(swept.rows)
+    rows = table(sweep.rows)
     path = str(folder / "table.csv")
     written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
-    if swept.not_kept:
-        keep_rows(args, store.path, swept.not_kept, swept.failure)
+    if sweep.not_kept:
+        keep_rows(args, store.path, sweep.not_kept, sweep.failure)
     report = {
         "table": path if written else None,
-        "made": swept.n_new,
-        "missing": len(swept.missing),
+        "made": sweep.n_new,
+        "missing": len(sweep.missing),
         "rows": rows,
     }
     output.emit(args, report, lambda console: _show(console, report))
-    return 130 if swept.missing and not swept.failure else 0
+    return 130 if sweep.missing and not sweep.failure else 0
 
 
 def keep_rows(args: Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:
-    """Put rows that their file did not take elsewhere, and say so."""
+    """Write rows to another file, if their own could not be written, and report it."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     keeping.keep_elsewhere(
         args,
@@ -116,7 +116,7 @@ def keep_rows(args: Namespace, path: Path, rows: Sequence[dict[str, Any]], why: 
 
 
 def say_damaged(store: SweepStore) -> None:
-    """Say on stderr which lines of a file of rows count for nothing."""
+    """Report on stderr which lines of a file of rows are ignored."""
     if store.damaged:
         lines_text = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
         text = (
@@ -127,19 +127,21 @@ def say_damaged(store: SweepStore) -> None:
 
 @contextlib.contextmanager
 def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Cancel]]:
-    """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
+    """Show a progress bar; gives its listener, and a function that tells whether to stop."""
     with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
         def on_progress(event: SweepProgress) -> None:
-            now = event.running[0] if event.running else ""
-            update(event.done / max(event.total, 1), f"{event.done} of {event.total}  {now}")
+            running_text = event.running[0] if event.running else ""
+            update(
+                event.done / max(event.total, 1), f"{event.done} of {event.total}  {running_text}"
+            )
 
         yield on_progress, stopped
 
 
 def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
-    named = ("model", "sizes", "mesh", "machine", "method", "seed")
+    task_columns = ("model", "sizes", "mesh", "machine", "method", "seed")
     console.table(
         f"{len(rows)} searches, {data['made']} of them made now",
         (
@@ -158,7 +160,7 @@ def _show(console: output.Out, data: JsonObject) -> None:
         ),
         [
             (
-                *(row[column] for column in named),
+                *(row[column] for column in task_columns),
                 or_dash("{:.4f}".format, row["score"]),
                 or_dash(output.time_text, row["time_s"]),
                 or_dash(bytes_text, row["peak_bytes"]),

@@ -1,4 +1,4 @@
-"""``toast-lab why``: from a collective of a plan to what caused it, and to what would remove it."""
+"""``toast-lab why``: explain why a plan has a collective, and tell what would remove it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toast_lab.commands import command_options, common, keeping, output
 
 
 def number_or_text(question: str) -> int | str:
-    """A question as the number of a collective, if it is one."""
+    """The question as an integer, if it is the number of a collective, else unchanged."""
     return int(question) if re.fullmatch("[0-9]{1,9}", question) else question
 
 
@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Explain the collectives that the question names.
 
-    They are those of a plan given, or of the one that a search finds.
+    The plan is the one that the arguments give, or the best plan that a search finds.
     """
     common.check_early(args)
     from toast_lab.explain.why import to_json, why

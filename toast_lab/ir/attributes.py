@@ -1,6 +1,6 @@
 """Read an op's attributes and types: element types, FLOPs, the details that listings print.
 
-``op_kinds`` says which function serves which kind.  jaxlib is imported where an op is read, see
+``op_kinds`` assigns the functions to kinds of ops. jaxlib is imported only where an op is read, see
 ``own_rules``.
 """
 
@@ -46,7 +46,7 @@ class TensorType(NamedTuple):
 
 
 def tensor(mlir_type: Any) -> TensorType:
-    """Read an MLIR type; all but tensors have rank 0.  Raises FrontendError on dynamic shapes."""
+    """Read an MLIR type; non-tensors have rank 0. Raises FrontendError on dynamic shapes."""
     from toast_lab._jaxlib import ir
 
     if not isinstance(mlir_type, ir.RankedTensorType):
@@ -61,36 +61,36 @@ def _elements(shape: tuple[int, ...]) -> float:
 
 
 def dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
-    """A multiplication and an addition for each combination of the factors."""
+    """One multiplication and one addition for each combination of the factors."""
     return 2.0 * _elements(tuple(rule.sizes))
 
 
 def ragged_dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
-    """Each row of the left side is multiplied by one group of the right side."""
+    """FLOPs if each row of the left operand is multiplied by one group of the right operand."""
     left, right = (tensor(operand.type).shape for operand in list(op.operands)[:2])
-    used = set(own_rules.ragged_dims(op, "rhs_group_dimensions"))
+    dims_not_free = set(own_rules.ragged_dims(op, "rhs_group_dimensions"))
     for name in ("batching", "contracting"):
-        used.update(own_rules.ragged_dims(op, f"rhs_{name}_dimensions"))
-    free = tuple(size for dim, size in enumerate(right) if dim not in used)
-    return 2.0 * _elements(left) * _elements(free)
+        dims_not_free.update(own_rules.ragged_dims(op, f"rhs_{name}_dimensions"))
+    free_sizes = tuple(size for dim, size in enumerate(right) if dim not in dims_not_free)
+    return 2.0 * _elements(left) * _elements(free_sizes)
 
 
 def fourier_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
-    """Of fast transforms: 5 for each element and doubling of the length, as is usually counted."""
+    """FLOPs of a fast transform: 5 per element and doubling of the length, the usual count."""
     lengths = [int(length) for length in op.attributes["fft_length"]]
     elements = max(_elements(tensor(op.operands[0].type).shape), _elements(results[0].shape))
     return 5.0 * elements * sum(math.log2(length) for length in lengths if length > 1)
 
 
 def convolution_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
-    """A multiplication and an addition per element of the result and kernel entry that it meets."""
+    """One multiplication and one addition per result element and kernel element that it reads."""
     kernel = tensor(op.operands[1].type).shape
     _, labels, _ = own_rules.convolution_labels(op)
     output_features = kernel[labels.index("o")]
     return 2.0 * _elements(results[0].shape) * _elements(kernel) / max(1, output_features)
 
 
-# MLIR prints numbers without a decimal form as bits: infinities and the usual NaN of f64, f32,
+# MLIR prints numbers that have no decimal form as bits: infinities and the usual NaN of f64, f32,
 # bf16 and f16.
 _BITS = {
     **dict.fromkeys(("0xFFF0000000000000", "0xFF800000", "0xFF80", "0xFC00"), "-inf"),
@@ -100,19 +100,19 @@ _BITS = {
 
 
 def _literal(attribute: str) -> str:
-    """The value of a constant whose elements are all equal, as people write it; empty otherwise."""
+    """The one value of a constant whose elements are all equal, in decimal; empty otherwise."""
     match = own_rules.SPLAT.match(attribute)
     if not match:
         return ""
-    number = _BITS.get(match.group(1), match.group(1))
+    decimal = _BITS.get(match.group(1), match.group(1))
     try:
-        return f"{float(number):g}"
+        return f"{float(decimal):g}"
     except ValueError:
-        return number
+        return decimal
 
 
 def slice_detail(operation: Any, monoid: str) -> str:
-    """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
+    """The dims that a slice cuts, as ``dim:start:limit``, with the stride if it is not 1."""
     cuts = zip(
         *(own_rules.ints(operation, key) or () for key in _SLICE_KEYS),
         tensor(operation.operands[0].type).shape,
@@ -130,29 +130,29 @@ _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 
 def precision(operation: Any, monoid: str) -> str:
     """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
-    wanted = "".join(_attribute_texts(operation, "precision_config"))
-    return max(re.findall(r"\b(?:HIGHEST|HIGH)\b", wanted), key=len, default="").lower()
+    precisions = "".join(_attribute_texts(operation, "precision_config"))
+    return max(re.findall(r"\b(?:HIGHEST|HIGH)\b", precisions), key=len, default="").lower()
 
 
 def constant_detail(operation: Any, monoid: str) -> str:
-    """The number that all elements of a constant equal, empty if they differ."""
+    """The number that all elements of a constant are equal to, empty if they differ."""
     from toast_lab._jaxlib import constant_text
 
     return _literal(constant_text(operation))
 
 
 def convert_detail(operation: Any, monoid: str) -> str:
-    """The element type that it converts to."""
+    """The element type that a ``convert`` converts to."""
     return tensor(operation.results[0].type).element
 
 
 def reduce_detail(operation: Any, monoid: str) -> str:
-    """``1,add``: the dims that it reduces, and how."""
+    """The dims that a reduction reduces, and its monoid: ``1,add``."""
     return ",".join([*_attribute_texts(operation, "dimensions"), monoid])
 
 
 def detail_of(key: str) -> Callable[[Any, str], str]:
-    """A function that prints the attribute ``key`` of an op, empty where it has none."""
+    """A function that gives the text of an op's attribute ``key``, empty if there is none."""
 
     def detail(operation: Any, monoid: str) -> str:
         return "".join(_attribute_texts(operation, key))
@@ -161,10 +161,10 @@ def detail_of(key: str) -> Callable[[Any, str], str]:
 
 
 def _attribute_texts(operation: Any, key: str) -> list[str]:
-    """An attribute without MLIR's decoration, or none."""
+    """A list with the text of an attribute, without MLIR's decoration; empty if there is none."""
     if key not in operation.attributes:
         return []
     printed = str(operation.attributes[key])
     match = re.match(r"^array<i64:? ?(.*)>$|^(.*) : i64$|^#stablehlo<\w+ (\w+)>$", printed)
-    inner = printed if match is None else match.group(match.lastindex or 0)
-    return [inner.strip('"')]
+    undecorated = printed if match is None else match.group(match.lastindex or 0)
+    return [undecorated.strip('"')]

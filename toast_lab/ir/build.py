@@ -1,4 +1,4 @@
-"""Grows the flat arrays of a ``Program`` op by op.  Start reading at ``Builder.add``."""
+"""Builds the flat arrays of a ``Program`` op by op. Start reading at ``Builder.add``."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from toast_lab.ir.program import (
 
 
 class Origin(NamedTuple):
-    """Where in the user's source an op comes from."""
+    """The place in the user's source that an op comes from."""
 
     location: str = ""  #: "file.py:12", innermost frame first, frames joined by " < "
     name_stack: str = ""
-    frame: source_names.SourceRange | None = None  #: the range of its expression
-    variable: str = ""  #: the variable or argument path that holds its result
+    frame: source_names.SourceRange | None = None  #: source range of its expression
+    variable: str = ""  #: the variable or argument path that names its result
 
 
 class NewOp(NamedTuple):
-    """One op to be added to a program."""
+    """One op, ready to be added to a program."""
 
     kind: str
     operands: list[int]  #: values that it uses
@@ -41,8 +41,8 @@ class NewOp(NamedTuple):
     detail: str = ""
     monoid: int = 0  #: index into MONOIDS
     flops: float = 0.0
-    #: The op whose factors ``rule`` refers to, -1: its own.  That op may be added later; ``rule``
-    #: then brings no factors.
+    #: The op whose factors ``rule`` refers to, -1: this one. An owner may be added later; ``rule``
+    #: has no factors of its own then.
     owner: int = -1
     region: int = -1  #: innermost region, -1 outside all
 
@@ -57,7 +57,8 @@ class NewOp(NamedTuple):
     def cost_class(self) -> int:
         """Index into CLASSES; an op of unknown kind without a rule is opaque.
 
-        A product that sums over nothing is an elementwise one: so do XLA's compilers compute it.
+        A ``dot_general`` that sums over nothing counts as elementwise, since XLA's compilers
+        compute it that way.
         """
         cost_class = op_kind(self.kind).cost_class
         if self.kind == "dot_general" and not self.rule.missing and not self._sums:
@@ -66,7 +67,7 @@ class NewOp(NamedTuple):
 
 
 class Builder:
-    """Grows the arrays that number values, uses and factors; ``finish`` makes the others."""
+    """Collects the arrays that number values, uses and factors; ``finish`` makes the others."""
 
     def __init__(self) -> None:
         self.ops: list[NewOp] = []
@@ -84,30 +85,30 @@ class Builder:
         self.factor_class: list[int] = []
         self.use_dim: list[tuple[int, ...]] = []
         self.def_dim: list[tuple[int, ...]] = []
-        # By an owner that is still to come: the rows of use_dim that refer to its factors
+        # For each owner that has not been added yet: the rows of use_dim that refer to its factors
         self.waiting: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, new: NewOp) -> range:
-        """Add one op; returns the values that it defines."""
-        op, base = len(self.ops), len(self.factor_size)
+        """Add one op and return the values that it defines."""
+        op, first_factor = len(self.ops), len(self.factor_size)
         rule, owner = new.rule, new.owner
         if owner >= 0:
-            base = self.factor_ptr[owner] if owner < op else 0
+            first_factor = self.factor_ptr[owner] if owner < op else 0
             if owner > op:
-                start = len(self.use_dim)
+                first_row = len(self.use_dim)
                 self.waiting.setdefault(owner, []).append(
-                    (start, start + sum(len(dims) for dims in rule.operands))
+                    (first_row, first_row + sum(len(dims) for dims in rule.operands))
                 )
         self.ops.append(new)
 
         def numbered(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-            return [tuple(base + factor for factor in factors) for factors in dims]
+            return [tuple(first_factor + factor for factor in factors) for factors in dims]
 
-        for start, end in self.waiting.pop(op, ()):
-            self.use_dim[start:end] = numbered(self.use_dim[start:end])
+        for first_row, end_row in self.waiting.pop(op, ()):
+            self.use_dim[first_row:end_row] = numbered(self.use_dim[first_row:end_row])
         self.factor_size.extend(rule.sizes)
-        # A reduction with an unknown combiner cannot be split: nothing combines its partial
-        # results.
+        # A reduction with an unknown combiner cannot be split, since nothing could combine its
+        # partial results.
         self.factor_class.extend(
             NEED_REPLICATION if role == REDUCTION and not new.monoid else role
             for role in rule.classes
@@ -118,7 +119,7 @@ class Builder:
             self.use_dim.extend(numbered(dims))
             self.use_dim_ptr.append(len(self.use_dim))
         self.use_ptr.append(len(self.use_value))
-        constant = is_constant(new.kind) or (
+        is_constant_value = is_constant(new.kind) or (
             bool(new.operands)
             and all(self.constant[value] for value in new.operands)
             and op_kind(new.kind).cost_class not in (OPAQUE, CONTROL)
@@ -126,7 +127,7 @@ class Builder:
         for tensor, dims in zip(new.results, rule.results, strict=True):
             self.tensor.append(tensor)
             self.value_op.append(op)
-            self.constant.append(constant)
+            self.constant.append(is_constant_value)
             self.shape.extend(tensor.shape)
             self.shape_ptr.append(len(self.shape))
             self.def_dim.extend(numbered(dims))
@@ -148,80 +149,84 @@ def finish(
     donated: list[bool],
     regions: tuple[Region, ...] = (),
 ) -> Program:
-    """Freeze what was built."""
+    """Freeze what was built into a ``Program``."""
     trips = np.ones(len(regions) + 1)
-    # Outer ones come first; the last entry stands for no region
+    # Outer regions come first; the last entry is for ops outside all regions.
     for i, region in enumerate(regions):
         trips[i] = trips[region.parent] * region.times
 
-    ints = functools.partial(np.asarray, dtype=np.int32)
+    int32_array = functools.partial(np.asarray, dtype=np.int32)
     ops = build.ops
     locations: dict[str, int] = {}
-    op_regions = ints([op.region for op in ops])
+    op_regions = int32_array([op.region for op in ops])
     return Program(
         name=name,
-        shape_ptr=ints(build.shape_ptr),
+        shape_ptr=int32_array(build.shape_ptr),
         shape=np.asarray(build.shape, dtype=np.int64),
-        itemsize=ints([itemsize(tensor.element) for tensor in build.tensor]),
-        value_op=ints(build.value_op),
+        itemsize=int32_array([itemsize(tensor.element) for tensor in build.tensor]),
+        value_op=int32_array(build.value_op),
         value_is_constant=np.asarray(build.constant, dtype=bool),
         value_dtype=tuple(tensor.element for tensor in build.tensor),
         value_name=_unique(_source_names(build)),
         kind=tuple(op.kind for op in ops),
-        op_class=ints([op.cost_class for op in ops]),
-        result_ptr=ints(build.result_ptr),
-        use_ptr=ints(build.use_ptr),
-        use_value=ints(build.use_value),
-        monoid=ints([op.monoid for op in ops]),
+        op_class=int32_array([op.cost_class for op in ops]),
+        result_ptr=int32_array(build.result_ptr),
+        use_ptr=int32_array(build.use_ptr),
+        use_value=int32_array(build.use_value),
+        monoid=int32_array([op.monoid for op in ops]),
         flops=np.asarray([op.flops for op in ops], dtype=np.float64),
         trips=trips[op_regions],
-        owner=ints([op.owner if op.owner >= 0 else number for number, op in enumerate(ops)]),
+        owner=int32_array(
+            [op.owner if op.owner >= 0 else op_index for op_index, op in enumerate(ops)]
+        ),
         region=op_regions,
-        location=ints([locations.setdefault(op.origin.location, len(locations)) for op in ops]),
+        location=int32_array(
+            [locations.setdefault(op.origin.location, len(locations)) for op in ops]
+        ),
         locations=tuple(locations),
         name_stack=tuple(op.origin.name_stack for op in ops),
         detail=tuple(op.detail for op in ops),
         regions=regions,
-        factor_ptr=ints(build.factor_ptr),
+        factor_ptr=int32_array(build.factor_ptr),
         factor_size=np.asarray(build.factor_size, dtype=np.int64),
-        factor_class=ints(build.factor_class),
-        use_dim_ptr=ints(build.use_dim_ptr),
-        use_dim_factor=ints([factors[0] for factors in build.use_dim]),
+        factor_class=int32_array(build.factor_class),
+        use_dim_ptr=int32_array(build.use_dim_ptr),
+        use_dim_factor=int32_array([factors[0] for factors in build.use_dim]),
         use_dim_factors=tuple(build.use_dim),
-        def_dim_factor=ints([factors[0] for factors in build.def_dim]),
+        def_dim_factor=int32_array([factors[0] for factors in build.def_dim]),
         def_dim_minor=tuple(build.def_dim),
         hidden=np.zeros(len(build.shape), dtype=bool),
         n_arguments=n_arguments,
-        outputs=ints(outputs),
+        outputs=int32_array(outputs),
         output_paths=output_paths,
         donated=np.asarray(donated, dtype=bool),
         missing_rules=tuple(
-            (number, op.rule.missing) for number, op in enumerate(ops) if op.rule.missing
+            (op_index, op.rule.missing) for op_index, op in enumerate(ops) if op.rule.missing
         ),
     )
 
 
 def _source_names(build: Builder) -> list[str]:
-    """Variable name of each value, kept only on the last op of the expression assigned to it."""
+    """Variable name of each value; only the last op of the assigned expression has one."""
     frames = [build.ops[op].origin.frame for op in build.value_op]
-    inner = {
-        used
-        for op in build.ops
-        if op.results and op.origin.frame is not None
-        for used in op.operands
-        if frames[used] == op.origin.frame
+    intermediate_values = {
+        operand
+        for new_op in build.ops
+        if new_op.results and new_op.origin.frame is not None
+        for operand in new_op.operands
+        if frames[operand] == new_op.origin.frame
     }
     names = []
-    for number, op in enumerate(build.ops):
-        variable = op.origin.variable
-        for position, value in enumerate(build.results(number)):
-            suffix = f"_{position}" if variable and len(op.results) > 1 else ""
-            names.append("" if value in inner else variable + suffix)
+    for op_index, new_op in enumerate(build.ops):
+        variable = new_op.origin.variable
+        for position, value in enumerate(build.results(op_index)):
+            suffix = f"_{position}" if variable and len(new_op.results) > 1 else ""
+            names.append("" if value in intermediate_values else variable + suffix)
     return names
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
-    """Number repeated names, and name values without one by their position."""
+    """Number repeated names, and name nameless values by their position."""
     uses: dict[str, int] = {}
     unique = []
     for position, name in enumerate(names):

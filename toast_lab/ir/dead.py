@@ -1,4 +1,4 @@
-"""Dead code: ops whose results nobody uses, also inside loops and branches."""
+"""Dead code: ops whose results nothing uses, including ops inside loops and branches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TERMINATORS = ("func.return", "return", "sdy.return")
 
 
 def short_kind(op: Any) -> str:
-    """Kind of an op: StableHLO names lose their prefix, other dialects keep it."""
+    """Kind of an op: its name, without the dialect's prefix if that is StableHLO."""
     name: str = op.operation.name
     return name.removeprefix("stablehlo.")
 
@@ -22,13 +22,13 @@ def blocks(op: Any) -> list[Any]:
 
 
 def operations(root: Any) -> Iterator[Any]:
-    """Every operation below ``root``, outer ones first."""
-    waiting = [root]
-    while waiting:  # no recursion: nests of regions may be deep
-        operation = waiting.pop()
+    """``root`` and every operation nested in it, outer ones first."""
+    pending = [root]
+    while pending:  # no recursion, since regions may be deeply nested
+        operation = pending.pop()
         yield operation
-        inner = [op.operation for block in blocks(operation) for op in block.operations]
-        waiting.extend(reversed(inner))
+        nested = [op.operation for block in blocks(operation) for op in block.operations]
+        pending.extend(reversed(nested))
 
 
 def terminator(block: Any) -> Any:
@@ -42,7 +42,7 @@ def is_used(operation: Any) -> bool:
 
 
 def drop_dead(block: Any) -> None:
-    """Drop unused ops, last first, also inside loops and branches; the loops' own values stay."""
+    """Drop unused ops, last first, also inside loops and branches; values of loops are kept."""
     for op in reversed(list(block.operations)):
         operation = op.operation
         kind = short_kind(op)
@@ -50,14 +50,14 @@ def drop_dead(block: Any) -> None:
             continue
         if is_used(operation) or has_side_effect(op):
             if op_kind(kind).control_flow:
-                for inner in blocks(op):
-                    drop_dead(inner)
+                for nested_block in blocks(op):
+                    drop_dead(nested_block)
             continue
         operation.erase()
 
 
 def has_side_effect(op: Any) -> bool:
-    """May the op, or one inside it, do more than give results?"""
+    """Can the op, or an op inside it, have side effects?"""
     if op_kind(short_kind(op)).side_effect:
         return True
-    return any(has_side_effect(inner) for block in blocks(op) for inner in block.operations)
+    return any(has_side_effect(nested_op) for block in blocks(op) for nested_op in block.operations)

@@ -1,19 +1,19 @@
-"""Fourier transforms in a form that compilers execute as the plan says.
+"""Puts Fourier transforms into a form that compilers execute as the plan says.
 
 XLA has two faults here (seen with jaxlib 0.10.2 and 0.12.0.1 unless said otherwise):
 
-* Its partitioner gathers the operand of a transform and lets every device compute all of it, also
-  where only batch dims are split (jaxlib 0.10.2).  Instead of an op that is to be partitioned, each
-  device is therefore given its own transform of its own part, in a manual computation: the
-  transformed dims are whole on every device, so that nothing is left to divide.
+* Its partitioner gathers the operand of a transform and makes every device compute all of it, even
+  if only batch dims are split (jaxlib 0.10.2). A manual computation therefore gives each device its
+  own transform of its own part. The transformed dims are whole on every device, so that nothing is
+  left to partition.
 * The CPU compiler lets transposes, and the collectives beside them, choose the memory layout of a
   transform's operand, and then refuses at run time every layout that is not row-major
-  (``RET_CHECK`` in ``fft_thunk.cc``).  For CPUs the layout is therefore pinned, inside the manual
-  computation: a pin on the whole operand ends up before the gather that the partitioner inserts,
-  where it pins nothing.
+  (``RET_CHECK`` in ``fft_thunk.cc``). For CPUs the layout is therefore pinned, inside the manual
+  computation: a pin on the whole operand would end up before the gather that the partitioner
+  inserts, where it has no effect.
 
-``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and
-``pin_layouts`` belongs right before a compiler for CPUs.
+``run_locally`` serves annotated programs, ``merge_local`` undoes it when a program is read, and
+``pin_layouts`` must run immediately before a compiler for CPUs.
 """
 
 from __future__ import annotations
@@ -32,71 +32,72 @@ _LAYOUT = "LayoutConstraint"
 
 
 def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequence[str]) -> Any:
-    """Put a transform into a manual computation over all mesh axes.  In place.
+    """Put a transform into a manual computation over all mesh axes. In place.
 
     Args:
         operation: the transform.
-        sharding: of its operand and of its result, as an attribute.
-        ways: number of parts that it cuts each dim into; 1 for the transformed dims.
-        axes: of the mesh.
+        sharding: sharding of both its operand and its result, as an attribute.
+        ways: number of parts that the sharding cuts each dim into; 1 for the transformed dims.
+        axes: axes of the mesh.
 
     Returns:
         The manual computation's result, which replaces the transform's.
     """
     operand, result = operation.operands[0], operation.results[0]
-    local = _local(operand.type, ways)
+    local_operand_type = _local_type(operand.type, ways)
     with ir.InsertionPoint(operation), operation.location as location:
         per_value = _jaxlib.sharding_per_value([sharding])
         manual = _jaxlib.sdy.ManualComputationOp(
             [result.type], [operand], per_value, per_value, _jaxlib.manual_axes(axes)
         ).operation
-        block = manual.regions[0].blocks.append(local, arg_locs=[location])
+        block = manual.regions[0].blocks.append(local_operand_type, arg_locs=[location])
         with ir.InsertionPoint(block):
-            inside = _transform(operation, block.arguments[0], _local(result.type, ways))
-            _jaxlib.sdy.ReturnOp([inside.results[0]])
+            local_transform = _transform(
+                operation, block.arguments[0], _local_type(result.type, ways)
+            )
+            _jaxlib.sdy.ReturnOp([local_transform.results[0]])
     result.replace_all_uses_with(manual.results[0])
     operation.erase()
     return manual.results[0]
 
 
 def merge_local(operation: Any) -> bool:
-    """Replace a manual computation of nothing but a transform by that transform.
+    """Replace a manual computation that holds only a transform by that transform. In place.
 
-    In place; False if it is anything else.
-
-    The transform takes over the sharding.  A manual computation that splits a transformed dim
-    stays, for it transforms each part by itself.
+    Gives False, and changes nothing, for any other operation. The transform takes over the
+    sharding. A manual computation that splits a transformed dim is kept, since it transforms each
+    part separately.
     """
-    inside = _only_transform(operation) if operation.name == _MANUAL else None
-    if inside is None:
+    local_transform = _only_transform(operation) if operation.name == _MANUAL else None
+    if local_transform is None:
         return False
     with ir.InsertionPoint(operation), operation.location:
-        whole = _transform(inside, operation.operands[0], operation.results[0].type)
-    whole.attributes["sdy.sharding"] = operation.attributes["out_shardings"]
-    operation.results[0].replace_all_uses_with(whole.results[0])
+        whole_transform = _transform(
+            local_transform, operation.operands[0], operation.results[0].type
+        )
+    whole_transform.attributes["sdy.sharding"] = operation.attributes["out_shardings"]
+    operation.results[0].replace_all_uses_with(whole_transform.results[0])
     operation.erase()
     return True
 
 
 def pin_layouts(module: Any) -> None:
-    """Have every transform take a row-major operand and give a row-major result.
+    """Pin the operand and the result of every transform to the row-major layout.
 
-    In place; needs a current context.
-
-    Both are pinned: users of the result may choose its layout, and a transform's operand gets the
-    layout of its result.
+    In place; needs a current context. Both need a pin: users of the result may choose its layout,
+    and a transform's operand gets the layout of its result.
     """
     for op in [op for op in operations(module.operation) if op.name == KIND]:
         operand, result = op.operands[0], op.results[0]
         if len(operand.type.shape) < 2:
             continue
         with op.location:
-            op.operands[0] = _pin(operand, ir.InsertionPoint(op)).results[0]
-            behind = _pin(result, ir.InsertionPoint.after(op))
-        result.replace_all_uses_except(behind.results[0], behind)
+            op.operands[0] = _pinned(operand, ir.InsertionPoint(op)).results[0]
+            pinned_result = _pinned(result, ir.InsertionPoint.after(op))
+        result.replace_all_uses_except(pinned_result.results[0], pinned_result)
 
 
-def _pin(value: Any, place: Any) -> Any:
+def _pinned(value: Any, insertion_point: Any) -> Any:
     rank = len(value.type.shape)
     minor_to_major = ", ".join(map(str, reversed(range(rank))))
     layout = ir.ArrayAttr.get(
@@ -113,42 +114,44 @@ def _pin(value: Any, place: Any) -> Any:
         results=[value.type],
         operands=[value],
         attributes=attributes,
-        ip=place,
+        ip=insertion_point,
     )
 
 
 def is_pin(operation: Any) -> bool:
-    """Does this op only ask for a memory layout?"""
+    """Does this op only request a memory layout?"""
     if operation.name != "stablehlo.custom_call":
         return False
     return bool(ir.StringAttr(operation.attributes["call_target_name"]).value == _LAYOUT)
 
 
 def _transform(like: Any, operand: Any, result_type: Any) -> Any:
-    """The transform ``like`` of another operand, at the current insertion point."""
+    """A copy of transform ``like`` for another operand, at the current insertion point."""
     attributes = {key: like.attributes[key] for key in ("fft_type", "fft_length")}
     return ir.Operation.create(
         KIND, results=[result_type], operands=[operand], attributes=attributes, loc=like.location
     )
 
 
-def _local(tensor: Any, ways: Sequence[int]) -> Any:
+def _local_type(tensor: Any, ways: Sequence[int]) -> Any:
     return ir.RankedTensorType.get(
-        [size // parts for size, parts in zip(tensor.shape, ways, strict=True)], tensor.element_type
+        [size // part_count for size, part_count in zip(tensor.shape, ways, strict=True)],
+        tensor.element_type,
     )
 
 
 def _only_transform(manual: Any) -> Any:
-    """The only op of this manual computation if that is a transform, else None."""
+    """The only op of this manual computation if it is a transform, else None."""
     (block,) = manual.regions[0].blocks
-    inside = [op.operation for op in block.operations if not is_pin(op.operation)]
-    if [op.name for op in inside] != [KIND, "sdy.return"] or len(manual.operands) != 1:
+    operations_inside = [op.operation for op in block.operations if not is_pin(op.operation)]
+    if [op.name for op in operations_inside] != [KIND, "sdy.return"] or len(manual.operands) != 1:
         return None
-    whole, local = manual.operands[0].type, inside[0].operands[0].type
-    count = len(ir.DenseI64ArrayAttr(inside[0].attributes["fft_length"]))
-    same = list(whole.shape)[-count:] == list(local.shape)[-count:]
+    whole_type, local_type = manual.operands[0].type, operations_inside[0].operands[0].type
+    dim_count = len(ir.DenseI64ArrayAttr(operations_inside[0].attributes["fft_length"]))
+    dims_are_whole = list(whole_type.shape)[-dim_count:] == list(local_type.shape)[-dim_count:]
     return (
-        inside[0]
-        if same and manual.attributes["in_shardings"] == manual.attributes["out_shardings"]
+        operations_inside[0]
+        if dims_are_whole
+        and manual.attributes["in_shardings"] == manual.attributes["out_shardings"]
         else None
     )

@@ -1,4 +1,4 @@
-"""Where in the user's code an op comes from, as the frontends keep it.
+"""Reads locations: the lines of the user's code that an op comes from, as the frontends store them.
 
 A location is ``file.py:12 < caller.py:40 < ...``: a line and the lines that call it, innermost
 first.
@@ -23,17 +23,17 @@ class SourceFrame(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``models/attention.py:14``, empty where the program gives no line."""
+        """``models/attention.py:14``, empty if the program gives no line."""
         return f"{self.file}:{self.line}" if self.file else ""
 
     @property
     def short(self) -> str:
-        """``attention.py:14``, empty where the program gives no line."""
+        """``attention.py:14``, empty if the program gives no line."""
         return f"{file_text(self.file)}:{self.line}" if self.file else ""
 
     @property
     def in_library(self) -> bool:
-        """Is its file an installed library's?"""
+        """Does its file belong to an installed library?"""
         path = self.file.replace("\\", "/")
         return any(folder in path for folder in _LIBRARIES)
 
@@ -52,7 +52,7 @@ def frames(location: str) -> tuple[SourceFrame, ...]:
     for frame_text in location.split(" < "):
         file_name, colon, line_number = frame_text.rpartition(":")
         if _TRACING in file_name.replace("\\", "/"):
-            # everything further out only called the tracer
+            # The remaining, outer frames only called the tracer.
             break
         if colon and line_number.isdigit():
             user_frames.append(SourceFrame(file_name, int(line_number)))
@@ -68,7 +68,7 @@ def user_frame(location: str) -> SourceFrame:
 
 
 def user_line(location: str) -> str:
-    """The line of ``user_frame``; what stands for it where a location has no line.
+    """The line of ``user_frame``; the innermost text of a location that has no line.
 
     >>> user_line("/venv/site-packages/flax/linear.py:422 < model.py:31 < train.py:7")
     'model.py:31'
@@ -79,9 +79,9 @@ def user_line(location: str) -> str:
 
 
 def place_text(location: str, most: int = 3) -> str:
-    """A location with the lines that call it, innermost first.
+    """The innermost ``most`` lines of a location, without folders.
 
-    They tell what a line within a library is there for.
+    The calling lines show the purpose of a line inside a library.
 
     >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
     'linear.py:422 < model.py:31 < train.py:7'

@@ -1,16 +1,16 @@
-"""Take out of loops what they need not carry, before anything is named.
+"""Removes values that loops need not carry, before names are assigned.
 
-* A value that neither a round nor the code behind the loop needs is dropped.  Tracing leaves such
-  values where unrolled code would not have them: the residuals of a causal mask, stacked for all
+* A value that neither a round nor the code after the loop needs is dropped. Tracing leaves such
+  values where unrolled code would have none: the residuals of a causal mask, stacked for all
   layers, take many gigabytes.
-* A value that every round returns unchanged and that is made of constants alone is read from
-  outside instead.  Each use of a constant counts as its own copy, so that one mask does not tie a
-  loop's tensors together.
+* A value that every round returns unchanged and that is computed from constants only is read from
+  outside the loop instead. Each use of a constant counts as a separate copy, so that one mask does
+  not tie a loop's tensors together.
 
-One pass finds what a whole function needs, however deeply its loops nest: it visits every op once,
-and every value that a loop hands on.  A loop value is one node, which needs its initial value and
-what a round returns for it.  The needs are followed from what the function returns until nothing
-new turns up.
+One pass finds all values that a function needs, however deeply its loops nest: it visits every op
+and every loop value once. A loop value is one node of a graph, which depends on its initial value
+and on the value that a round returns for it. The dependencies are followed from the function's
+results until no new node is reached.
 
 Start reading at ``slim_loops``.
 """
@@ -35,7 +35,7 @@ _BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 
 def slim_loops(block: Any) -> None:
-    """Slim every loop of a function, nested ones too, and drop the dead ops.  In place.
+    """Slim every loop of a function, including nested ones, and drop dead ops. In place.
 
     Args:
         block: the function's body.
@@ -46,76 +46,82 @@ def slim_loops(block: Any) -> None:
 
 def has_loops(block: Any) -> bool:
     """Is there a loop in ``block`` or in a branch inside it?"""
-    return any(operation.name == _LOOP for operation in _flow(block))
+    return any(operation.name == _LOOP for operation in _control_flow(block))
 
 
-def _flow(block: Any) -> Iterator[Any]:
-    """Loops and conditionals in program order, outer ones first."""
-    waiting = [iter(list(block.operations))]
-    while waiting:
-        op = next(waiting[-1], None)
+def _control_flow(block: Any) -> Iterator[Any]:
+    """Yields loops and conditionals in program order, outer ones first."""
+    open_blocks = [iter(list(block.operations))]
+    while open_blocks:
+        op = next(open_blocks[-1], None)
         if op is None:
-            waiting.pop()
+            open_blocks.pop()
             continue
         operation = op.operation
         if operation.name == _LOOP or operation.name in _BRANCHES:
             yield operation
-            waiting.append(iter([inner for part in blocks(op) for inner in part.operations]))
+            open_blocks.append(
+                iter([inner for nested_block in blocks(op) for inner in nested_block.operations])
+            )
 
 
 # -- constants ------------------------------------------------------------------------------------
 
 
 def _read_constants_from_outside(block: Any) -> None:
-    known: dict[Any, bool] = {}
-    # Outer loops first and in program order: what they no longer hand on may be what later ones
-    # start with.
-    for loop in _flow(block):
+    constant_ops: dict[Any, bool] = {}
+    # In program order, outer loops first: a constant that replaces the result of one loop may be
+    # the initial value of an inner or a later one.
+    for loop in _control_flow(block):
         if loop.name != _LOOP:
             continue
         condition, body = (region.blocks[0] for region in loop.regions)
-        last = terminator(body)
-        for i, outside in enumerate(loop.operands):
-            if last.operands[i] == body.arguments[i] and _constant(outside, known):
-                for inside in (condition.arguments[i], body.arguments[i], loop.results[i]):
-                    inside.replace_all_uses_with(outside)
-                last.operands[i] = body.arguments[i]  # that use goes with the value
+        body_terminator = terminator(body)
+        for i, initial_value in enumerate(loop.operands):
+            if body_terminator.operands[i] == body.arguments[i] and _is_constant(
+                initial_value, constant_ops
+            ):
+                for loop_value in (condition.arguments[i], body.arguments[i], loop.results[i]):
+                    loop_value.replace_all_uses_with(initial_value)
+                # This use is dropped together with the loop value.
+                body_terminator.operands[i] = body.arguments[i]
 
 
-def _constant(value: Any, known: dict[Any, bool]) -> bool:
-    """Is ``value`` computed from constants alone?  ``known`` is by operation."""
-    waiting = [value]
-    while waiting:
-        latest = waiting[-1]
-        if isinstance(latest, ir.BlockArgument) or latest.owner in known:
-            waiting.pop()
+def _is_constant(value: Any, constant_ops: dict[Any, bool]) -> bool:
+    """Is ``value`` computed from constants only? ``constant_ops`` caches the answers."""
+    pending = [value]
+    while pending:
+        current = pending[-1]
+        if isinstance(current, ir.BlockArgument) or current.owner in constant_ops:
+            pending.pop()
             continue
-        operation = latest.owner
+        operation = current.owner
         if len(operation.regions) or operation.name == "stablehlo.custom_call":
-            known[operation] = False
+            constant_ops[operation] = False
             continue
         operands = list(operation.operands)
         if any(
-            isinstance(operand, ir.BlockArgument) or known.get(operand.owner) is False
+            isinstance(operand, ir.BlockArgument) or constant_ops.get(operand.owner) is False
             for operand in operands
         ):
-            known[operation] = False
+            constant_ops[operation] = False
             continue
-        unknown = [operand for operand in operands if operand.owner not in known]
+        unknown = [operand for operand in operands if operand.owner not in constant_ops]
         if not unknown:
-            known[operation] = True
-        waiting.extend(unknown)
-    return not isinstance(value, ir.BlockArgument) and known[value.owner]
+            constant_ops[operation] = True
+        pending.extend(unknown)
+    return not isinstance(value, ir.BlockArgument) and constant_ops[value.owner]
 
 
-# -- what is needed -------------------------------------------------------------------------------
+# -- needed values --------------------------------------------------------------------------------
 
 
 class _Needs:
-    """What depends on what, as a graph of numbers, and which of it the function's results need.
+    """The dependency graph of a function's body, and the nodes that the function's results need.
 
-    A node is an op, a value that a loop hands on (its initial value, the bodies' arguments and its
-    result are one), or the fact that a loop or conditional runs at all.
+    A node, which is a number, stands for an op, for a loop value (its initial value, the arguments
+    of condition and body and the loop's result share one node), or for the fact that a loop or
+    conditional runs at all.
     """
 
     def __init__(self, block: Any) -> None:
@@ -123,7 +129,7 @@ class _Needs:
         self.of_flow: dict[Any, int] = {}  # loop or conditional -> node for whether it runs at all
         self.loops: list[
             tuple[int, list[int]]
-        ] = []  # (node of the run, nodes of the values handed on)
+        ] = []  # (node for whether it runs, nodes of its values)
         self.needs: list[list[int]] = []
         self.needed: list[bool] = []
         roots: list[int] = []
@@ -131,7 +137,7 @@ class _Needs:
         self._follow([*roots, *self._nodes(terminator(block).operands)])
 
     def keeps(self, loop: Any) -> list[int]:
-        """Positions of the loop's values that are needed."""
+        """Positions of those loop values that are needed."""
         return [i for i, result in enumerate(loop.results) if self.needed[self.of_value[result]]]
 
     def runs(self, operation: Any) -> bool:
@@ -143,19 +149,19 @@ class _Needs:
         return len(self.needs) - 1
 
     def _nodes(self, values: Iterable[Any]) -> list[int]:
-        # A function's arguments have none
+        # A function's arguments have no nodes.
         return [self.of_value[value] for value in values if value in self.of_value]
 
     def _number(self, block: Any, outer: int, roots: list[int]) -> None:
-        """Add what is in ``block``, which runs if node ``outer`` does (-1: always)."""
-        always = [] if outer < 0 else [outer]
+        """Add nodes for the ops in ``block``, which runs if node ``outer`` does (-1: always)."""
+        conditions = [] if outer < 0 else [outer]
         for op in block.operations:
             operation = op.operation
             name = operation.name
             if name == _LOOP:
-                self._loop(operation, always, roots)
+                self._loop(operation, conditions, roots)
             elif name in _BRANCHES:
-                node = self._node([*always, *self._nodes(operation.operands)])
+                node = self._node([*conditions, *self._nodes(operation.operands)])
                 self.of_flow[operation] = node
                 for region in operation.regions:
                     self._number(region.blocks[0], node, roots)
@@ -163,22 +169,22 @@ class _Needs:
                 self.of_value.update((result, node) for result in operation.results)
             elif short_kind(op) not in TERMINATORS:
                 needs = self._nodes(operation.operands)
-                if len(operation.regions):  # what it captures
-                    inner = operations(operation)
-                    needs = [node for nested in inner for node in self._nodes(nested.operands)]
+                if len(operation.regions):  # it also needs the values that its regions capture
+                    inner_ops = operations(operation)
+                    needs = [node for nested in inner_ops for node in self._nodes(nested.operands)]
                 node = self._node(needs)
                 self.of_value.update((result, node) for result in operation.results)
                 if not len(operation.results) or has_side_effect(op):
-                    needs += always
+                    needs += conditions
                     roots.append(node)
 
-    def _loop(self, loop: Any, always: list[int], roots: list[int]) -> None:
+    def _loop(self, loop: Any, conditions: list[int], roots: list[int]) -> None:
         condition, body = (region.blocks[0] for region in loop.regions)
-        runs = self._node(list(always))
+        runs = self._node(list(conditions))
         self.of_flow[loop] = runs
         carried = []
-        for i, start in enumerate(loop.operands):
-            carried.append(self._node([runs, *self._nodes([start])]))
+        for i, initial_value in enumerate(loop.operands):
+            carried.append(self._node([runs, *self._nodes([initial_value])]))
             for value in (condition.arguments[i], body.arguments[i], loop.results[i]):
                 self.of_value[value] = carried[i]
         self._number(condition, runs, roots)
@@ -190,25 +196,25 @@ class _Needs:
 
     def _follow(self, roots: list[int]) -> None:
         self.needed = [False] * len(self.needs)
-        waiting = roots
-        while waiting:
-            while waiting:
-                node = waiting.pop()
+        pending = roots
+        while pending:
+            while pending:
+                node = pending.pop()
                 if not self.needed[node]:
                     self.needed[node] = True
-                    waiting.extend(self.needs[node])
-            # A loop that runs for its side effects alone keeps its values: StableHLO has no loop
-            # without one.
+                    pending.extend(self.needs[node])
+            # A loop that runs only for its side effects keeps its values, since StableHLO has no
+            # loop without values.
             for runs, carried in self.loops:
                 if self.needed[runs] and not any(self.needed[node] for node in carried):
-                    waiting.extend(carried)
+                    pending.extend(carried)
 
 
-# -- taking it out --------------------------------------------------------------------------------
+# -- pruning --------------------------------------------------------------------------------------
 
 
 class _Pruning:
-    """Drops what is not needed, last first, so that users go before what they use."""
+    """Drops ops and loop values that are not needed, last first, so that uses go first."""
 
     def __init__(self, needs: _Needs) -> None:
         self.needs = needs
@@ -240,15 +246,17 @@ class _Pruning:
 
 
 def _return_only(body: Any, keep: list[int]) -> None:
-    last = terminator(body)
-    with ir.InsertionPoint(last), last.location:
-        ir.Operation.create(last.name, operands=[last.operands[i] for i in keep])
-    last.erase()
+    old_terminator = terminator(body)
+    with ir.InsertionPoint(old_terminator), old_terminator.location:
+        ir.Operation.create(
+            old_terminator.name, operands=[old_terminator.operands[i] for i in keep]
+        )
+    old_terminator.erase()
 
 
 def _rebuild(loop: Any, keep: list[int]) -> None:
-    """Replace the loop by one that carries only the values in ``keep``."""
-    attributes = {entry.name: entry.attr for entry in loop.attributes}
+    """Replace a loop by one that carries only the values at the positions ``keep``."""
+    attributes = {attribute.name: attribute.attr for attribute in loop.attributes}
     with ir.InsertionPoint(loop), loop.location:
         slim_loop = ir.Operation.create(
             loop.name,
@@ -259,16 +267,16 @@ def _rebuild(loop: Any, keep: list[int]) -> None:
         )
     for i, result in zip(keep, slim_loop.results, strict=True):
         loop.results[i].replace_all_uses_with(result)
-    kept = set(keep)
-    for position in (0, 1):
-        block = loop.regions[position].blocks[0]
+    kept_positions = set(keep)
+    for region_index in (0, 1):
+        block = loop.regions[region_index].blocks[0]
         for i in reversed(range(len(block.arguments))):
-            if i not in kept:
-                # MLIR would end the whole process
+            if i not in kept_positions:
+                # MLIR would abort the whole process.
                 if users := _users(block.arguments[i]):
                     raise AssertionError(f"loop value {i} is to be dropped, but used by {users}")
                 block.erase_argument(i)
-        block.append_to(slim_loop.regions[position])
+        block.append_to(slim_loop.regions[region_index])
     loop.erase()
 
 

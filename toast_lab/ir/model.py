@@ -1,7 +1,7 @@
-"""``Model``: a program, and where it came from.
+"""``Model``: a program and its origin.
 
-It is the root of a plan's lineage: an ``Analysis`` holds its model, a ``Problem`` its analysis, and
-a plan the analysis that it was made for.
+A model is the root of a plan's lineage: an ``Analysis`` holds its model, a ``Problem`` its
+analysis, and a plan the analysis that it was made for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
 from toast_lab.text import counted
 
-#: names of dims by an argument's path or last key; None: the dim has none
+#: names of dims, by an argument's path or last key; None: the dim has no name
 DimNames = Mapping[str, tuple[str | None, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 
@@ -23,22 +23,21 @@ ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 class Function:
     """The user's function behind a program.
 
-    It is for whoever wants another program of it, such as its gradient.
-
-    It lives in the process that traced it: pickled, it becomes None.
+    It is kept so that other programs, such as its gradient, can be traced from it. It exists only
+    in the process that traced it: pickling turns it into None.
     """
 
-    #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    #: see ``arguments.Arguments``; the program was traced from ``call(*given)``
     call: Callable[..., Any]
     given: tuple[Any, ...]  #: pytrees of shapes and numbers
-    changes: bool  #: whether it changes modules among its arguments
+    changes: bool  #: whether it changes any modules among its arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()
 
 
 class Recipe(NamedTuple):
-    """How to make the function again in another process: ``loading.load(which, **sizes)``."""
+    """How to recreate the function in another process: ``loading.load(which, **sizes)``."""
 
     which: str  #: "package.module:make" or a built-in model
     sizes: dict[str, Any]
@@ -50,7 +49,7 @@ def _nothing() -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A program and where it came from.
+    """A program and its origin.
 
     Examples:
         >>> import toast_lab as tl
@@ -63,18 +62,19 @@ class Model:
 
     name: str
     program: Program
-    #: canonical module: no calls, only @main, with locations; empty where nobody has the text
+    #: canonical module: no calls, only @main, with locations; empty where the text is not known
     stablehlo: str = ""
     dim_names: DimNames = dataclasses.field(default_factory=dict)
-    #: what the user calls sizes that it was made with, as ``{"batch": 32}``; names colours
+    #: sizes that the model was made with, under the user's names, as ``{"batch": 32}``; they name
+    #: colours
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
-    source: str = ""  #: what to say when asked where this came from
-    notes: tuple[str, ...] = ()  #: what was done to the input on the way, a sentence each
+    source: str = ""  #: where the model came from, for messages
+    notes: tuple[str, ...] = ()  #: one sentence about each change that was made to the input
     #: actions by name, see ``registry.Example``
     expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)
     parameter_count: int | None = None  #: trained numbers, if known
-    #: the same as the paper gives it, for its own models at their default sizes
+    #: ``parameter_count`` as the paper states it, for its own models at their default sizes
     paper_parameters: str = ""
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
 
@@ -87,15 +87,15 @@ class Model:
         return f"<Model {self}>"
 
     def without_source(self) -> Model:
-        """This model as other processes get it with an analysis: no text, function or pytrees."""
+        """This model as an analysis takes it to other processes: no text, function or pytrees."""
         return dataclasses.replace(self, stablehlo="", trees=None, function=None)
 
     def __str__(self) -> str:
         program = self.program
-        text = (
+        summary = (
             f"{self.name}: {counted(program.n_ops - program.n_arguments, 'op')}, "
             f"{counted(program.n_arguments, 'argument')}, {counted(len(program.outputs), 'result')}"
         )
         if self.parameter_count is not None:
-            text += f", {self.parameter_count:,} parameters"
-        return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
+            summary += f", {self.parameter_count:,} parameters"
+        return summary + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")

@@ -1,19 +1,19 @@
-"""Take back the factors of Shardy's rules that are not local.
+"""Takes back the factors of Shardy's rules that are not local.
 
 Shardy's rules serve propagation: a factor says "shard these dims alike", and the partitioner adds
-whatever communication that takes.  Ours promise more.  The op computed on local shards gives the
-local shards of its result (pass factor) or partial results that the op's monoid combines (reduction
-factor), with no further communication; the steps of a plan and their prices rest on it.  Each
-function here takes back the factors that break the promise, and says why.  Two kinds of factors
-that Shardy withholds although they are local are granted: windows that do not overlap, and
-right-hand sides of a triangular solve.  ``op_kinds`` says which kind needs which function; all of
-them change the factors' roles in place.  The certification of the rules
+whatever communication that takes. Our rules promise more: the op computed on local shards gives the
+local shards of its result (pass factor), or partial results that the op's monoid combines
+(reduction factor), without further communication. The steps of a plan and their prices rely on this
+promise. Each function in this module takes back the factors that break it, and says why. Two kinds
+of factors that Shardy withholds although they are local are granted: windows that do not overlap,
+and right-hand sides of a triangular solve. ``op_kinds`` assigns the functions to kinds of ops; all
+of them change the factors' roles in place. The certification of the rules
 (``tests/certification/rules``) executes every factor of every kind, and defines "computed on local
 shards" for ops with indices.
 
-jaxlib is imported where an op is read, see ``own_rules``.
+jaxlib is imported only where an op is read, see ``own_rules``.
 
-Reference: TOAST section 3.1 (the identities I of an op).  Start reading at
+Reference: TOAST section 3.1 (the identities I of an op). Start reading at
 ``keep_factors_of_results``.
 """
 
@@ -34,13 +34,14 @@ def _majors(dims: list[tuple[int, ...]]) -> list[int]:
 
 
 def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> None:
-    """Keep as pass factors only those that appear in the operands and in every result.
+    """Keep as pass factors only those that appear in an operand and in every result.
 
-    With a factor of operands alone, a part of the result would be computed from a part of the
-    input.  Reshapes whose sizes share no divisor have such factors (3x4 to 4x3 gives each side its
-    own), and so do the rules that JAX writes on linear algebra calls, which tie only the batch
-    dims.  A factor of results alone slices a result that is computed whole, which a plan expresses
-    anyway, unless the op ``generates`` its dims out of nothing.
+    A factor of operands only would mean that a result is computed from a part of its input.
+    Reshapes whose sizes share no divisor have such factors (3x4 to 4x3 gives operand and result
+    separate ones), and so do the rules that JAX writes on linear algebra calls, which relate only
+    the batch dims. A factor of results only would mean that a result is computed whole and then
+    sliced, which a plan expresses anyway, unless the op creates dims that no operand has
+    (``generates``).
     """
     results = [set(_majors(dims)) for dims in rule.results]
     operands = {factor for dims in rule.operands for factor in _majors(dims)}
@@ -56,69 +57,70 @@ def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> 
 def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """Dims that cannot be computed shard by shard stay whole.
 
-    Shardy ties the matrix dims of an eigendecomposition to those of its result, and the sorted dim
-    of a top-k to that of its result where k is the whole dim.
+    Shardy relates the matrix dims of an eigendecomposition to those of its result, and the sorted
+    dim of a top-k to that of its result if k is the size of the dim.
     """
-    ours = own_rules.custom_call(*_shapes(op), op)
-    if ours is None:
+    own_rule = own_rules.custom_call(*_shapes(op), op)
+    if own_rule is None:
         return
-    for dims, our_dims in zip(rule.operands, ours.operands, strict=True):
-        for factors, our_factors in zip(dims, our_dims, strict=True):
-            if ours.classes[our_factors[0]] != PASS:
+    for dims, own_dims in zip(rule.operands, own_rule.operands, strict=True):
+        for factors, own_factors in zip(dims, own_dims, strict=True):
+            if own_rule.classes[own_factors[0]] != PASS:
                 classes[factors[0]] = NEED_REPLICATION
 
 
 def _shapes(op: Any) -> tuple[Shapes, Shapes]:
     from toast_lab._jaxlib import ir
 
-    def of(values: Any) -> Shapes:
+    def shapes_of(values: Any) -> Shapes:
         return [
             tuple(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else ()
             for value in values
         ]
 
-    return of(op.operands), of(op.results)
+    return shapes_of(op.operands), shapes_of(op.results)
 
 
 def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """A padded dim stays whole.
 
-    Even low=1, high=-1, which keeps its size, shifts every element into its neighbour's place.
+    Even padding by low=1, high=-1, which keeps the size, shifts every element by one position.
     """
-    rows = zip(
-        *(own_rules.ints(op, f"{kind}_padding{end}") or [] for kind, end in _PAD_KEYS), strict=True
+    dim_amounts = zip(
+        *(own_rules.ints(op, f"{kind}_padding{suffix}") or [] for kind, suffix in _PADDINGS),
+        strict=True,
     )
-    for factors, amounts in zip(rule.operands[0], rows, strict=True):
+    for factors, amounts in zip(rule.operands[0], dim_amounts, strict=True):
         if any(amounts):
             classes[factors[0]] = NEED_REPLICATION
 
 
-_PAD_KEYS = (("edge", "_low"), ("edge", "_high"), ("interior", ""))
+_PADDINGS = (("edge", "_low"), ("edge", "_high"), ("interior", ""))
 
-_NEUTRAL: dict[str, Callable[[str], bool]] = {
-    "add": lambda text: _number(text) in (0, 0j) or text == "false",
-    "mul": lambda text: _number(text) == 1 or text == "true",
+_IS_NEUTRAL: dict[str, Callable[[str], bool]] = {
+    "add": lambda text: _parsed_number(text) in (0, 0j) or text == "false",
+    "mul": lambda text: _parsed_number(text) == 1 or text == "true",
 }
 
 
 def narrow_reduce(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """A sum or product can be split only if it starts from zero or one.
 
-    Every shard starts from the init value, also in XLA's partitioner (seen with jaxlib 0.10.2): a
-    sum over 4 shards with init 5 comes out 15 too large.  Repeating an init does no harm to max,
-    min, and, or.
+    Every shard starts from the initial value, also in XLA's partitioner (seen with jaxlib 0.10.2):
+    a sum over 4 shards with initial value 5 comes out 15 too large. Repeating the initial value
+    does not change max, min, ``and`` and ``or``.
     """
-    half = len(op.operands) // 2
-    neutral = _NEUTRAL.get(monoid)
-    if neutral is not None and not all(
-        neutral(splat(initial)) for initial in list(op.operands)[half:]
+    first_initial = len(op.operands) // 2
+    is_neutral = _IS_NEUTRAL.get(monoid)
+    if is_neutral is not None and not all(
+        is_neutral(splat(initial)) for initial in list(op.operands)[first_initial:]
     ):
         _no_reduction(classes)
     narrow_bitwise(rule, classes, op, monoid)
 
 
 def narrow_bitwise(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """No collective combines the bits of integers; for bools, ``and`` and ``or`` are min and max.
+    """No collective combines the bits of integers; on bools, ``and`` and ``or`` are min and max.
 
     XLA's CPU compiler reports "unsupported reduction computation", and NCCL has no such operation.
     """
@@ -133,10 +135,10 @@ def _no_reduction(classes: list[int]) -> None:
 
 
 def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """A dim that is updated in part passes if the update is one element long.
+    """A dim that is updated in part is a pass factor only if the update is one element long.
 
-    One element falls into one shard, which is how a cache is written in decoding.  A longer update
-    may straddle two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).
+    One element falls into one shard, as when decoding writes to a cache. A longer update may
+    straddle two shards, and XLA gathers the whole operand for it (seen in CPU and TPU programs).
     Shardy lets both pass in jaxlib 0.10.2 and neither in 0.12.
     """
     (operand, update, *_), _ = _shapes(op)
@@ -148,11 +150,11 @@ def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
 
 
 def splat(value: Any) -> str:
-    """The number of a splat constant as MLIR prints it, "" for any other value."""
+    """The number in a splat constant as MLIR prints it, "" for any other value."""
     from toast_lab._jaxlib import constant_text
 
     owner = value.owner
-    # As ``OpKind.keeps_number`` says, which is above this module.
+    # These are the kinds with ``OpKind.keeps_number``; this module must not import ``op_kinds``.
     while getattr(owner, "name", "") in _KEEP_NUMBER:
         owner = owner.operands[0].owner
     if getattr(owner, "name", "") != "stablehlo.constant":
@@ -164,7 +166,7 @@ def splat(value: Any) -> str:
 _KEEP_NUMBER = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert")
 
 
-def _number(text: str) -> complex | None:
+def _parsed_number(text: str) -> complex | None:
     try:
         if text.startswith("("):
             real, imaginary = text.strip("()").split(",")
@@ -175,59 +177,67 @@ def _number(text: str) -> complex | None:
 
 
 def combiner(region: Any) -> str:
-    """The StableHLO op that the body of a reduction or scatter consists of, "" if it does more."""
+    """The one StableHLO op in the body of a reduction or scatter, "" if the body does more."""
     block = region.blocks[0]
     ops, arguments = list(block.operations), list(block.arguments)
     if len(ops) != 2 or len(arguments) != 2:
         return ""
     computing, returning = ops[0].operation, ops[1].operation
-    # Both arguments once, and nothing else: add(b, b) is not a sum.
-    both = list(computing.operands) in (arguments, arguments[::-1])
-    if not both or list(returning.operands) != list(computing.results):
+    # Each argument is used once: add(b, b) is not a sum.
+    uses_both_once = list(computing.operands) in (arguments, arguments[::-1])
+    if not uses_both_once or list(returning.operands) != list(computing.results):
         return ""
     return str(computing.name).removeprefix("stablehlo.")
 
 
 def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """A spatial dim is local only where windows neither overlap nor leave gaps.
+    """A spatial dim is local only if windows neither overlap nor leave gaps.
 
-    Such windows pass, as in patch embeddings and 1x1 convolutions (Shardy always calls them a
-    permutation).  The window dim is an exact reduction only where a single window covers the whole
-    dim.
+    It is a pass factor then, as in patch embeddings and 1x1 convolutions (Shardy always calls it a
+    permutation). The window dim is an exact reduction only if a single window covers the whole dim.
     """
     from toast_lab._jaxlib import ir
 
     if ir.IntegerAttr(op.attributes["batch_group_count"]).value > 1:
-        # The contraction is local, but XLA sums over the whole mesh: sharded on d of d=2, m=4, the
-        # result is four times too large (jaxlib 0.10.2 and 0.12.0.1; reproducer in
+        # The contraction is local, but XLA sums over the whole mesh: if it is sharded on axis d of
+        # d=2, m=4, the result is four times too large (jaxlib 0.10.2 and 0.12.0.1; reproducer in
         # docs/certification.md).
         _no_reduction(classes)
     # The spatial dims of input, kernel and output
-    lhs, kernel, out = (
-        [labels.index(str(number)) for number in range(len(labels) - 2)]
+    lhs_dims, kernel_dims, result_dims = (
+        [labels.index(str(spatial_index)) for spatial_index in range(len(labels) - 2)]
         for labels in own_rules.convolution_labels(op)
     )
-    count = len(lhs)
-    (left, right), (result,) = _shapes(op)
-    strides = own_rules.ints(op, "window_strides") or [1] * count
-    dilations = [own_rules.ints(op, key) or [1] * count for key in ("lhs_dilation", "rhs_dilation")]
-    padding = _padding(op, count)
-    reversal = "window_reversal"
-    turned = reversal in op.attributes and "true" in str(op.attributes[reversal])
-    for i in range(count):
-        size, window, windows = left[lhs[i]], right[kernel[i]], result[out[i]]
-        input_factor, result_factor = rule.operands[0][lhs[i]][0], rule.results[0][out[i]][0]
-        exact = (
+    spatial_count = len(lhs_dims)
+    (lhs_shape, kernel_shape), (result_shape,) = _shapes(op)
+    strides = own_rules.ints(op, "window_strides") or [1] * spatial_count
+    dilations = [
+        own_rules.ints(op, key) or [1] * spatial_count for key in ("lhs_dilation", "rhs_dilation")
+    ]
+    padding = _padding(op, spatial_count)
+    key = "window_reversal"
+    is_reversed = key in op.attributes and "true" in str(op.attributes[key])
+    for i in range(spatial_count):
+        size, window, window_count = (
+            lhs_shape[lhs_dims[i]],
+            kernel_shape[kernel_dims[i]],
+            result_shape[result_dims[i]],
+        )
+        input_factor, result_factor = (
+            rule.operands[0][lhs_dims[i]][0],
+            rule.results[0][result_dims[i]][0],
+        )
+        is_exact = (
             padding[i] == (0, 0)
             and all(dilation[i] == 1 for dilation in dilations)
-            and size == window * windows
-            and (strides[i] == window or windows == 1)
+            and size == window * window_count
+            and (strides[i] == window or window_count == 1)
         )
-        reduces = exact and windows == 1 and (not turned or window == 1)
-        for factor in (input_factor, rule.operands[1][kernel[i]][0]):
+        reduces = is_exact and window_count == 1 and (not is_reversed or window == 1)
+        for factor in (input_factor, rule.operands[1][kernel_dims[i]][0]):
             if classes[factor] == REDUCTION and not reduces:
                 classes[factor] = NEED_REPLICATION
-        if input_factor == result_factor and rule.sizes[result_factor] == windows and exact:
+        if input_factor == result_factor and rule.sizes[result_factor] == window_count and is_exact:
             classes[result_factor] = PASS
 
 
@@ -241,8 +251,8 @@ def _padding(op: Any, count: int) -> list[tuple[int, int]]:
 
 
 def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """Each right-hand side is solved by itself, though Shardy keeps that dim whole."""
-    side = -1 if str(op.attributes["left_side"]) == "true" else -2
-    factor = rule.operands[1][side][0]
-    if factor == rule.results[0][side][0] and factor not in _majors(rule.operands[0]):
+    """Right-hand sides are solved one by one, so that their dim passes; Shardy keeps it whole."""
+    rhs_dim = -1 if str(op.attributes["left_side"]) == "true" else -2
+    factor = rule.operands[1][rhs_dim][0]
+    if factor == rule.results[0][rhs_dim][0] and factor not in _majors(rule.operands[0]):
         classes[factor] = PASS

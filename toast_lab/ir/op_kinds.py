@@ -1,17 +1,17 @@
-"""The registry of op kinds: everything that TOAST Lab knows about an op by its name.
+"""The registry of op kinds: everything that TOAST Lab knows about an op from its name.
 
-A kind is one entry of ``OP_KINDS``.  Each stage reads the fields that concern it, and keeps no
-table of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis
-and its listings (``paper_name`` and what stands below it), prices (``cost_class``,
-``moves_elements``, ``reads_part``, ``brings``) and drawing inputs (``keeps_sign`` and below).  To
-add a kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which
-executes every factor that its rule offers.
+A kind is one entry of ``OP_KINDS``. Each stage reads the fields that concern it and keeps no table
+of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis and its
+listings (``paper_name`` and the fields below it), prices (``cost_class``, ``moves_elements``,
+``reads_part``, ``brings``) and drawing inputs (``keeps_sign`` and the fields below it). To add a
+kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which executes
+every factor that its rule offers.
 
-A kind without an entry is elementwise if it is StableHLO's, and opaque if it belongs to another
-dialect (``op_kind``).
+A kind without an entry is elementwise if it belongs to StableHLO, and opaque if it belongs to
+another dialect (``op_kind``).
 
-Names are StableHLO's without the dialect; other dialects keep theirs (``chlo.square``).  Pseudo-ops
-of loops and conditionals have names of their own, see ``walk``.
+StableHLO names lose their dialect prefix; names of other dialects keep it (``chlo.square``). The
+pseudo-ops of loops and conditionals have names of our own, see ``walk``.
 
 Reference: TOAST sections 3.1 (identities I) and 4.5 (cost); Shardy's op sharding rule registry.
 """
@@ -41,7 +41,7 @@ from toast_lab.ir.program import (
     VIEW,
 )
 
-#: (operand shapes, result shapes, MLIR operation or None) -> a rule, or None where there is none.
+#: (operand shapes, result shapes, MLIR operation or None) -> the rule, or None if there is none.
 OwnRule = Callable[[Shapes, Shapes, Any], Rule | None]
 #: (rule, roles of its factors, MLIR operation, monoid); changes the roles in place.
 Narrowing = Callable[[Rule, list[int], Any, str], None]
@@ -49,107 +49,108 @@ Narrowing = Callable[[Rule, list[int], Any, str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpKind:
-    """What is known about one kind of op; functions that take an ``op`` get the MLIR operation."""
+    """The facts about one kind of op; functions that take an ``op`` get the MLIR operation."""
 
     #: How its cost behaves, an index into ``program.CLASSES``.
     cost_class: int = ELEMENTWISE
 
     # -- sharding rule -----------------------------------------------------------------------------
-    #: Our own rule, for where Shardy has none; without either, every dim stays whole.
+    #: Our own rule, used if Shardy has none. Without either, every dim stays whole.
     rule: OwnRule | None = None
-    #: Takes back the factors of Shardy's rule that are not local; each function says why.
+    #: Takes back the factors of Shardy's rule that are not local; each such function says why.
     narrow: Narrowing | None = None
-    #: It generates its dims out of nothing, so that each shard can make its own piece.
+    #: It creates dims that no operand has, so that each shard can make its own piece of them.
     generates: bool = False
-    #: Does it stay whole, whatever rule it carries?
+    #: Tells whether the op stays whole, whatever rule it carries.
     stays_whole: Callable[[Any], bool] | None = None
-    #: Completes "no sharding rule for ..." in place of the kind's name; a function gets the op or
-    #: None.
+    #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
+    #: the op or None.
     without_rule: str | Callable[[Any], str] = ""
-    #: It belongs in programs that are already split over devices by hand, which are refused.
+    #: It occurs only in programs that are already split over devices by hand, which are refused.
     per_device: bool = False
 
     # -- partial results, work, text ---------------------------------------------------------------
     #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
     monoid: str = "none"
-    #: Number of the region whose body determines it instead, None if there is none.
+    #: Number of the region whose body determines the monoid instead, None if there is none.
     combiner_region: int | None = None
-    #: The monoid of a reduction whose body is this op.
+    #: The monoid of a reduction whose body consists of this op.
     as_combiner: str = "none"
-    #: FLOPs of the whole op; None: only its bytes count.
+    #: FLOPs of the whole op; None: only its bytes are counted.
     flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
-    #: The attributes that matter to people, as listings print them behind the op: (op, monoid) ->
-    #: text.
+    #: (op, monoid) -> the attributes that matter to readers, as listings print them after the op.
     detail: Callable[[Any, str], str] | None = None
 
     # -- control flow and effects ------------------------------------------------------------------
-    #: It holds regions that ``walk`` opens up.
+    #: It has regions that ``walk`` flattens.
     control_flow: bool = False
-    #: It may do more than compute results, and is kept even if nothing uses them.
+    #: It may have side effects, and is kept even if nothing uses its results.
     side_effect: bool = False
     #: It exchanges data with the host, which is refused.
     host: bool = False
-    #: It makes a token, which orders side effects; refused where something uses the token.
+    #: It makes a token, which orders side effects; it is refused if anything uses the token.
     token: bool = False
 
     # -- analysis and listings ---------------------------------------------------------------------
-    #: Its name in the paper's listings, if that differs.
+    #: Its name in the paper's listings, if it differs.
     paper_name: str = ""
     #: The whole line of a pseudo-op: {0} is its operand, {own} the value that it belongs to.
     line: str = ""
-    #: What reports call the construct that a pseudo-op stands for.
+    #: The name that reports use for the construct that a pseudo-op stands for.
     construct: str = ""
     #: The second half of its operands are initial values, which listings leave out.
     initial_values: bool = False
-    #: Its detail names the kept dims, where the paper writes the new ones.
+    #: Its detail lists the kept dims, whereas the paper writes the new ones.
     detail_is_kept_dims: bool = False
-    #: A detail that listings leave out as obvious.
+    #: The detail that listings leave out because it is obvious.
     plain_detail: str = ""
-    #: If all elements of its first operand equal one number, so do those of its result.
+    #: If all elements of its first operand equal one number, all elements of its result equal it.
     keeps_number: bool = False
     #: It takes or writes a slice of its first operand, at a position given by indices.
     picks_slice: bool = False
-    #: It hands a stacked tensor on to a round of a loop, or takes that round's slice of it.
+    #: It passes a stacked tensor into a round of a loop, or takes that round's slice of it.
     hands_on: bool = False
 
     # -- prices ------------------------------------------------------------------------------------
-    #: It moves elements and computes nothing, so a part of its result can be made by itself.
+    #: It moves elements and computes nothing, so that any part of its result can be made alone.
     moves_elements: bool = False
-    #: Its result stands in memory in another order, so it cannot replace its operand there.
+    #: Its result has another order in memory, so that it cannot reuse its operand's buffer.
     reorders: bool = False
-    #: It casts, cuts out or reorders its first operand, as is done while that is brought.
+    #: It casts, slices or reorders its first operand, which can be done while the operand is
+    #: fetched.
     prepares: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
-    #: Compilers put what it writes in order first, where each place can be written several times.
+    #: Compilers first sort its updates, if an element can be written several times.
     sorts_updates: bool = False
-    #: Number of the operand that is written into the first one, -1: the whole result is written.
+    #: Number of the operand that is written into the first one; -1: the whole result is written.
     brings: int = -1
-    #: Backends sum its terms in a wider type than that of its result.
+    #: Backends sum its terms in a wider type than its result has.
     sums_wider: bool = False
-    #: Steps of a TPU's vector unit for 1,024 numbers, 0: not more than it does while it reads them.
+    #: Steps of a TPU's vector unit for 1,024 numbers; 0: no more than fit into the time of reading
+    #: them.
     vector_steps: float = 0.0
-    #: A GPU's compiler computes numbers of fewer bytes once, and not again in each consumer.
+    #: A GPU's compiler computes numbers of fewer bytes once, instead of again in each consumer.
     gpu_repeats_from_bytes: int = 0
-    #: Compilers write it out as dozens of other ops before they fuse
+    #: Compilers expand it into dozens of other ops before they fuse.
     expands: bool = False
-    #: Reads of its operands that take as long as a GPU goes over them.
+    #: Its time on a GPU, as the number of reads of its operands that take as long.
     gpu_passes: float = 1.0
 
     # -- drawing inputs ----------------------------------------------------------------------------
-    #: If its operands are not negative, neither is its result (subtraction counted as such).
+    #: Its result is not negative if its operands are not (subtraction is counted as such).
     keeps_sign: bool = False
     #: Operands in which it is linear while the others stay fixed.
     linear_in: tuple[int, ...] = ()
-    #: It takes a root or logarithm, or is otherwise defined for positive numbers only.
+    #: It is defined for positive numbers only, as roots and logarithms are.
     needs_positive: bool = False
     #: Number of the operand that divides the other, -1: none does.
     divides_by: int = -1
-    #: Its result is made of products of its first two operands, summed or not.
+    #: Its result consists of products of its first two operands, summed or not.
     multiplies: bool = False
     #: One of its operands holds indices into the first.
     looks_up: bool = False
-    #: Number of the first operand that says where its slice starts, -1: it has none.
+    #: Number of the first operand that gives a start position of its slice; -1: there is none.
     first_start: int = -1
 
 
@@ -195,15 +196,15 @@ _kinds(
     "shift_left "
     "shift_right_arithmetic shift_right_logical sign xor"
 )
-# Kept for the backward pass in 16 bits by jax-cuda12-pjrt 0.10.2, computed again in 32
+# jax-cuda12-pjrt 0.10.2 keeps it for the backward pass in 16 bits and computes it again in 32.
 _kind("tanh", gpu_repeats_from_bytes=4)
-# By libtpu 0.0.42.1, as are those below: see docs/machines.md
+# These and the steps below are those of libtpu 0.0.42.1: see docs/machines.md.
 _kinds("cosine sine", vector_steps=38.5, gpu_repeats_from_bytes=16)
 _kind("tan", vector_steps=42.5)
-# Shardy has no rule for what applies a body to each element.
+# Shardy has no rule for ops that apply a body to each element.
 _kind("map", rule=own_rules.elementwise)
 
-# -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them --
+# -- element by element, CHLO: meant to be expanded first, hence without rules in Shardy -----------
 
 _kind(
     "chlo.digamma",
@@ -285,7 +286,7 @@ _kind("select_and_scatter", cost_class=REDUCE, combiner_region=1)
 _kind(
     "reshape",
     cost_class=VIEW,
-    # Shardy's only gap.
+    # The only reshape for which Shardy has no rule.
     without_rule="a reshape of an array without elements",
     prepares=True,
     keeps_number=True,
@@ -334,7 +335,7 @@ _kind(
     brings=1,
     first_start=2,
 )
-# Each shard of a gather's operand delivers the rows that it holds, and zeros elsewhere.
+# Each shard of a gather's operand gives the rows that it holds, and zeros for all others.
 _kind("gather", cost_class=INDEXING, monoid="add", reads_part=True, looks_up=True)
 _kind(
     "scatter",
@@ -359,7 +360,7 @@ _kind(
     "transpose",
     cost_class=OTHER,
     detail=attributes.detail_of("permutation"),
-    # Of a matrix there is only one.
+    # A matrix has only one transpose.
     plain_detail="1,0",
     moves_elements=True,
     prepares=True,
@@ -367,7 +368,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- made of nothing: every use has its own copy ---------------------------------------------------
+# -- made without operands: every use has its own copy ---------------------------------------------
 
 _kind(
     "constant",
@@ -384,14 +385,15 @@ _kind(
     detail=attributes.detail_of("iota_dimension"),
 )
 _kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
-# A piece of its stream depends on the state and the position alone, and XLA was seen to make just
+# A piece of its stream depends only on the state and the position, and XLA was seen to make just
 # that piece, without communication.
 _kind("rng_bit_generator", cost_class=OTHER, generates=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
 _kinds("cholesky dynamic_reshape", cost_class=OTHER)
-# By six sorts and selections on an H100, of 14 to 60 times the traffic, see docs/measured.md
+# From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
+# docs/measured.md.
 _kind("sort", cost_class=OTHER, gpu_passes=35.0)
 _kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
 _kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
@@ -418,7 +420,7 @@ _kind("after_all", token=True)
 _kind("func.call", cost_class=OPAQUE)
 _kind("sdy.propagation_barrier", cost_class=OPAQUE, rule=own_rules.elementwise)
 
-# -- loops and conditionals, and what they become --------------------------------------------------
+# -- loops and conditionals, and their pseudo-ops --------------------------------------------------
 
 _kinds("while case if", cost_class=OPAQUE, control_flow=True)
 _kind("argument", cost_class=ARGUMENT)
@@ -443,7 +445,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- of programs already split over devices by hand; their meaning depends on the device count ----
+# -- only in programs split over devices by hand: their meaning depends on the device count --------
 
 _kinds(
     "partition_id replica_id all_gather all_reduce all_to_all reduce_scatter collective_permute "
@@ -461,7 +463,7 @@ _FOREIGN = OpKind(cost_class=OPAQUE)
 
 
 def op_kind(name: str) -> OpKind:
-    """The entry of a kind; without one, StableHLO is elementwise and foreign kinds are opaque."""
+    """The entry of a kind, or a default: StableHLO is elementwise, foreign kinds are opaque."""
     if name in OP_KINDS:
         return OP_KINDS[name]
     if name.startswith("chlo.broadcast_"):
@@ -472,21 +474,21 @@ def op_kind(name: str) -> OpKind:
 
 
 def kinds_where(field: str) -> frozenset[str]:
-    """Names of all kinds that have an entry and for which ``field`` is true."""
+    """Names of all kinds with an entry for which ``field`` is true."""
     return frozenset(name for name, kind in OP_KINDS.items() if getattr(kind, field))
 
 
 def ops_where(kinds: Iterable[str], field: str) -> np.ndarray:
     """[O] bool: is ``field`` true for each of ``kinds``?"""
-    answer = functools.cache(lambda name: bool(getattr(op_kind(name), field)))
-    return np.asarray([answer(name) for name in kinds], dtype=bool)
+    holds = functools.cache(lambda name: bool(getattr(op_kind(name), field)))
+    return np.asarray([holds(name) for name in kinds], dtype=bool)
 
 
 def is_control(kind: str) -> bool:
-    """Is it a pseudo-op of a loop or conditional (see ``walk``)?"""
+    """Is ``kind`` a pseudo-op of a loop or conditional (see ``walk``)?"""
     return op_kind(kind).cost_class == CONTROL
 
 
 def is_constant(kind: str) -> bool:
-    """Is its result made of nothing, so that every use can have its own copy?"""
+    """Is ``kind`` made without operands, so that every use can have its own copy?"""
     return op_kind(kind).cost_class == CONSTANT

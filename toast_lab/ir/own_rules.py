@@ -1,16 +1,17 @@
 """Our own sharding rules, for ops that Shardy leaves out: custom calls, CHLO ops, ``map``.
 
-``op_kinds`` says which kind has which.  Each takes the shapes of an op's operands and results and
-the MLIR operation (None where it is unknown), and returns None where it has no rule after all.
+``op_kinds`` assigns them to kinds of ops. Each function takes the shapes of an op's operands and
+results and the MLIR operation (None if it is unknown), and returns None if there is no rule after
+all.
 
-A factor that may be sharded promises the same as in every rule (see ``narrowing``): the op computed
-on local shards gives local shards or partial results of its result.  Where we cannot tell, an op
-stays whole, and ``rules.why_missing`` gives the reason.
+A factor that may be sharded makes the same promise as in every rule (see ``narrowing``): the op
+computed on local shards gives local shards, or partial results, of its result. If that is
+uncertain, the op stays whole, and ``rules.why_missing`` gives the reason.
 
-jaxlib is imported only where an op is read: pricing and searching load this module too, and read no
-ops.
+jaxlib is imported only by the functions that read an op: pricing and searching load this module
+too, but read no ops.
 
-Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``Rule``.
+Reference: TOAST section 3.1 (the identities I of an op). Start reading at ``Rule``.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from typing import Any
 from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 Shapes = list[tuple[int, ...]]
-# A constant whose elements are all equal, as MLIR prints it
+# A constant whose elements are all equal, as printed by MLIR
 SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One op's rule; factor indices are local to the op, the major factor of a dim comes first."""
+    """One op's rule; factor indices are local to the op, and the major factor of a dim is first."""
 
     sizes: list[int]
     classes: list[int]
     operands: list[list[tuple[int, ...]]]
     results: list[list[tuple[int, ...]]]
-    missing: str = ""  # why there is no rule, empty when there is one
+    missing: str = ""  # why there is no rule, empty if there is one
 
 
 class _Draft:
-    """A rule in the making: dims are tied to factors one by one, all others stay whole."""
+    """A rule under construction: dims are assigned to factors; all others stay whole."""
 
     def __init__(self, operands: Shapes, results: Shapes) -> None:
         self.shapes = [*operands, *results]
@@ -50,7 +51,7 @@ class _Draft:
         self.dims: list[list[tuple[int, ...]]] = [[() for _ in shape] for shape in self.shapes]
 
     def factor(self, places: Iterable[tuple[int, int]], role: int = PASS) -> None:
-        """One factor for ``places``: (tensor, dim) pairs, results counted after the operands."""
+        """Add one factor for ``places``: (tensor, dim) pairs, results numbered after operands."""
         size = 0
         for tensor, dim in places:
             size = max(size, self.shapes[tensor][dim])
@@ -73,13 +74,15 @@ class _Draft:
 
 
 def elementwise(operands: Shapes, results: Shapes, op: Any = None) -> Rule | None:
-    """Every dim of the results' one shape is one factor; operands are of that shape or scalars."""
+    """Every dim of the results' shape is one factor; operands have this shape or are scalars."""
     shape = results[0]
-    if any(other not in (shape, ()) for other in (*operands, *results)):
+    if any(other_shape not in (shape, ()) for other_shape in (*operands, *results)):
         return None
     draft = _Draft(operands, results)
     for dim in range(len(shape)):
-        draft.factor((tensor, dim) for tensor, other in enumerate(draft.shapes) if other == shape)
+        draft.factor(
+            (tensor, dim) for tensor, other_shape in enumerate(draft.shapes) if other_shape == shape
+        )
     return draft.build()
 
 
@@ -92,7 +95,7 @@ def leading(operands: Shapes, results: Shapes, count: int) -> Rule:
 
 
 def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
-    """Every dim but ``whole`` is one factor of all tensors that have operand 0's rank."""
+    """Every dim but ``whole`` is one factor of all tensors with operand 0's rank."""
     draft = _Draft(operands, results)
     rank = len(operands[0])
     for dim in range(rank):
@@ -110,7 +113,7 @@ def identity(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
 
 
 def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") -> Rule:
-    """A factor of its own for every dim of every tensor."""
+    """Every dim of every tensor has a separate factor."""
     sizes = [size for shape in (*operands, *results) for size in shape]
     factors = itertools.count()
 
@@ -127,7 +130,7 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
 
 
 def all_pass(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
-    """Every dim can be cut by itself: a tensor made of nothing can be made piece by piece."""
+    """Every dim can be cut: a tensor made without operands can be made piece by piece."""
     return separate(operands, results, PASS)
 
 
@@ -153,76 +156,76 @@ def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
         return None
     draft = _Draft(operands, results)
     shape = results[0]
-    attribute = ints(op, "broadcast_dimensions") or []
+    broadcast_dims = ints(op, "broadcast_dimensions") or []
     places: list[list[tuple[int, int]]] = [[(len(operands), dim)] for dim in range(len(shape))]
     for tensor, operand in enumerate(operands):
-        # The attribute places the operand of smaller rank; one of the result's rank needs no place.
+        # The attribute positions the operand of smaller rank; one of the result's rank needs none.
         result_dims: Iterable[int] = range(len(shape) - len(operand), len(shape))
-        if len(attribute) == len(operand) < len(shape):
-            result_dims = attribute
+        if len(broadcast_dims) == len(operand) < len(shape):
+            result_dims = broadcast_dims
         for dim, result_dim in enumerate(result_dims):
             if operand[dim] == shape[result_dim]:
                 places[result_dim].append((tensor, dim))
-    for tied in places:
-        draft.factor(tied)
+    for factor_places in places:
+        draft.factor(factor_places)
     return draft.build()
 
 
 def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """``chlo.ragged_dot``: batch dims and free dims pass, the contraction is a reduction.
+    """``chlo.ragged_dot``: batch and free dims pass, contracted dims are reductions.
 
-    Ragged and group dims stay whole, since all group sizes together decide which rows meet which
-    group.
+    Ragged and group dims stay whole, since it takes all group sizes to tell which rows are
+    multiplied by which group.
     """
     if op is None:
         return None
 
     def pairs(name: str) -> list[tuple[int, int]]:
-        sides = (ragged_dims(op, f"{side}_{name}_dimensions") for side in ("lhs", "rhs"))
-        return list(zip(*sides, strict=True))
+        dim_lists = (ragged_dims(op, f"{side}_{name}_dimensions") for side in ("lhs", "rhs"))
+        return list(zip(*dim_lists, strict=True))
 
     ragged = ragged_dims(op, "lhs_ragged_dimensions")
     group = ragged_dims(op, "rhs_group_dimensions")
-    batch, inner = pairs("batching"), pairs("contracting")
-    sizes = operands[2] if len(operands) > 2 else ()
-    if len(ragged) != 1 or len(sizes) not in (1, len(batch) + 1):
+    batch, contracted = pairs("batching"), pairs("contracting")
+    group_sizes_shape = operands[2] if len(operands) > 2 else ()
+    if len(ragged) != 1 or len(group_sizes_shape) not in (1, len(batch) + 1):
         return None
-    tied_left = {left for left, _ in (*batch, *inner)}
-    tied_right = {right for _, right in (*batch, *inner)} | set(group)
+    left_not_free = {left for left, _ in (*batch, *contracted)}
+    right_not_free = {right for _, right in (*batch, *contracted)} | set(group)
     draft = _Draft(operands, results)
-    out = len(operands)
+    result_tensor = len(operands)
     # With a ragged contraction the groups are the result's first dim.
-    row = int(ragged[0] in {left for left, _ in inner})
+    result_dim = int(ragged[0] in {left for left, _ in contracted})
     for i, (left, right) in enumerate(batch):
         if left != ragged[0]:
-            # Each batch entry may have group sizes of its own
-            more = [(2, i)] if len(sizes) > 1 else []
-            draft.factor([(0, left), (1, right), (out, row), *more])
-        row += 1
+            # Group sizes may differ between batch entries.
+            group_size_dims = [(2, i)] if len(group_sizes_shape) > 1 else []
+            draft.factor([(0, left), (1, right), (result_tensor, result_dim), *group_size_dims])
+        result_dim += 1
     for left in range(len(operands[0])):
-        if left not in tied_left:
+        if left not in left_not_free:
             if left != ragged[0]:
-                draft.factor([(0, left), (out, row)])
-            row += 1
+                draft.factor([(0, left), (result_tensor, result_dim)])
+            result_dim += 1
     for right in range(len(operands[1])):
-        if right not in tied_right:
-            draft.factor([(1, right), (out, row)])
-            row += 1
-    for left, right in inner:
+        if right not in right_not_free:
+            draft.factor([(1, right), (result_tensor, result_dim)])
+            result_dim += 1
+    for left, right in contracted:
         if left != ragged[0]:
             draft.factor([(0, left), (1, right)], REDUCTION)
     return draft.build()
 
 
 def ragged_dims(op: Any, name: str) -> list[int]:
-    """One list of dims of a ``chlo.ragged_dot``, ``rhs_group_dimensions`` for instance."""
+    """One list of dims of a ``chlo.ragged_dot``, for instance ``rhs_group_dimensions``."""
     match = re.search(
         rf"\b{name} = \[([\d, ]*)\]", str(op.attributes["ragged_dot_dimension_numbers"])
     )
     return [int(dim) for dim in match.group(1).split(",") if dim.strip()] if match else []
 
 
-# Calls that act element by element, or only mark or move their operand.
+# Calls that work element by element, or only annotate or move their operand.
 _ELEMENTWISE_CALLS = {
     "annotate_device_placement",
     "LayoutConstraint",
@@ -269,7 +272,7 @@ _WHY_WHOLE = (
 
 
 def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """The rule of a call whose target works element by element, is a top-k, or has batch dims."""
+    """The rule of a call whose target works element by element, is a top-k or has batch dims."""
     if op is None:
         return None
     target = call_target(op)
@@ -288,14 +291,14 @@ def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 
 def call_target(op: Any) -> str:
-    """The name of what a ``custom_call`` calls."""
+    """The name of the target of a ``custom_call``."""
     from toast_lab._jaxlib import ir
 
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 def _batch_dims(op: Any) -> int | None:
-    """Number of leading dims that JAX declares as batch dims, None where it declares none."""
+    """Number of leading dims that JAX declares as batch dims, None if it declares nothing."""
     if "mhlo.frontend_attributes" not in op.attributes:
         return None
     match = re.search(r'\bnum_batch_dims = "(\d+)"', str(op.attributes["mhlo.frontend_attributes"]))
@@ -312,27 +315,27 @@ def _sorted_dim(op: Any, rank: int) -> int:
 
 
 def known_whole(op: Any) -> bool:
-    """Is this ``custom_call`` one that stays whole whatever a rule on it says?"""
+    """Does this ``custom_call`` stay whole, whatever rule it carries?"""
     return any(pattern.search(call_target(op)) for pattern, _ in _WHY_WHOLE)
 
 
 def call_without_rule(op: Any) -> str:
-    """The call, and why it has no rule, as ``custom_call @Eigh: XLA's compiler for TPU ...``."""
+    """The call, and why it has no rule: ``custom_call @Eigh: XLA's compiler for TPU ...``."""
     if op is None:
         return "custom_call"
     target = call_target(op)
-    reason = next((text for pattern, text in _WHY_WHOLE if pattern.search(target)), "")
+    reason = next((why for pattern, why in _WHY_WHOLE if pattern.search(target)), "")
     return f"custom_call @{target}" + (f": {reason}" if reason else "")
 
 
 def convolution_labels(op: Any) -> list[list[str]]:
     """Dims of input, kernel and output: ``[b, 0, f]``, ``[0, i, o]`` and ``[b, 0, f]``."""
-    rows = re.findall(r"\[([^\]]*)\]", str(op.attributes["dimension_numbers"]))
-    return [re.split(r",\s*", row) for row in rows[:3]]
+    label_lists = re.findall(r"\[([^\]]*)\]", str(op.attributes["dimension_numbers"]))
+    return [re.split(r",\s*", label_list) for label_list in label_lists[:3]]
 
 
 def ints(op: Any, key: str) -> list[int] | None:
-    """An attribute of integers, None if the op does not carry it."""
+    """The integers of an attribute, None if the op does not have it."""
     from toast_lab._jaxlib import ir
 
     if key not in op.attributes:

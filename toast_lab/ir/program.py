@@ -1,10 +1,10 @@
 """``Program``: the one intermediate representation, a tensor program as frozen flat arrays.
 
-Everything after the frontend works on these arrays.  An *op* has operands (*uses* of values) and
-results (*definitions* of values).  A *factor* is one way to partition one op: the op's rule maps
-every dim of every operand and result to factors, exactly as an einsum does.  Arguments are ops too
-(kind ``argument``), with one factor per dim, so that "name", "factor" and "how an op can be split"
-are one numbering throughout TOAST Lab.
+Every stage after the frontend works on these arrays. An *op* has operands (*uses* of values) and
+results (*definitions* of values). A *factor* is one way to partition one op: the op's rule maps
+every dim of every operand and result to factors, exactly as an einsum does. Arguments are ops too
+(kind ``argument``), with one factor per dim, so that names, factors and ways to split an op share
+one numbering throughout TOAST Lab.
 
 Reference: TOAST sections 3 and 3.1 (rules as identities I); Shardy's op sharding rules.
 """
@@ -53,7 +53,7 @@ CLASSES = (
     CONTROL,
 ) = range(len(CLASSES))
 
-# Role of a factor.  PERMUTATION and NEED_REPLICATION factors are never sharded.
+# Role of a factor. PERMUTATION and NEED_REPLICATION factors are never sharded.
 FACTOR_CLASSES = ("pass", "reduction", "need_replication", "permutation")
 PASS, REDUCTION, NEED_REPLICATION, PERMUTATION = range(4)
 
@@ -61,7 +61,7 @@ PASS, REDUCTION, NEED_REPLICATION, PERMUTATION = range(4)
 MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
 
 
-# Fields that no analysis depends on, hence not part of the digest.
+# Fields that no analysis depends on; the digest leaves them out.
 _NOT_ANALYSED = (
     "name",
     "location",
@@ -76,8 +76,8 @@ _NOT_ANALYSED = (
 class Region(NamedTuple):
     """Ops ``begin`` to ``end`` (exclusive), inside the region ``parent`` (-1: the program).
 
-    A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through
-    a conditional.
+    A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one branch of a
+    conditional.
     """
 
     kind: str
@@ -85,19 +85,19 @@ class Region(NamedTuple):
     end: int
     parent: int
     times: float  #: how often it runs each time its parent runs
-    known: bool  #: False: ``times`` is assumed, since the input does not tell
+    known: bool  #: False: ``times`` is an assumption, since the input does not say
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A tensor program as a list of ops; loops and conditionals are stretches of it (``regions``).
+    """A tensor program as a list of ops; loops and conditionals are ranges of it (``regions``).
 
-    A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one
-    set of factors: see ``walk``.  ``owner`` is the op that has the factors; for every other op it
-    is the op itself.
+    Each value that passes through a loop or a conditional has pseudo-ops of class "control", which
+    share one set of factors: see ``walk``. The ``owner`` of such an op is the op that has the
+    factors; every other op owns its own.
 
     Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr``
-    arrays are row starts, one longer than the rows they index.  All arrays are read-only.
+    arrays are row starts, one longer than the rows they index. All arrays are read-only.
 
     Examples:
         >>> import toast_lab as tl
@@ -116,7 +116,7 @@ class Program:
     shape: np.ndarray  #: [sum of ranks] int64 dim sizes
     itemsize: np.ndarray  #: [V] bytes per element (0.125 is rounded up to 1)
     value_op: np.ndarray  #: [V] the op that defines the value
-    value_is_constant: np.ndarray  #: [V] bool, computed from constants and iota alone
+    value_is_constant: np.ndarray  #: [V] bool, computed from constants and iota only
     value_dtype: tuple[str, ...]  #: [V] element type as StableHLO spells it
     value_name: tuple[str, ...]  #: [V] readable, unique: argument path, source variable or ``%12``
     # -- ops ------------------------------------------------------------------------------------
@@ -145,7 +145,8 @@ class Program:
     #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
     def_dim_factor: np.ndarray
     def_dim_minor: tuple[tuple[int, ...], ...]  #: [sum of ranks] all factors of that dim
-    #: [sum of ranks] bool, words of random keys, which are never cut: see ``random_keys``
+    #: [sum of ranks] bool, dims of the words of random keys, which are never cut: see
+    #: ``random_keys``
     hidden: np.ndarray
     # -- interface ------------------------------------------------------------------------------
     n_arguments: int
@@ -153,7 +154,7 @@ class Program:
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
-    #: shardings that the user wrote into it; no other field depends on them
+    #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
 
     def __repr__(self) -> str:
@@ -169,7 +170,7 @@ class Program:
                 value.flags.writeable = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields: what was worked out of them is worked out again."""
+        """The fields only; cached properties are computed again after unpickling."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     # -- sizes ----------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class Program:
 
     @property
     def n_factors(self) -> int:
-        """Number of factors, that is of dimension names."""
+        """Number of factors, which are the paper's dimension names."""
         return len(self.factor_size)
 
     # -- access ---------------------------------------------------------------------------------
@@ -222,8 +223,8 @@ class Program:
         """Name of each dim of operand use ``use``."""
         return self._use_names[use][:]
 
-    # Whoever goes through all ops asks for these again and again; to take a row of an array each
-    # time costs ten times as much.
+    # Loops over all ops read these rows again and again. Slicing an array each time would cost ten
+    # times as much.
     @functools.cached_property
     def _dims(self) -> list[tuple[int, ...]]:
         return [tuple(row) for row in row_lists(self.shape_ptr, self.shape)]
@@ -263,14 +264,14 @@ class Program:
         return iter(range(self.n_arguments, self.n_ops))
 
     def region_end(self) -> np.ndarray:
-        """[O] first op after the innermost region of each op; the op's results live up to there."""
+        """[O] first op after the innermost region of each op; its results live no longer."""
         ends = np.asarray([*(region.end for region in self.regions), self.n_ops], dtype=np.int32)
         return ends[self.region]
 
     def kept_until(self, defining_op: int, using_op: int) -> int:
-        """Last op up to which a value of ``defining_op`` must be kept for ``using_op``.
+        """The last op during which a value of ``defining_op`` must be kept for ``using_op``.
 
-        A loop uses values from outside in every round, hence up to its end.
+        A loop uses values from outside in every round, so they are kept until it ends.
         """
         last_op, index = using_op, int(self.region[using_op])
         while index >= 0:
@@ -285,22 +286,22 @@ class Program:
         return math.prod(self.dims(value)) * int(self.itemsize[value])
 
     def where(self, op: int) -> str:
-        """The user's source line of ``op``, "unknown line" if the input had none."""
+        """The user's source line of ``op``, or "unknown line" if the input had none."""
         return user_line(self.locations[int(self.location[op])]) or "unknown line"
 
     def source_lines(self) -> list[str]:
-        """[n_ops] ``where`` of each op, without its folder."""
+        """[O] ``where`` of each op, without the folder."""
         return [line_text(self.where(op)) for op in range(self.n_ops)]
 
     def digest(self) -> str:
-        """Hex digest of everything that decides an analysis, for caching and plan files."""
+        """Hex digest of everything that an analysis depends on, for caching and plan files."""
         hashed = hashlib.sha256()
         for field in dataclasses.fields(self):
             if field.name in _NOT_ANALYSED:
                 continue
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
-                continue  # the digest of a program without keys predates the field
+                continue  # keeps the digests that programs without keys had before this field
             hashed.update(field.name.encode())
             hashed.update(
                 value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()

@@ -1,7 +1,7 @@
-"""StableHLO module -> ``Program``.
+"""Turns a StableHLO module into a ``Program``.
 
-Takes a canonical module (see ``canonical``), asks Shardy for the rules and writes everything into
-flat arrays.  Start reading at ``read_program``.
+Takes a canonical module (see ``canonical``), asks Shardy for the sharding rules and writes
+everything into flat arrays. Start reading at ``read_program``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
 from toast_lab.ir.stacked import stacked_factors
 
-_NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
+_NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a source position, not a name
 
 
 _TRACER = "toast_lab/frontends/"  # our own call of jax.jit is not part of the user's program
@@ -36,7 +36,7 @@ class Parsed(NamedTuple):
 
     program: Program
     text: str  #: the canonical module with locations
-    notes: tuple[str, ...] = ()  #: what was dropped, a sentence each
+    notes: tuple[str, ...] = ()  #: one sentence about each op that was dropped
 
 
 def parse(
@@ -51,12 +51,12 @@ def parse(
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
-    ``file`` is where a text came from; ops without a location of their own get its lines.
-    ``keys`` are its typed random keys, which StableHLO does not show.
+    ``file`` is the path that the text was read from; ops without a location get its lines. ``keys``
+    are the program's typed random keys, which StableHLO does not show.
 
     Raises:
         FrontendError: the input is not StableHLO, is malformed, or holds ops that cannot be
-            sharded (all of them are listed).
+            sharded (all are listed).
     """
     context = _jaxlib.make_context()
     try:
@@ -89,28 +89,30 @@ def read_program(
 ) -> Program:
     """Read ``@main`` of a canonical module that carries Shardy's rules.
 
-    ``argument_paths``, ``output_paths`` and ``donated`` default to what the module's locations and
-    attributes say.  Raises FrontendError on dynamic shapes.
+    ``argument_paths``, ``output_paths`` and ``donated`` default to the module's locations and
+    attributes. Raises FrontendError on dynamic shapes.
     """
     main = canonical.main_function(module)
     block = main.operation.regions[0].blocks[0]
     build = Builder()
-    known = _ReadCache()
-    numbers: dict[Any, int] = {}
+    cache = _ReadCache()
+    value_numbers: dict[Any, int] = {}
     for i, argument in enumerate(block.arguments):
-        tensor = known.tensor(argument.type)
+        tensor = cache.tensor(argument.type)
         path = argument_paths[i] if argument_paths else argument_path(argument, i)
         rule = rules.separate([], [tensor.shape], PASS)
-        (numbers[argument],) = build.add(
+        (value_numbers[argument],) = build.add(
             NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
         )
     n_arguments = len(block.arguments)
     flat = walk.flatten(main)
     for item in flat.items:
-        results = build.add(_new_op(item, n_arguments, build=build, numbers=numbers, known=known))
-        numbers.update(zip(item.results, results, strict=True))
-        numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
-    outputs = [numbers[value] for value in flat.outputs]
+        results = build.add(
+            _new_op(item, n_arguments, build=build, value_numbers=value_numbers, cache=cache)
+        )
+        value_numbers.update(zip(item.results, results, strict=True))
+        value_numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
+    outputs = [value_numbers[value] for value in flat.outputs]
     for factor in stacked_factors(build):
         build.factor_class[factor] = NEED_REPLICATION
     program = finish(
@@ -127,13 +129,13 @@ def read_program(
     )
     op_results = [(item.operation, item.results) for item in flat.items]
     annotations = read_annotations(
-        module, main, program=program, numbers=numbers, op_results=op_results
+        module, main, program=program, numbers=value_numbers, op_results=op_results
     )
     return dataclasses.replace(program, annotations=annotations) if annotations else program
 
 
 class _ReadCache:
-    """What was read before: ten thousand ops have a few hundred rules, types and locations."""
+    """Caches decoded attributes: ten thousand ops have a few hundred rules, types and locations."""
 
     def __init__(self) -> None:
         self.tensor = functools.cache(attributes.tensor)
@@ -143,7 +145,7 @@ class _ReadCache:
     def shardy_rule(
         self, operation: Any, operands: rules.Shapes, results: rules.Shapes
     ) -> rules.Rule | None:
-        """Shardy's rule of an op, None if it has none."""
+        """Shardy's rule for an op, or None if there is none."""
         attribute = _jaxlib.rule_attribute(operation)
         if attribute is None:
             return None
@@ -155,7 +157,7 @@ class _ReadCache:
         return self._rules[key]
 
     def origin(self, operation: Any) -> Origin:
-        """Where an op comes from, without a variable."""
+        """The origin of an op, with ``variable`` left empty."""
         attribute = operation.location.attr
         if attribute not in self._origins:
             self._origins[attribute] = _origin(str(operation.location))
@@ -173,23 +175,28 @@ def _origin(location: str) -> Origin:
 
 
 def _new_op(
-    item: walk.Item, n_arguments: int, *, build: Builder, numbers: dict[Any, int], known: _ReadCache
+    item: walk.Item,
+    n_arguments: int,
+    *,
+    build: Builder,
+    value_numbers: dict[Any, int],
+    cache: _ReadCache,
 ) -> NewOp:
     operation, kind = item.operation, item.kind
-    operands = [numbers[operation.operands[i]] for i in item.operands]
-    results = [known.tensor(result.type) for result in item.results]
+    operands = [value_numbers[operation.operands[i]] for i in item.operands]
+    results = [cache.tensor(result.type) for result in item.results]
     shapes = [build.tensor[value].shape for value in operands]
     result_shapes = [tensor.shape for tensor in results]
-    origin = known.origin(operation)
+    origin = cache.origin(operation)
     origin = origin._replace(variable=_variable(kind, origin))
     if is_control(kind):
         shared = item.shares >= 0
         rule = rules.handed_on(shapes, result_shapes, shared=shared)
         owner = n_arguments + item.shares if shared else -1
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
-    shardy_rule = known.shardy_rule(operation, shapes, result_shapes)
+    shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)
     rule = rules.rule_for(kind, shardy_rule, shapes, result_shapes, operation=operation)
-    if captured := _captured(operation, numbers):
+    if captured := _captured(operation, value_numbers):
         rule = rules.with_captured(rule, [build.tensor[value].shape for value in captured], kind)
     facts, monoid = op_kind(kind), rules.monoid(kind, operation)
     return NewOp(
@@ -206,28 +213,28 @@ def _new_op(
 
 
 def _variable(kind: str, origin: Origin) -> str:
-    # A derivative carries its primal's line, yet it is not the value that the variable holds.
+    # A derivative carries the source line of its primal, but is not the value of that variable.
     is_derivative = "transpose(" in origin.name_stack
     if origin.frame is None or kind == "while.enter" or is_constant(kind) or is_derivative:
         return ""
     return source_names.variable(origin.frame)
 
 
-def _captured(operation: Any, numbers: dict[Any, int]) -> list[int]:
-    """Values from outside that only the regions of an op use, in order of use."""
-    own = set(operation.operands)
+def _captured(operation: Any, value_numbers: dict[Any, int]) -> list[int]:
+    """Outer values that an op uses in its regions but not as operands, in order of use."""
+    direct_operands = set(operation.operands)
     return list(
         dict.fromkeys(
-            numbers[value]
-            for inner in itertools.islice(operations(operation), 1, None)
-            for value in inner.operands
-            if value in numbers and value not in own
+            value_numbers[value]
+            for nested_op in itertools.islice(operations(operation), 1, None)
+            for value in nested_op.operands
+            if value in value_numbers and value not in direct_operands
         )
     )
 
 
 def argument_path(argument: Any, index: int) -> str:
-    """The name in an argument's location, else ``arg`` and its index; empty for a negative one."""
+    """The name in an argument's location, else ``arg`` and its index (empty if it is negative)."""
     match = _NAME.match(str(argument.location)) if hasattr(argument, "location") else None
     if match and match.group(1):
         return match.group(1)
@@ -245,5 +252,5 @@ def _output_paths(main: Any, count: int) -> list[str]:
 
 def _donated(main: Any, count: int) -> list[bool]:
     arguments = canonical.attribute_dicts(main, "arg_attrs", count)
-    marks = {"tf.aliasing_output", "jax.buffer_donor"}
-    return [not marks.isdisjoint(attributes) for attributes in arguments]
+    donation_attributes = {"tf.aliasing_output", "jax.buffer_donor"}
+    return [not donation_attributes.isdisjoint(attributes) for attributes in arguments]

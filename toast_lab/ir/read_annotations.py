@@ -20,11 +20,11 @@ def read_annotations(
     """All annotations of @main.
 
     Args:
-        module: canonical.
+        module: the canonical module.
         main: its function.
-        program: read from it.
-        numbers: the program's values by MLIR value.
-        op_results: (MLIR op, its results) of every op of the program but the arguments.
+        program: the program read from it.
+        numbers: index in the program of each MLIR value.
+        op_results: (MLIR op, its results) for every op of the program except the arguments.
     """
     meshes = _jaxlib.meshes(module)
     annotations: list[Annotation] = []
@@ -36,12 +36,12 @@ def read_annotations(
         mesh, spec, replicated, trouble = _jaxlib.sharding_parts(attribute, meshes, rank)
         if not (mesh or trouble):
             return
-        inside = kind in ("constraint", "op")
+        has_source_line = kind in ("constraint", "op")
         annotations.append(
             Annotation(
                 value=value,
                 name=program.value_name[value] if name is None else name,
-                where=program.where(int(program.value_op[value])) if inside else "",
+                where=program.where(int(program.value_op[value])) if has_source_line else "",
                 mesh=mesh,
                 spec=spec,
                 replicated=replicated,

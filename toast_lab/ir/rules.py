@@ -1,9 +1,9 @@
-"""Sharding rules: Shardy's where it has one, ours for ops that it leaves out on purpose.
+"""Sharding rules: Shardy's if it has one, ours for ops that it leaves out on purpose.
 
 The rule of an op lists its factors, and which of them make up each dim of each operand and result.
-Our own rules are in ``own_rules``, ``narrowing`` narrows Shardy's, and ``op_kinds`` says which kind
-needs what.  An op with no rule at all gets a factor of its own for
-every dim, none of which may be sharded.
+Our own rules are in ``own_rules``, ``narrowing`` narrows Shardy's, and ``op_kinds`` assigns both to
+kinds of ops. An op without any rule gets a separate factor for every dim, none of which may be
+sharded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
                 sizes.append(size)
                 classes.append(NEED_REPLICATION)
                 factors = [len(sizes) - 1]
-            # Factors of size 1 have no say in the order of a merged dim: the first larger one
-            # leads.
+            # Factors of size 1 do not affect the order of a merged dim: its major factor is the
+            # first larger one.
             larger = [factor for factor in factors if sizes[factor] > 1]
             mapped.append(tuple(larger or factors[:1]))
         return mapped
@@ -49,8 +49,8 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     result_dims = [mapping(*pair) for pair in zip(rule["results"], results, strict=True)]
     for dims in (*operand_dims, *result_dims):
         for factors in dims:
-            # A minor factor alone would need a strided layout, which device-local tensors do not
-            # have.
+            # Splitting a minor factor alone would need a strided layout, which device-local tensors
+            # do not have.
             for minor in factors[1:]:
                 if classes[minor] in (PASS, REDUCTION):
                     classes[minor] = NEED_REPLICATION
@@ -58,9 +58,9 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
 
 
 def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
-    """The rule of a value that control flow hands on unchanged.
+    """The rule of a value that control flow passes on unchanged.
 
-    Each dim has one factor, of its own or (``shared``) of another op.
+    Each dim has one factor, which belongs to this op or (``shared``) to another.
     """
     dims: list[list[tuple[int, ...]]] = [
         [(dim,) for dim in range(len(shape))] for shape in (*operands, *results)
@@ -70,7 +70,7 @@ def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
 
 
 def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
-    """``rule`` with whole operands for the values that only the op's region uses."""
+    """``rule`` with additional whole operands for the values that the op's region captures."""
     extra = separate(captured, [], NEED_REPLICATION)
     offset = len(rule.sizes)
     return Rule(
@@ -86,19 +86,19 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
 def rule_for(
     kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, operation: Any = None
 ) -> Rule:
-    """The rule of one op of ``kind``: Shardy's, else ours, else one that splits nothing.
+    """The rule of one op of ``kind``: Shardy's, else ours, else a rule that splits nothing.
 
-    Shardy's is narrowed to its local factors.  ``operation`` is the MLIR operation; without it,
-    rules that depend on attributes stay as Shardy has them.
+    Shardy's rule is narrowed to its local factors. ``operation`` is the MLIR operation; without it,
+    rules that depend on attributes are not narrowed.
 
     Raises:
         UnsupportedOp: the op belongs to a program that is already split over devices.
     """
     facts = op_kind(kind)
     if facts.per_device:
-        place = f" ({str(operation.location)[:200]})" if operation is not None else ""
+        line = f" ({str(operation.location)[:200]})" if operation is not None else ""
         raise UnsupportedOp(
-            f"{kind}{place}: the program is already split over devices by hand (shard_map, pmap); "
+            f"{kind}{line}: the program is already split over devices by hand (shard_map, pmap); "
             "give the function before that."
         )
     if shardy is not None:
@@ -110,7 +110,7 @@ def rule_for(
 
 
 def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
-    """Shardy's ``rule`` without the factors that are not local: these need replication."""
+    """Shardy's ``rule``, with all factors that are not local marked as in need of replication."""
     facts = op_kind(kind)
     classes = list(rule.classes)
     narrowing.keep_factors_of_results(rule, classes, facts.generates)
@@ -119,8 +119,10 @@ def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
     if facts.narrow is not None:
         facts.narrow(rule, classes, operation, monoid(kind, operation))
     if facts.stays_whole is not None and facts.stays_whole(operation):
-        whole = [NEED_REPLICATION] * len(classes)
-        return dataclasses.replace(rule, classes=whole, missing=why_missing(kind, operation))
+        no_factor_shardable = [NEED_REPLICATION] * len(classes)
+        return dataclasses.replace(
+            rule, classes=no_factor_shardable, missing=why_missing(kind, operation)
+        )
     return dataclasses.replace(rule, classes=classes)
 
 

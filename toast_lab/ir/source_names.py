@@ -1,8 +1,8 @@
 """Names for intermediate values, taken from the assignments in the user's source.
 
-StableHLO keeps where an expression stands (file, line, columns) but not the variable it was
-assigned to.  If that expression is the whole right-hand side of ``k = x @ wk``, its value is called
-``k`` here, so that listings read like the program they came from.
+StableHLO keeps the position of an expression (file, line, columns) but not the variable that it was
+assigned to. If the expression is the whole right-hand side of ``k = x @ wk``, this module names its
+value ``k``, so that listings read like the user's program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FRAME = re.compile(r'"([^"\n]+)":(\d+):(\d+)(?: to (\d*):(\d+))?')
 
 
 class SourceRange(NamedTuple):
-    """One source range; columns count from 0, ``end_column`` is exclusive, -1 if unknown."""
+    """One source range; columns count from 0, and ``end_column`` is exclusive, -1 if unknown."""
 
     file: str
     line: int
@@ -45,7 +45,7 @@ def frames(location: str) -> list[SourceRange]:
 @functools.lru_cache(maxsize=256)
 def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
     try:
-        # Notebook cells have no file, but linecache knows them
+        # Notebook cells have no file, but linecache has their text.
         tree = syntax.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
@@ -60,9 +60,9 @@ def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
 
 
 def variable(frame: SourceRange) -> str:
-    """Variable to which exactly this source range is assigned, or the empty string."""
+    """The variable to which exactly this source range is assigned, empty if there is none."""
     targets = _targets(frame.file)
-    # Some producers count columns from 1
+    # Some producers count columns from 1.
     spans = (
         (frame.line, frame.column - base, frame.end_line, frame.end_column - base)
         for base in (0, 1)

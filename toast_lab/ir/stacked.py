@@ -1,11 +1,11 @@
-"""Dims along which a loop stacks the inputs and outputs of its rounds.  The loop never splits them.
+"""Dims along which a loop stacks the inputs and outputs of its rounds; the loop never splits them.
 
-``scan`` hands its stacked inputs and outputs on from round to round and picks one slice in each.
-Sharding them along the stacking dim would bring all slices together in every round, so the loop
-holds that dim whole; outside (an optimiser's update of stacked parameters, say) it can be sharded
-like any other.
+``scan`` carries its stacked inputs and outputs through all rounds, and picks one slice in each. If
+they were sharded along the stacking dim, every round would have to gather all slices, so the loop
+holds that dim whole. Outside the loop (for instance in an optimiser's update of stacked parameters)
+it can be sharded like any other.
 
-The paper has no such step.  Start reading at ``stacked_factors``.
+The paper has no such step. Start reading at ``stacked_factors``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from toast_lab.ir.op_kinds import op_kind
 
 
 def stacked_factors(build: Builder) -> list[int]:
-    """Factors of ``while.enter`` ops whose dim the loop only ever slices or updates slice by slice.
+    """Factors of ``while.enter`` ops whose dim the loop only slices, or updates slice by slice.
 
-    A dim that any op of the body needs whole, as attention needs a cache's positions, is not one of
+    A dim that any op of the body needs whole, as attention needs a cache's positions, is not among
     them.
     """
-    enters = [op for op, new in enumerate(build.ops) if new.kind == "while.enter"]
+    enters = [op for op, new_op in enumerate(build.ops) if new_op.kind == "while.enter"]
     if not enters:
         return []
     uses: dict[int, list[tuple[int, int]]] = {}
@@ -31,20 +31,26 @@ def stacked_factors(build: Builder) -> list[int]:
 
 
 def _stacked(build: Builder, uses: dict[int, list[tuple[int, int]]], enter: int) -> list[int]:
-    waiting, sliced = [build.result_ptr[enter]], set[int]()
-    while waiting:
-        for op, use in uses.get(waiting.pop(), ()):
-            new = build.ops[op]
-            if new.kind == "while.next" and new.owner == enter:
+    pending, sliced_dims = [build.result_ptr[enter]], set[int]()
+    while pending:
+        for op, use in uses.get(pending.pop(), ()):
+            new_op = build.ops[op]
+            if new_op.kind == "while.next" and new_op.owner == enter:
                 continue
-            kind = op_kind(new.kind)
+            kind = op_kind(new_op.kind)
             if not kind.picks_slice or use != build.use_ptr[op]:
                 return []
-            update = kind.brings >= 0
-            part = build.tensor[build.use_value[use + 1] if update else build.result_ptr[op]].shape
-            whole = build.tensor[build.use_value[use]].shape
-            sizes = zip(part, whole, strict=True)
-            sliced.update(dim for dim, (size, whole_size) in enumerate(sizes) if size != whole_size)
-            if update:
-                waiting.append(build.result_ptr[op])
-    return [build.factor_ptr[enter] + dim for dim in sorted(sliced)]
+            is_update = kind.brings >= 0
+            slice_shape = build.tensor[
+                build.use_value[use + 1] if is_update else build.result_ptr[op]
+            ].shape
+            whole_shape = build.tensor[build.use_value[use]].shape
+            dim_sizes = zip(slice_shape, whole_shape, strict=True)
+            sliced_dims.update(
+                dim
+                for dim, (slice_size, whole_size) in enumerate(dim_sizes)
+                if slice_size != whole_size
+            )
+            if is_update:
+                pending.append(build.result_ptr[op])
+    return [build.factor_ptr[enter] + dim for dim in sorted(sliced_dims)]

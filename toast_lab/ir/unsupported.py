@@ -1,13 +1,13 @@
-"""Refuse ops that cannot be sharded, before any pass runs.
+"""Refuses ops that cannot be sharded, before any pass runs.
 
-One error names every such op and its line.
+One error lists every such op with its line:
 
-* dynamic shapes: Shardy's passes have no rules for them, and their own error helps nobody;
-* ops of dialects other than StableHLO, CHLO and Shardy: no compiler after us accepts them;
+* dynamic shapes: Shardy's passes have no rules for them, and their own error message is no help;
+* ops of dialects other than StableHLO, CHLO and Shardy: no later compiler accepts them;
 * communication with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it:
-  its order and its count would change with the number of devices.
+  its order and count would change with the number of devices.
 
-Calls that only print (``jax.debug.print``, ``jax.debug.callback``) change no result.  They are
+Calls that only print (``jax.debug.print``, ``jax.debug.callback``) do not affect results. They are
 dropped, and a note says so.
 """
 
@@ -44,22 +44,22 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
         Notes on the dropped calls.
 
     Raises:
-        FrontendError: with every offender, its source line and what to do.
+        FrontendError: lists every offender, its source line and the remedy.
     """
     offenders: dict[str, None] = {}
     advice: dict[str, None] = {}
     prints = []
     for op in operations(module.operation):
-        kind, why = _fault(op)
-        if kind == "print":
+        fault, description = _fault(op)
+        if fault == "print":
             prints.append(op)
-        elif kind:
-            offenders[f"{_title(op)}{place(op)}: {why}"] = None
-            advice[_ADVICE[kind]] = None
+        elif fault:
+            offenders[f"{_title(op)}{place(op)}: {description}"] = None
+            advice[_ADVICE[fault]] = None
     if offenders:
-        count = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
+        count_text = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
         raise FrontendError(
-            f"{count} that cannot be sharded:\n{join_offenders(offenders)}\n"
+            f"{count_text} that cannot be sharded:\n{join_offenders(offenders)}\n"
             + "\n".join(f"  {remedy}" for remedy in advice)
         )
     notes = tuple(
@@ -73,7 +73,7 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
 
 
 def _fault(operation: Any) -> tuple[str, str]:
-    """(kind of fault, its description), both empty if there is none."""
+    """(kind of fault, description); both are empty if there is none."""
     dialect, _, name = operation.name.partition(".")
     if dialect not in DIALECTS:
         return "dialect", f"the dialect {dialect} is not StableHLO"
@@ -91,7 +91,7 @@ def _fault(operation: Any) -> tuple[str, str]:
             return "host", f"{primitive or 'a callback'} runs Python code on the host"
         return ("ordered", "its order is part of the program") if types else ("print", "")
     if op_kind(name).token and not is_used(operation):
-        return "", ""  # dead, and dropped with the other dead ops
+        return "", ""  # dead code, which is dropped later
     if any("!stablehlo.token" in printed for printed in types):
         return "host", "it makes or takes a token, which orders side effects"
     return "", ""
@@ -102,7 +102,7 @@ def _target(operation: Any) -> str:
 
 
 def _primitive(operation: Any) -> str:
-    """JAX's own name for a callback, as ``io_callback``, which it writes into the location."""
+    """JAX's name for a callback, such as ``io_callback``, which it writes into the location."""
     match = _CALLBACK.search(str(operation.location))
     return match.group(1) if match else ""
 
@@ -115,29 +115,31 @@ def _title(operation: Any) -> str:
 
 
 def place(operation: Any) -> str:
-    """The user's own line of an op where it has one, as ``" (model.py:12)"``.
+    """The user's line of an op, as ``" (model.py:12)"``, else its innermost line.
 
-    Empty without a location.
+    Empty if the op has no location.
     """
     frames = source_names.frames(str(operation.location))
     if not frames:
         return ""
-    users = (
+    user_frames = (
         frame
         for frame in frames
         if not any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
     )
-    frame = next(users, frames[0])
+    frame = next(user_frames, frames[0])
     if frame.file == "-":
         return f" (line {frame.line})"
     return f" ({PurePath(frame.file).name}:{frame.line})"
 
 
 def _drop_unused_meshes(module: ir.Module) -> None:
-    """Drop the meshes of one device that came with callbacks, lest they pass for the user's."""
+    """Drop the one-device meshes that came with callbacks and could be taken for the user's."""
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
-            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
-            text = str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))
-            if name.startswith("maximal_mesh") and text.count(f"@{name}") == 1:
+            mesh_name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            module_text = str(
+                module.operation.get_asm(enable_debug_info=False, large_elements_limit=16)
+            )
+            if mesh_name.startswith("maximal_mesh") and module_text.count(f"@{mesh_name}") == 1:
                 op.operation.erase()

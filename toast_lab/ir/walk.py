@@ -1,17 +1,17 @@
-"""A canonical module as one flat list of ops: loops and conditionals opened, in execution order.
+"""Flattens a canonical module, loops and conditionals included, to a list of ops in program order.
 
-``while``, ``case`` and ``if`` only hand tensors on.  Each value that they hand on becomes
-pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
+``while``, ``case`` and ``if`` only pass tensors on. Each value that they pass on becomes several
+pseudo-ops, which share one set of factors (see ``Item.shares``):
 
 * a loop: ``while.enter`` (initial value -> body argument), the condition's ops and ``while.test``,
-  the body's ops and ``while.next`` (what the body returns), then ``while.result``;
+  the body's ops and ``while.next`` (a value that the body returns), then ``while.result``;
 * a conditional: ``case.index``, each branch's ops and its ``case.yield``, then ``case.result``.
 
 An ``optimization_barrier`` of several operands becomes one op for each of them, since they do not
-depend on each other.  Reading (``read``) and annotating (``lowering.annotate``) both follow this
-walk, so they count ops alike.
+depend on each other. Reading (``read``) and annotating (``lowering.annotate``) both use this walk,
+so that they number ops alike.
 
-TOAST leaves control flow out.  Start reading at ``flatten``.
+The paper does not cover control flow. Start reading at ``flatten``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ BRANCHES = ("case", "if")
 
 
 class Item(NamedTuple):
-    """One op of the flat program and where it stands in the module."""
+    """One op of the flat program and its position in the module."""
 
     kind: str
     operation: Any  #: the MLIR operation that holds its operands
     region: int  #: innermost region, -1 outside all
-    operands: tuple[int, ...] = ()  #: which of that operation's operands
+    operands: tuple[int, ...] = ()  #: indices of those operands of ``operation`` that it uses
     results: tuple[Any, ...] = ()  #: the MLIR values that it defines
-    #: MLIR values that are the first result once more (the condition's view of a loop value)
+    #: other MLIR values that stand for the first result (a loop value as the condition's argument)
     twins: tuple[Any, ...] = ()
-    shares: int = -1  #: number of the item whose factors it has (may come later), -1: its own
+    shares: int = -1  #: index of the item, possibly a later one, whose factors it has; -1: its own
 
 
 class Flat(NamedTuple):
-    """What ``flatten`` gives."""
+    """The flat program, as ``flatten`` returns it."""
 
     items: list[Item]
     regions: list[Region]
@@ -49,8 +49,8 @@ class Flat(NamedTuple):
 def flatten(main: Any) -> Flat:
     """Flatten the body of a canonical function."""
     walk = _Walk()
-    last = walk.block(main.operation.regions[0].blocks[0], -1)
-    return Flat(walk.items, walk.regions, list(last.operands))
+    main_terminator = walk.block(main.operation.regions[0].blocks[0], -1)
+    return Flat(walk.items, walk.regions, list(main_terminator.operands))
 
 
 class _Walk:
@@ -90,10 +90,10 @@ class _Walk:
         return terminator(block)
 
     def loop(self, operation: Any, region: int) -> None:
-        condition, body = (part.blocks[0] for part in operation.regions)
-        # What enters still belongs to the region outside
+        condition, body = (nested.blocks[0] for nested in operation.regions)
+        # The ``while.enter`` ops still belong to the outer region.
         loop = self.open("loop", region)
-        first = len(self.items)
+        first_enter = len(self.items)
         for i, (inside, twin) in enumerate(zip(body.arguments, condition.arguments, strict=True)):
             self.items.append(
                 Item(
@@ -108,36 +108,48 @@ class _Walk:
         trips = trip_count(operation, self.constants)
         known = trips is not None
         times = 1.0 if trips is None else trips
-        inner = self.open("cond", loop, 1.0 + times, known)
-        test = self.block(condition, inner)
-        self.items.append(Item("while.test", test, inner, operands=(0,)))
-        self.close(inner)
-        inner = self.open("body", loop, times, known)
-        last = self.block(body, inner)
+        inner_region = self.open("cond", loop, 1.0 + times, known)
+        condition_terminator = self.block(condition, inner_region)
+        self.items.append(Item("while.test", condition_terminator, inner_region, operands=(0,)))
+        self.close(inner_region)
+        inner_region = self.open("body", loop, times, known)
+        body_terminator = self.block(body, inner_region)
         for i in range(len(operation.operands)):
-            self.items.append(Item("while.next", last, inner, operands=(i,), shares=first + i))
-        self.close(inner)
+            self.items.append(
+                Item(
+                    "while.next",
+                    body_terminator,
+                    inner_region,
+                    operands=(i,),
+                    shares=first_enter + i,
+                )
+            )
+        self.close(inner_region)
         self.close(loop)
         for i, result in enumerate(operation.results):
             self.items.append(
-                Item("while.result", operation, region, results=(result,), shares=first + i)
+                Item("while.result", operation, region, results=(result,), shares=first_enter + i)
             )
 
     def conditional(self, operation: Any, region: int) -> None:
         self.items.append(Item("case.index", operation, region, operands=(0,)))
-        # Which branch runs is not known; each is counted as if all were taken equally often.
-        share = 1.0 / len(operation.regions)
+        # The branch that runs is not known; all branches are assumed to run equally often.
+        branch_times = 1.0 / len(operation.regions)
         result_count = len(operation.results)
         yields: list[int] = []
         for branch in operation.regions:
-            inner = self.open("branch", region, share, False)
-            last = self.block(branch.blocks[0], inner)
+            branch_region = self.open("branch", region, branch_times, False)
+            branch_terminator = self.block(branch.blocks[0], branch_region)
             for i in range(result_count):
                 yields.append(len(self.items))
-                self.items.append(Item("case.yield", last, inner, operands=(i,)))
-            self.close(inner)
-        first = len(self.items)
-        for i, item in enumerate(yields):
-            self.items[item] = self.items[item]._replace(shares=first + i % result_count)
+                self.items.append(
+                    Item("case.yield", branch_terminator, branch_region, operands=(i,))
+                )
+            self.close(branch_region)
+        first_result = len(self.items)
+        for i, yield_index in enumerate(yields):
+            self.items[yield_index] = self.items[yield_index]._replace(
+                shares=first_result + i % result_count
+            )
         for result in operation.results:
             self.items.append(Item("case.result", operation, region, results=(result,)))
