@@ -5,7 +5,7 @@
     compare(model, plans, processes=2)                    # one mesh over two (jax.distributed)
     compare(model, plans, devices="distributed")          # in processes that srun or mpirun started
 
-Times of virtual devices say which plan works and what it becomes, not which one is faster on
+Times on virtual devices show which plans work and what they compile to, not which is faster on
 accelerators.
 """
 
@@ -57,28 +57,28 @@ def compare(
     cancel: Cancel | None = None,
     **options: Any,
 ) -> Comparison:
-    """Measure ``plans`` side by side; see ``measure`` for who runs when.
+    """Measure ``plans`` side by side; see ``measure`` for the order of runs.
 
     Args:
         model: the model that all plans shard.
-        plans: by name, or in a sequence; then they are called "plan 1", "plan 2", ...
+        plans: by name, or as a sequence, in which case their names are "plan 1", "plan 2", ...
         devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see
             ``distributed.py``.
-        problem: prices the plans on its mesh; others have no prediction.
+        problem: prices the plans on its mesh; plans on other meshes get no prediction.
         machine: prices all plans instead, each on its own mesh.
-        store: True keeps the rows in the default place, a path in that file (``comparison_store``).
+        store: True stores the rows in the default file, a path in that file (``comparison_store``).
         on_event: receives ``RunProgress`` (stage, fraction).
-        cancel: polled; True ends the comparison, and rows keep what they have.
+        cancel: polled; True ends the comparison, and rows keep what was measured.
         options: ``repeats``, ``rounds``, ``warmup`` (at least 1; on accelerators in each round),
             ``seed`` (also of the order within a round), ``inputs``, ``reference``, ``gradients``,
-            ``tolerance``, ``processes``, ``apart``, ``time_limit_s`` (what is not done then is left
-            out) and ``plan_time_limit_s``: the fields of ``runtime/measuring.Turns``.
+            ``tolerance``, ``processes``, ``apart``, ``time_limit_s`` (after which everything still
+            to do is left out) and ``plan_time_limit_s``: the fields of ``runtime/measuring.Turns``.
 
     Raises:
-        InvalidPlan: plans of another program (all are listed).
-        InvalidProblem: bad devices, too few of them, wrong options, inputs that do not fit.
+        InvalidPlan: some plans are of another program (all are listed).
+        InvalidProblem: unknown or too few devices, wrong options, or inputs that do not fit.
 
-    What happens to a plan while it is compiled and run is never raised: its row says it.
+    Failures while a plan is compiled or run are never raised: its row reports them.
 
     Examples:
         >>> import toast_lab as tl
@@ -92,11 +92,11 @@ def compare(
     turns = Turns(**options)
     named = _named(model, plans)
     _check_processes(named, turns.processes, devices)
-    together = devices == DISTRIBUTED
-    if together:
+    is_distributed = devices == DISTRIBUTED
+    if is_distributed:
         distributed.connect()
     chosen = {name: _devices(devices, plan.mesh.n_devices, cancel) for name, plan in named.items()}
-    if together:
+    if is_distributed:
         _check_same(model, named, turns.seed)
     if turns.inputs is not None:
         turns = dataclasses.replace(turns, inputs=made_up.check(model.program, turns.inputs))
@@ -108,19 +108,19 @@ def compare(
         plan_time_limit_s=turns.plan_time_limit_s or turns.time_limit_s / len(entries),
         gradients=traced.reference is not None,
         on_accelerators=on_accelerators,
-        together=together,
+        is_distributed=is_distributed,
     )
-    clock_class = distributed.JointClock if together else measure.Clock
+    clock_class = distributed.JointClock if is_distributed else measure.Clock
     clock = clock_class(turns.time_limit_s, on_event, cancel)
 
-    def host(request: ContenderRequest) -> measure.Host:
-        if together:
+    def open_host(request: ContenderRequest) -> measure.Host:
+        if is_distributed:
             return distributed.OwnProcess(request, clock)
         return measure.Children(request, 1 if request.is_reference else turns.processes, clock)
 
     with tempfile.TemporaryDirectory(prefix="toast-compare-") as folder:
-        non_negative = measure.measure(entries, settings, clock, Path(folder), open_host=host)
-    processes = len(distributed.exchange(None)) if together else turns.processes
+        non_negative = measure.measure(entries, settings, clock, Path(folder), open_host=open_host)
+    processes = len(distributed.exchange(None)) if is_distributed else turns.processes
     tolerance = turns.tolerance_for(model.program)
     prices = _prices(model, named, problem, machine)
     rows = []
@@ -145,35 +145,35 @@ def compare(
         reference=_row(entries[0], 1) if turns.reference else None,
         inputs="given" if turns.inputs is not None else inputs,
         seed=turns.seed,
-        order=_order(settings, together),
+        order=_order(settings, is_distributed),
     )
-    return _kept(comparison, store, together)
+    return _kept(comparison, store, is_distributed)
 
 
 def _named(
     model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPlan]
 ) -> dict[str, ShardingPlan]:
     if isinstance(plans, Mapping):
-        named = {str(name): plan for name, plan in plans.items()}
+        plan_of_name = {str(name): plan for name, plan in plans.items()}
     else:
-        named = {f"plan {index + 1}": plan for index, plan in enumerate(plans)}
-    if not named:
+        plan_of_name = {f"plan {index + 1}": plan for index, plan in enumerate(plans)}
+    if not plan_of_name:
         raise InvalidProblem("there is no plan to compare")
-    if UNSHARDED in named:
+    if UNSHARDED in plan_of_name:
         raise InvalidProblem(
             f"no plan may be called {UNSHARDED}: this is the unsharded program beside them"
         )
     digest = model.program.digest()
     offenders = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
-        for name, plan in named.items()
+        for name, plan in plan_of_name.items()
         if not plan.is_of(model.program)
     ]
     if offenders:
         raise InvalidPlan(
             f"plans of another program than {model.name} ({digest}):\n{join_offenders(offenders)}"
         )
-    return named
+    return plan_of_name
 
 
 def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices: str) -> None:
@@ -193,32 +193,36 @@ def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices:
         raise InvalidProblem(f"cannot compare:\n{join_offenders(offenders)}")
 
 
-def _devices(text: str, wanted: int, cancel: Cancel | None) -> dev.Devices:
-    if text == DISTRIBUTED:
-        return dev.Devices(distributed.attached(wanted)[0].platform, wanted)
-    return dev.find(text, wanted, time_limit_s=120.0, cancel=cancel)
+def _devices(devices_text: str, device_count: int, cancel: Cancel | None) -> dev.Devices:
+    if devices_text == DISTRIBUTED:
+        return dev.Devices(distributed.attached(device_count)[0].platform, device_count)
+    return dev.find(devices_text, device_count, time_limit_s=120.0, cancel=cancel)
 
 
 def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> None:
-    """All processes must be about to do the same, or they would wait for each other for good."""
-    mine = (
+    """Raise InvalidProblem unless all processes compare the same, or they would wait forever."""
+    own_input = (
         model.program.digest(),
         [(name, plan.op_factor.tobytes()) for name, plan in named.items()],
         seed,
     )
-    differ = [
-        process for process, theirs in enumerate(distributed.exchange(mine)) if theirs != mine
+    differing = [
+        process
+        for process, other_input in enumerate(distributed.exchange(own_input))
+        if other_input != own_input
     ]
-    if differ:
+    if differing:
         raise InvalidProblem(
-            f"processes {differ} compare other plans or another model: start all with the same "
+            f"processes {differing} compare other plans or another model: start all with the same "
             "arguments"
         )
 
 
 def _divided(repeats: int, rounds: int) -> tuple[int, ...]:
-    """Steps of each round; the first ones have one more where it does not divide."""
-    return tuple(repeats // rounds + (number < repeats % rounds) for number in range(rounds))
+    """Steps of each round; the first rounds have one more if ``repeats`` does not divide evenly."""
+    return tuple(
+        repeats // rounds + (round_index < repeats % rounds) for round_index in range(rounds)
+    )
 
 
 def _settings(
@@ -227,9 +231,9 @@ def _settings(
     plan_time_limit_s: float,
     gradients: bool,
     on_accelerators: bool,
-    together: bool,
+    is_distributed: bool,
 ) -> MeasurementSettings:
-    apart = (on_accelerators if turns.apart is None else turns.apart) and not together
+    apart = (on_accelerators if turns.apart is None else turns.apart) and not is_distributed
     rounds = min(turns.repeats, turns.rounds or (3 if apart else 5))
     normal_inputs = turns.inputs is not None or not turns.reference
     return MeasurementSettings(
@@ -256,17 +260,17 @@ def _entries(
     traced: gradients.Gradients,
     turns: Turns,
 ) -> list[MeasuredContender]:
-    """The reference first, then the plans in order."""
-    first = next(iter(named))
+    """The contenders to measure: the reference first, if there is one, then the plans in order."""
+    first_name = next(iter(named))
     unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
-        job=whole_job(model.program, unsharded_text(model, named[first])),
+        job=whole_job(model.program, unsharded_text(model, named[first_name])),
         is_reference=True,
         gradient=traced.reference,
         gradient_names=traced.names,
         gradient_shapes=traced.shapes,
-        devices=dev.Devices(chosen[first].platform, 1),
+        devices=dev.Devices(chosen[first_name].platform, 1),
         options=turns,
     )
     sharded = [
@@ -285,7 +289,7 @@ def _entries(
 
 
 def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
-    """What was measured of an entry, without what is known of its plan."""
+    """The row of an entry with its measurements, without the fields that concern its plan."""
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
     return ComparisonRow(
@@ -314,13 +318,13 @@ def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
 def _certificate(
     entry: MeasuredContender, traced: gradients.Gradients, note: str, tolerance: float
 ) -> Certificate:
-    checked, missing = [], []
+    checked, not_checked = [], []
     if entry.errors is not None:
         checked.append(
             f"{len(entry.errors)} outputs against the unsharded program on the same inputs"
         )
     else:
-        missing.append(
+        not_checked.append(
             "outputs: there are no results of the unsharded program, or none of this plan"
         )
     if entry.gradient_errors is not None:
@@ -331,14 +335,14 @@ def _certificate(
             "planned program, the derivatives are traced by JAX with the plan's argument shardings"
         )
     else:
-        why = traced.why_not or note or entry.gradient_failure or "the plan did not get so far"
-        missing.append(f"gradients: {why}")
+        reason = traced.why_not or note or entry.gradient_failure or "the plan did not get so far"
+        not_checked.append(f"gradients: {reason}")
     return Certificate(
         outputs=entry.errors,
         gradients=entry.gradient_errors,
         tolerance=tolerance,
         checked=tuple(checked),
-        not_checked=tuple(missing),
+        not_checked=tuple(not_checked),
     )
 
 
@@ -372,22 +376,22 @@ def _prices(
     return predictions
 
 
-def _order(settings: MeasurementSettings, together: bool) -> str:
+def _order(settings: MeasurementSettings, is_distributed: bool) -> str:
     sizes = " or ".join(str(size) for size in sorted(set(settings.steps)))
     steps = f"{len(settings.steps)} rounds of {sizes} steps for each plan, in a changing order"
-    if together:
+    if is_distributed:
         return f"{steps}, in the processes that were launched"
     if settings.apart:
         return f"{steps}; a process for each plan and round, one after the other"
     return f"{steps}; a process for each plan, the others waiting"
 
 
-def _kept(comparison: Comparison, where: bool | PathLike, together: bool) -> Comparison:
-    """The comparison with the numbers of its rows in the store.
+def _kept(comparison: Comparison, where: bool | PathLike, is_distributed: bool) -> Comparison:
+    """Store the rows of a comparison, and add their numbers in the store to it.
 
-    Results matter more than keeping them, so a failure to keep them is only noted.
+    A failure to store them is only noted, since the results matter more.
     """
-    if where is False or (together and not is_first()):
+    if where is False or (is_distributed and not is_first()):
         return comparison
     try:
         numbers = kept_rows.keep(comparison, None if where is True else where)
@@ -398,7 +402,7 @@ def _kept(comparison: Comparison, where: bool | PathLike, together: bool) -> Com
 
 
 def is_first() -> bool:
-    """Is this the process that prints and keeps?  Always, where there is only one."""
+    """Is this the process that prints and stores results? A single process always is."""
     import jax
 
     return not jax.distributed.is_initialized() or jax.process_index() == 0

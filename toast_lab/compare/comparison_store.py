@@ -1,4 +1,4 @@
-"""Measured rows kept in one sqlite file, for good (see ``row_store``).
+"""Measured rows, stored permanently in one sqlite file (see ``row_store``).
 
 The file is $TOAST_LAB_RUNS, else ``toast-lab/runs.sqlite`` in $XDG_DATA_HOME or ~/.local/share.
 """
@@ -47,7 +47,7 @@ _NUMBER = (
     "predicted_time_s",
     "predicted_peak_bytes",
 )
-_ALWAYS = ("versions", "machine", "measured")  #: JSON that every row has
+_ALWAYS = ("versions", "machine", "measured")  #: JSON columns that every row has
 _JSON = ("versions", "machine", "plan", "measured", "predicted", "certificate")
 _MEASURED = (
     "batches_s",
@@ -57,7 +57,7 @@ _MEASURED = (
     "collectives",
     "collective_counts",
 )
-COLUMNS = ("id", *_TEXT, *_NUMBER)  #: what ``rows`` gives
+COLUMNS = ("id", *_TEXT, *_NUMBER)  #: columns that ``rows`` gives
 
 
 class ComparisonStore(RowStore):
@@ -81,7 +81,7 @@ class ComparisonStore(RowStore):
     damaged: Sequence[str] = ()
 
     def add(self, row: Mapping[str, Any]) -> int:
-        """Keep one row (see ``record``); gives its number.
+        """Store one row (see ``record``), and return its number.
 
         Raises:
             StoreError: the disk is full, the file cannot be written, or another process holds it
@@ -94,9 +94,9 @@ class ComparisonStore(RowStore):
         return self._insert(values)
 
     def rows(self, model: str | None = None, limit: int | None = None) -> list[JsonObject]:
-        """The newest rows first, by ``COLUMNS``.
+        """Rows by ``COLUMNS``, the newest first.
 
-        Those that ``add`` did not write so are left out, see ``damaged``.
+        Rows that ``add`` cannot have written are left out; see ``damaged``.
         """
         rows = self._newest(COLUMNS, model, limit)
         offences = {row["id"]: _offence(row) for row in rows}
@@ -106,10 +106,10 @@ class ComparisonStore(RowStore):
         return [_typed(row) for row in rows if not offences[row["id"]]]
 
     def get(self, number: int) -> JsonObject:
-        """Everything of one row.
+        """One row with all its data.
 
         Raises:
-            StoreError: there is none of this number, or it is damaged.
+            StoreError: no row has this number, or it is damaged.
         """
         row = self._numbered(number, [*COLUMNS, *_JSON])
         if offence := _offence(row):
@@ -124,7 +124,7 @@ class ComparisonStore(RowStore):
 
 
 def keep(comparison: Comparison, path: PathLike | None = None) -> tuple[int, ...]:
-    """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
+    """Add all rows of a comparison, one by one; return their numbers. Raises StoreError."""
     comparison_id = uuid.uuid4().hex[:12]
     with ComparisonStore(path) as store:
         return tuple(
@@ -133,7 +133,7 @@ def keep(comparison: Comparison, path: PathLike | None = None) -> tuple[int, ...
 
 
 def record(comparison: Comparison, row: ComparisonRow, together: str) -> JsonObject:
-    """A row of a comparison as a row of the file; those of one comparison share ``together``."""
+    """A row of a comparison as a row of the file; ``together`` identifies the comparison."""
     data = row.to_json()
     machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
     derived = {
@@ -162,7 +162,7 @@ _WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allo
 
 
 def _offence(row: Mapping[str, Any]) -> str:
-    """What is wrong with the columns of a row that are there, empty if nothing is."""
+    """What is wrong with the columns that a row has; empty if nothing is."""
     if offence := checks.row_offence(row, texts=_TEXT, numbers=_NUMBER, least=None):
         return offence
     for name in _JSON:

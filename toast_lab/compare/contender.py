@@ -1,12 +1,12 @@
-"""One plan in its process: compiled once, then told what to do.
+"""A plan in a process of its own: compiled once, then driven by commands.
 
-The parent (``measure.py``) says ``compile``, ``start``, ``batch`` (as often as it likes),
-``certify`` and ``finish``; each answers with plain data.  Where devices belong to several
-processes, each of them holds a ``Contender`` and is told the same.  The unsharded program is a
-contender, too, which writes its results to a file for the others.
+The parent (``measure.py``) sends ``compile``, ``start``, ``batch`` (any number of times),
+``certify`` and ``finish``, and gets plain data as answers. If devices belong to several processes,
+each process has a ``Contender`` and receives the same commands. The unsharded program is a
+contender too; it writes its results to a file for the others.
 
-Results are compared shard by shard, where they are: every device's copy counts, and nothing is
-gathered.
+Results are compared shard by shard on the devices that hold them: every device's copy counts, and
+nothing is gathered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toast_lab.runtime import devices as dev
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Runs once, before the children that serve contenders are forked (``fork_server``).
 before_fork = fork_server.import_jax
 
 Errors = Mapping[str, float]  # by output path
@@ -36,13 +36,13 @@ class Process(NamedTuple):
     """One of several processes that share a mesh."""
 
     coordinator: str  #: "127.0.0.1:1234"
-    processes: int
-    number: int
+    processes: int  #: number of processes
+    number: int  #: of this process, from 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ContenderRequest:
-    """Everything that a contender is made of."""
+    """Everything that a contender needs."""
 
     name: str
     program: Program
@@ -57,7 +57,7 @@ class ContenderRequest:
 
 
 class CompileMeasurement(NamedTuple):
-    """What compiling gave."""
+    """The results of compiling."""
 
     compile_s: float
     memory: dict[str, int]  #: see _jax_private.memory_stats
@@ -66,17 +66,17 @@ class CompileMeasurement(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What the first executions gave."""
+    """The outcome of the first execution."""
 
     finite: bool  #: are all results of this process's devices finite?
-    errors: Errors | None
+    errors: Errors | None  #: None: the results were not compared
 
 
 class Certified(NamedTuple):
-    """What the gradients gave."""
+    """The outcome of the gradient program."""
 
-    errors: Errors | None
-    failure: str = ""
+    errors: Errors | None  #: None: nothing was compared
+    failure: str = ""  #: why the program did not run; empty: it did, or there is none
 
 
 class Contender:
@@ -91,12 +91,12 @@ class Contender:
         """Compile the program."""
         request = self.request
         self.executable = Executable.of_program(request.job, request.program, self.devices)
-        local = [
+        local_devices = [
             device
             for device in self.devices
             if device.process_index == device.client.process_index()
         ]
-        kind = (local or self.devices)[0].device_kind
+        kind = (local_devices or self.devices)[0].device_kind
         return CompileMeasurement(
             self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind
         )
@@ -104,9 +104,9 @@ class Contender:
     def start(
         self, non_negative: bool, warmup: int, expected: str | None, keep: str | None
     ) -> Started:
-        """Run once, check or keep the results, and warm up.
+        """Run once, compare or store the results, and warm up.
 
-        The results are compared with those in file ``expected``, or written to ``keep``.
+        The results are compared with those in the file ``expected``, or written to ``keep``.
         """
         request = self.request
         options = request.options
@@ -124,12 +124,12 @@ class Contender:
         executable.put(self.arrays)
         results = executable.results(executable.step()[1])
         if keep is not None:
-            whole = [np.asarray(array) for array in results]
+            arrays = [np.asarray(array) for array in results]
             unfinished = f"{keep}.part"
             with open(unfinished, "wb") as file:
-                pickle.dump(whole, file, protocol=5)
+                pickle.dump(arrays, file, protocol=5)
             os.replace(unfinished, keep)
-            return Started(child.all_finite(whole), None)
+            return Started(child.all_finite(arrays), None)
         if expected is None:
             return Started(True, None)
         with open(expected, "rb") as file:
@@ -143,11 +143,11 @@ class Contender:
         return self.executable
 
     def batch(self, steps: int) -> tuple[float, ...]:
-        """Seconds of each of so many executions."""
+        """Execute ``steps`` times, and return the seconds of each execution."""
         return self._executable().times_s(self.arrays, steps)
 
     def certify(self, expected: str | None, keep: str | None) -> Certified:
-        """Compile and run the gradient program, in place of the program itself, and compare."""
+        """Compile and run the gradient program instead of the program, and compare its results."""
         request = self.request
         if request.gradient is None:
             return Certified(None)
@@ -160,41 +160,42 @@ class Contender:
             return Certified(None, f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
 
     def finish(self) -> int | None:
-        """What the allocator of the last device reached; the end of the contender."""
+        """The allocator's peak bytes on the last device; the last command of a contender."""
         return allocator_peak(self.devices[-1])
 
 
 def shards_error(result: Any, expected: np.ndarray) -> float:
     """``child.relative_error`` over all shards that this process holds, copies included.
 
-    ``result`` is a global JAX array.  The scale is that of the whole of ``expected``.
+    ``result`` is a global JAX array. Errors are relative to the largest magnitude in ``expected``.
     """
     if expected.size == 0:
         return 0.0
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    whole = expected.astype(wide)
-    finite = np.isfinite(whole)
-    worst = 0.0
+    wide_dtype = np.complex128 if np.iscomplexobj(expected) else np.float64
+    wide_expected = expected.astype(wide_dtype)
+    finite = np.isfinite(wide_expected)
+    largest_error = 0.0
     for shard in result.addressable_shards:
-        part, finite_part = np.asarray(shard.data).astype(wide), finite[shard.index]
-        if not np.array_equal(np.isfinite(part), finite_part):
+        values, is_finite = np.asarray(shard.data).astype(wide_dtype), finite[shard.index]
+        if not np.array_equal(np.isfinite(values), is_finite):
             return float("inf")
-        if finite_part.any():
-            worst = max(
-                worst, float(np.max(np.abs(part[finite_part] - whole[shard.index][finite_part])))
+        if is_finite.any():
+            largest_error = max(
+                largest_error,
+                float(np.max(np.abs(values[is_finite] - wide_expected[shard.index][is_finite]))),
             )
     if not finite.any():
         return float("nan")
-    return worst / (float(np.max(np.abs(whole[finite]))) or 1.0)
+    return largest_error / (float(np.max(np.abs(wide_expected[finite]))) or 1.0)
 
 
 def serve(request: ContenderRequest) -> None:
-    """Runs in the child: connect, then obey until the parent stops it or is gone."""
+    """Run in the child: connect, then carry out commands until the parent stops it or ends."""
     import jax
 
-    jax.config.update("jax_enable_x64", True)  # or 64-bit inputs would be cut to 32 on their way in
+    jax.config.update("jax_enable_x64", True)  # or 64-bit inputs would be cut to 32 bits
     contender = Contender(request, _devices(request))
-    # Not left after ``finish``: were the coordinator gone first, JAX would abort the other
+    # Does not return after ``finish``: if the coordinator ended first, JAX would abort the other
     # processes of the mesh.
     while (command := isolate.next_command()) is not None:
         name, arguments = command

@@ -1,16 +1,16 @@
-"""Processes that a launcher started (srun, mpirun, or one by hand on each host).
+"""Comparisons in processes that a launcher started (srun, mpirun, or by hand on each host).
 
-They are used as they are.
+The processes are used as they are.
 
 Each of them calls ``connect`` first, before anything else uses JAX (tracing a model does), and then
 ``tl.compare(..., devices="distributed")`` with the same arguments; the command ``toast-lab
-compare`` does both.  ``jax.distributed.initialize`` finds coordinator, count and rank by itself
-under SLURM, Open MPI and on TPU pods; elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-JAX_PROCESS_ID say them.
+compare`` does both. ``jax.distributed.initialize`` finds the coordinator, the number of processes
+and the rank by itself under SLURM, Open MPI and on TPU pods; elsewhere it takes them from
+JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
-No children here: a launched process owns its devices, and one that dies takes its job along, as its
-launcher wants it.  An error that JAX raises still costs only its own plan, in all processes, which
-tell each other after every command.
+There are no child processes: a launched process owns its devices, and if it dies, its launcher ends
+the whole job. An error that JAX raises still costs only its own plan, in all processes, since they
+exchange their outcomes after every command.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _COORDINATOR, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "
 
 
 def connect() -> None:
-    """Join the other processes, unless that was done already.
+    """Join the other processes, unless this process has already joined them.
 
     Raises:
-        InvalidProblem: nothing tells where they are.
+        InvalidProblem: neither JAX nor the environment variables tell where they are.
     """
     import jax
 
     if jax.distributed.is_initialized():
         return
-    # Without it the CPU backend of several processes has no collectives; accelerators do not mind.
+    # Several processes need it for collectives on CPUs; accelerators ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     given: dict[str, Any] = {}
-    if os.environ.get(_COUNT):  # JAX reads the first of the three alone
+    if os.environ.get(_COUNT):  # of the three, JAX reads only the coordinator
         missing = [name for name in (_COORDINATOR, _INDEX) if not os.environ.get(name)]
         if missing:
             raise InvalidProblem(
@@ -61,10 +61,10 @@ def connect() -> None:
 
 
 def attached(count: int) -> list[Any]:
-    """The first ``count`` devices of all processes, in the order in which JAX has them.
+    """The first ``count`` devices of all processes, in JAX's order.
 
     Raises:
-        InvalidProblem: there are fewer, or processes that own none of them.
+        InvalidProblem: there are fewer devices, or some processes own none of them.
     """
     import jax
 
@@ -85,25 +85,25 @@ def attached(count: int) -> list[Any]:
 
 
 class JointClock(Clock):
-    """Limits and cancel that all processes heed if one of them does.
+    """A clock on which all processes stop if one of them does.
 
-    One alone would leave the others waiting.
+    A process that stopped alone would leave the others waiting.
     """
 
     def check(self) -> None:
-        """Raises Cancelled or TimedOut, in all processes."""
+        """Raise Cancelled or TimedOut in all processes if any of them has to end."""
         own_error: Exception | None = None
         try:
             super().check()
-        except ToastError as error:
-            own_error = error
-        errors: list[Exception] = [one for one in exchange(own_error) if one is not None]
+        except ToastError as raised:
+            own_error = raised
+        errors: list[Exception] = [raised for raised in exchange(own_error) if raised is not None]
         if errors:
             raise errors[0]
 
 
 class OwnProcess:
-    """A contender in this process, in step with those of the other processes."""
+    """A contender in this process, in step with its counterparts in the other processes."""
 
     def __init__(self, request: ContenderRequest, clock: Clock) -> None:
         import jax
@@ -116,7 +116,7 @@ class OwnProcess:
         )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
-        """Do it, and tell the others how it went.  A call that hangs cannot be stopped."""
+        """Carry out a command, and exchange its outcome; a call that hangs cannot be stopped."""
         failure, answer = "", None
         try:
             answer = getattr(self.contender, command)(**arguments)
@@ -129,13 +129,13 @@ class OwnProcess:
         return [answer for _, answer in answers]
 
     def stop(self) -> None:
-        """Free its arrays."""
+        """Free the contender's arrays."""
         self.contender = None
         gc.collect()
 
 
 def exchange(message: Any) -> list[Any]:
-    """What every process gave, in their order."""
+    """The messages of all processes, in process order."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -145,7 +145,7 @@ def exchange(message: Any) -> list[Any]:
     sizes = np.asarray(
         multihost_utils.process_allgather(np.asarray([len(data)], np.int32))
     ).reshape(-1)
-    # As 32-bit numbers: not every backend has collectives of bytes.
+    # Sent as 32-bit numbers, since not every backend has collectives of bytes.
     padded = np.zeros(int(-(-sizes.max() // 4) * 4), np.uint8)
     padded[: len(data)] = data
     rows = np.asarray(multihost_utils.process_allgather(padded.view(np.int32)))

@@ -1,9 +1,9 @@
-"""Loss, gradients and one step of plain gradient descent, with a plan and without.
+"""Programs for loss, gradients and a step of plain gradient descent, with and without a plan.
 
-The function is a model's.
+They are made of a model's function.
 
-The programs are traced here and travel as StableHLO, so the user's function stays where it is.
-With a plan it is ``plan.jit`` that is differentiated: the loss comes from the planned program, the
+The programs are traced here and passed on as StableHLO, so the user's function stays in its
+process. With a plan, ``plan.jit`` is differentiated: the loss comes from the planned program, the
 derivatives from the function, traced by JAX with the plan's argument shardings.
 
 Start reading at ``prepare``.
@@ -27,37 +27,38 @@ from toast_lab.sharding.plan import ShardingPlan
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
-RATE = 0.01  #: of the step: new = old - RATE * gradient
+RATE = 0.01  #: learning rate of the step: new = old - RATE * gradient
 
 
 class Gradients(NamedTuple):
-    """Programs whose results are the loss, gradients, and arguments after a step.
+    """Programs whose results are the loss, the gradients, and the arguments after a step.
 
-    If there are none, it says why.
+    If there are none, ``why_not`` is the reason.
     """
 
     planned: tuple[ShardedProgram | None, ...]  #: for each plan
-    notes: tuple[str, ...]  #: for each plan why it has none, "" if it has
+    notes: tuple[str, ...]  #: for each plan why it has no program, "" if it has one
     names: tuple[str, ...] = ()  #: of the results
     shapes: tuple[tuple[int, ...], ...] = ()  #: of the results
-    loss: str = ""  #: what is differentiated, in words
-    reference: ShardedProgram | None = None
-    why_not: str = ""  #: why there are none at all
+    loss: str = ""  #: the value that is differentiated, in words
+    reference: ShardedProgram | None = None  #: without a plan
+    why_not: str = ""  #: why there are no programs at all
 
 
 def none(why: str, n_plans: int) -> Gradients:
-    """No gradients."""
+    """``Gradients`` without any programs, with the reason."""
     return Gradients((None,) * n_plans, ("",) * n_plans, why_not=why)
 
 
 def prepare(
     model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0
 ) -> Gradients:
-    """Trace the gradient programs of ``model``; what cannot be is said, never raised."""
-    why = _includes_update(model.program)
-    if why or model.function is None:
+    """Trace the gradient programs of ``model``; failures are reported, never raised."""
+    reason = _includes_update(model.program)
+    if reason or model.function is None:
         return none(
-            why or f"{model.name} brings no function to differentiate: {model.source}", len(plans)
+            reason or f"{model.name} brings no function to differentiate: {model.source}",
+            len(plans),
         )
     if isinstance(model.function, Function):
         return _trace(model.function, model.program, plans)
@@ -71,7 +72,7 @@ def prepare(
             activity=f"tracing the gradient of {model.name}",
         )
         return traced
-    except Exception as error:  # pickling a plan whose pytrees are the user's own is among them
+    except Exception as error:  # for instance while pickling a plan with user pytrees
         return none(f"tracing the gradient failed: {_short(error)}", len(plans))
 
 
@@ -80,22 +81,25 @@ def _trace_recipe(recipe: Recipe, program: Program, plans: Sequence[ShardingPlan
 
 
 def _includes_update(program: Program) -> str:
-    """Why outputs already are gradients or updated arguments.
+    """A sentence if outputs already are gradients or updated arguments; else empty.
 
-    Each array among them is like an argument of its own.
+    They are if each array output has the shape and dtype of an argument of its own, and there is
+    also a scalar floating-point output or a donated argument.
     """
     unmatched = [_kind(program, argument) for argument in range(program.n_arguments)]
-    arrays = [_kind(program, int(value)) for value in program.outputs if program.dims(int(value))]
+    array_kinds = [
+        _kind(program, int(value)) for value in program.outputs if program.dims(int(value))
+    ]
     scalars = [
         value
         for value in program.outputs
         if not program.dims(int(value)) and _is_float(program.value_dtype[int(value)])
     ]
-    for kind in arrays:
+    for kind in array_kinds:
         if kind not in unmatched:
             return ""
         unmatched.remove(kind)
-    if arrays and (scalars or program.donated[: program.n_arguments].any()):
+    if array_kinds and (scalars or program.donated[: program.n_arguments].any()):
         return (
             "the outputs include the update (or the gradients): each is like an argument, and was "
             "compared as such"
@@ -168,9 +172,9 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
 
 
 class _Step:
-    """Traces ``(loss, gradients, arguments after a step)``.
+    """Traces functions that give ``(loss, gradients, arguments after a step)``.
 
-    What is traced is called like the user's function.
+    Each wraps a ``call`` with the arguments of the user's function, and takes their leaves.
     """
 
     def __init__(
@@ -182,20 +186,20 @@ class _Step:
         import jax
 
         def step(*leaves: Any) -> list[Any]:
-            def of(arrays: list[Any]) -> Any:
+            def loss_of(arrays: list[Any]) -> Any:
                 arguments = list(leaves)
                 for i, array in zip(self.floats, arrays, strict=True):
                     arguments[i] = array
                 result = call(*jax.tree_util.tree_unflatten(self.tree, arguments))
                 return self.loss(jax.tree_util.tree_leaves(result))
 
-            before = [leaves[i] for i in self.floats]
-            loss, gradients = jax.value_and_grad(of)(before)
-            after = [
+            old_arrays = [leaves[i] for i in self.floats]
+            loss, gradients = jax.value_and_grad(loss_of)(old_arrays)
+            new_arrays = [
                 (array - RATE * gradient).astype(array.dtype)
-                for array, gradient in zip(before, gradients, strict=True)
+                for array, gradient in zip(old_arrays, gradients, strict=True)
             ]
-            return [loss, *gradients, *after]
+            return [loss, *gradients, *new_arrays]
 
         return step
 
@@ -221,17 +225,17 @@ class _Step:
 
 
 def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:
-    """The plan's mesh without devices: this process may have none of the kind."""
+    """The plan's mesh without devices, since this process may not have them."""
     from jax.sharding import AbstractMesh, AxisType
 
-    # Newer JAX makes axes explicit unless told otherwise, and plans leave nothing to types.
+    # Newer versions of JAX make axes explicit by default, but plans do not shard by types.
     return AbstractMesh(
         plan.mesh.sizes, plan.mesh.axes, axis_types=(AxisType.Auto,) * len(plan.mesh.axes)
     )
 
 
 def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None, str]:
-    """What to differentiate, of the results' leaves, and in words."""
+    """The value to differentiate, as a function of the results' leaves and in words."""
     import jax.numpy as jnp
 
     floats = [

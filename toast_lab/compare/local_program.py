@@ -1,19 +1,20 @@
-"""The program that one device of a mesh runs, as one that a single device can run.
+"""The program that one device of a mesh runs, changed so that a single device can run it alone.
 
 Its collectives become stand-ins.
 
-XLA itself divides the annotated program: it is compiled for as many virtual CPU devices as the mesh
-has, and what its SPMD partitioner leaves is taken from there, with local shapes and with
-collectives, before any pass for CPUs has seen it.  Every op that XLA can divide is covered, halo
-exchanges and masks of gathers included, and what is timed is what XLA would run.
+XLA itself divides the annotated program, by compiling it for as many virtual CPU devices as the
+mesh has. The result is taken right after the SPMD partitioner, with local shapes and with
+collectives, before any CPU-specific pass. So it covers every op that XLA can divide, including halo
+exchanges and masks of gathers, and it is what XLA would run.
 
-A stand-in gives a result of the right shape from the collective's operand, between optimisation
-barriers, so that the compiler neither drops nor simplifies what is around it: as it is (sums,
-permutes), reshaped (all_to_all), a piece of it (reduce_scatter), or copies of it side by side
-(all_gather: it writes as much memory as the real one receives).  So values are wrong by
-construction.  The device's number, which decides where local slices lie, is 0 behind a barrier.
+A stand-in makes a result of the right shape from the collective's operand: the operand as it is
+(sums, permutes), reshaped (all_to_all), a piece of it (reduce_scatter), or copies of it side by
+side (all_gather, which thus writes as much memory as the real one receives). It stands between
+optimisation barriers, so that the compiler neither drops nor simplifies the code around it. So
+values are wrong by construction. The device's number, which decides where local slices lie, is 0
+behind a barrier.
 
-Everything here runs in a child.  Start reading at ``divide``.
+Everything in this file runs in a child process. Start reading at ``divide``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from toast_lab.runtime import _jax_private
 from toast_lab.runtime import devices as dev
 
 PASS = "spmd-partitioning"
-# What is divided is not run: nobody needs good code for it, which takes most of the time
+# This compile only divides the program, so it skips optimised code, which takes longest
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 COLLECTIVES = (
     "all_reduce",
@@ -43,7 +44,7 @@ COLLECTIVES = (
     "collective_broadcast",
 )
 _NUMBERS = ("partition_id", "replica_id")
-#: What stand-ins are named, for whoever has to tell them from ops in a compiled program.
+#: Name of stand-ins, by which they can be told from other ops in a compiled program.
 STAND_IN = "toast.stand_in"
 _REFUSED = ("infeed", "outfeed", "send", "recv")
 
@@ -52,21 +53,21 @@ class Removed(NamedTuple):
     """A collective that became a stand-in."""
 
     kind: str
-    bytes: int  #: the larger of what one device holds before and after
+    bytes: int  #: on one device, of its operands or of its results, whichever is larger
 
 
 class LocalProgram(NamedTuple):
     """StableHLO for one device."""
 
     text: str  #: with the locations of the annotated program; stand-ins are named ``STAND_IN``
-    removed: tuple[Removed, ...]  #: in program order, each once however often a loop runs it
+    removed: tuple[Removed, ...]  #: in program order, each once even if a loop repeats it
     argument_shapes: tuple[tuple[int, ...], ...]
     result_shapes: tuple[tuple[int, ...], ...]
-    product_flops: float  #: of its matrix products, each once however often a loop runs it
+    product_flops: float  #: of its matrix products, each once even if a loop repeats it
 
 
 def flags(folder: str) -> str:
-    """XLA flags that make it write the divided program into ``folder``."""
+    """XLA flags with which it writes the divided program into ``folder``."""
     dump = f"--xla_dump_to={folder} --xla_dump_hlo_pass_re={PASS} --xla_dump_hlo_as_proto"
     return f"{dump} {_QUICK}"
 
@@ -76,21 +77,21 @@ def divide(
 ) -> LocalProgram:
     """Divide annotated StableHLO.
 
-    The process was started with ``flags(folder)`` and so many virtual devices.
+    This process must have been started with ``flags(folder)`` and ``n_devices`` virtual devices.
 
     Args:
-        text: as ``annotate`` gives it.
-        n_devices: of its mesh.
-        folder: what ``flags`` named.
-        donated: for each argument whether results may take its place.
-        platform: where it is to run, "cpu", "gpu" or "tpu".
+        text: StableHLO, as ``annotate`` gives it.
+        n_devices: number of devices of its mesh.
+        folder: the one given to ``flags``.
+        donated: for each argument whether results may take its memory.
+        platform: on which the result will run, "cpu", "gpu" or "tpu".
 
     Raises:
-        UnsupportedOp: ops that have no stand-in, or that this platform does not have (all are
-            listed).
-        RunFailed: XLA left no divided program.
+        UnsupportedOp: the program has ops without a stand-in, or ops that the platform lacks (all
+            are listed).
+        RunFailed: XLA wrote no divided program.
     """
-    # XLA divides nothing for one
+    # For one device XLA divides nothing
     divided = text if n_devices == 1 else _divided(text, n_devices, folder)
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, divided)
@@ -122,7 +123,7 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
             _replace(op, _stand_ins(op))
         elif kind in _NUMBERS:
             _replace(op, [_number(op)])
-        # The layout is that of the platform that runs it
+        # Layouts are left to the platform that runs the program
         elif kind == "copy" or fourier.is_pin(op):
             _replace(op, list(op.operands))
         elif op.name == "sdy.mesh" and divided:  # nothing refers to it any more
@@ -131,16 +132,16 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     for name in [
         getattr(attribute, "name", attribute) for attribute in module.operation.attributes
     ]:
-        if name.startswith("mhlo."):  # number of partitions, aliases: of the divided program
+        if name.startswith("mhlo."):  # number of partitions and aliases, which no longer hold
             del module.operation.attributes[name]
     _donate(main, donated)
     module.operation.verify()
-    types = main.type
+    function_type = main.type
     return LocalProgram(
         text=str(module.operation.get_asm(enable_debug_info=True)),
         removed=tuple(removed),
-        argument_shapes=tuple(map(_shape, types.inputs)),
-        result_shapes=tuple(map(_shape, types.results)),
+        argument_shapes=tuple(map(_shape, function_type.inputs)),
+        result_shapes=tuple(map(_shape, function_type.results)),
         product_flops=float(sum(_product_flops(op) for op in _every(module))),
     )
 
@@ -148,11 +149,11 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
 def _every(module: Any) -> list[Any]:
     operations = []
 
-    def see(op: Any) -> Any:
+    def collect(op: Any) -> Any:
         operations.append(op.operation)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(see)
+    module.operation.walk(collect)
     return operations
 
 
@@ -193,12 +194,16 @@ def _bytes(op: Any) -> int:
 def _product_flops(op: Any) -> int:
     if _kind(op) not in ("dot_general", "dot"):
         return 0
-    left = _shape(op.operands[0].type)
-    summed = [len(left) - 1]
+    left_shape = _shape(op.operands[0].type)
+    summed_dims = [len(left_shape) - 1]
     if _kind(op) == "dot_general":
         numbers = _jaxlib.stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        summed = list(numbers.lhs_contracting_dimensions)
-    return 2 * math.prod(_shape(op.results[0].type)) * math.prod(left[dim] for dim in summed)
+        summed_dims = list(numbers.lhs_contracting_dimensions)
+    return (
+        2
+        * math.prod(_shape(op.results[0].type))
+        * math.prod(left_shape[dim] for dim in summed_dims)
+    )
 
 
 def _width(element: Any) -> int:
@@ -232,10 +237,10 @@ def _barrier(before: Any, value: Any) -> Any:
 
 
 def _number(op: Any) -> Any:
-    """0 in place of the device's number, which the compiler cannot see through.
+    """A 0 in place of the device's number, which the compiler cannot know to be constant.
 
-    Inside of loops it comes from outside: what a loop makes of its counter XLA works out while it
-    compiles, and some of its passes fail at a barrier there.
+    It is made outside of loops: while compiling, XLA computes the values that a loop derives from
+    its counter, and some of its passes fail at a barrier there.
     """
     outermost = op
     while outermost.parent.name != "func.func":
@@ -255,7 +260,7 @@ def _stand_ins(op: Any) -> list[Any]:
 
 
 def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
-    """``operand`` as a value of type ``wanted``."""
+    """``operand`` turned into a value of type ``wanted``."""
     value = _barrier(op, operand)
     if operand.type == wanted:
         return value
@@ -263,32 +268,35 @@ def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
     element = ir.RankedTensorType(wanted).element_type
     if len(shape) != len(target) or (math.prod(shape) == math.prod(target) and shape != target):
         return _barrier(op, _make(op, "reshape", wanted, [value]))
-    for dim, (held, needed) in enumerate(zip(shape, target, strict=True)):
-        shape_now = list(_shape(value.type))
-        if needed > held:
-            times = -(-needed // held)
-            shape_now[dim] = held * times
-            along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-            type_ = ir.RankedTensorType.get(shape_now, element)
-            value = _make(op, "concatenate", type_, [value] * times, dimension=along)
-        if needed < shape_now[dim]:
-            shape_now[dim] = needed
+    for dim, (size, target_size) in enumerate(zip(shape, target, strict=True)):
+        new_shape = list(_shape(value.type))
+        if target_size > size:
+            copies = -(-target_size // size)
+            new_shape[dim] = size * copies
+            dim_attribute = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+            type_ = ir.RankedTensorType.get(new_shape, element)
+            value = _make(op, "concatenate", type_, [value] * copies, dimension=dim_attribute)
+        if target_size < new_shape[dim]:
+            new_shape[dim] = target_size
             value = _make(
                 op,
                 "slice",
-                ir.RankedTensorType.get(shape_now, element),
+                ir.RankedTensorType.get(new_shape, element),
                 [value],
-                start_indices=ir.DenseI64ArrayAttr.get([0] * len(shape_now)),
-                limit_indices=ir.DenseI64ArrayAttr.get(shape_now),
-                strides=ir.DenseI64ArrayAttr.get([1] * len(shape_now)),
+                start_indices=ir.DenseI64ArrayAttr.get([0] * len(new_shape)),
+                limit_indices=ir.DenseI64ArrayAttr.get(new_shape),
+                strides=ir.DenseI64ArrayAttr.get([1] * len(new_shape)),
             )
     return _barrier(op, value)
 
 
 def _donate(main: Any, donated: Sequence[bool]) -> None:
-    none, donor = ir.DictAttr.get({}), ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
+    no_attributes, donor = (
+        ir.DictAttr.get({}),
+        ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)}),
+    )
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-        [donor if donate else none for donate in donated]
+        [donor if donate else no_attributes for donate in donated]
     )
     if "res_attrs" in main.attributes:
         del main.attributes["res_attrs"]

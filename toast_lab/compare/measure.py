@@ -1,12 +1,13 @@
-"""Measure contenders in turns, so that drift of the machine hits all alike.
+"""Measure contenders in turns, so that drift of the machine affects all of them alike.
 
-On virtual devices the children stay: all compile, all warm up, then round after round each runs one
-timed batch, in an order that changes.  The others sleep meanwhile, waiting for their next command.
+On virtual devices all children stay alive: all compile, all warm up, then each of them runs one
+timed batch in every round, in an order that changes. The others sleep until their next command.
 
-Accelerators cannot be shared so.  A TPU belongs to one process, and a GPU allocator never gives
-back what it once took, preallocated or not: of several children at once each would see the memory
-that the others leave, and which plan fits would depend on the company.  There every round starts a
-child for each plan, one after the other, which compiles anew: fewer rounds, whole memory for each.
+Accelerators cannot be shared in this way. A TPU belongs to one process, and a GPU allocator never
+gives back memory that it once took, preallocated or not: each of several children would see only
+the memory that the others leave, so whether a plan fits would depend on the others. There, every
+round starts a child for each plan, one after the other, which compiles again: there are fewer
+rounds, but each child has the whole memory.
 
 Start reading at ``measure``.
 """
@@ -36,7 +37,7 @@ from toast_lab.errors import ToastError
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import OnProgress, RunProgress
 
-SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
+SERVE = "toast_lab.compare.contender:serve"  #: function that runs in a child
 OK = "ok"
 FAILED = "failed"
 CRASHED = "crashed"
@@ -46,34 +47,35 @@ CANCELLED = "cancelled"
 
 
 class MeasurementSettings(NamedTuple):
-    """How to measure."""
+    """The settings of a measurement."""
 
-    steps: tuple[int, ...]  #: timed ones of a plan in each round
+    steps: tuple[int, ...]  #: number of timed steps of a plan in each round
     warmup: int
-    apart: bool  #: a child for each plan and round
+    apart: bool  #: with a new child for each plan and round
     gradients: bool
     seed: int
-    non_negative: bool | None  #: inputs; None: as the unsharded program's results ask for
+    #: are inputs >= 0? None: the results of the unsharded program decide
+    non_negative: bool | None
     plan_time_limit_s: float
 
 
 class Host(Protocol):
-    """Where a contender lives."""
+    """The process or processes of a contender."""
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
-        """Its answers, one from each process."""
+        """Send a command, and return the answers, one from each process."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the contender."""
 
 
 class TimedOut(ToastError):
-    """A plan, or all of them together, took longer than allowed."""
+    """A plan, or all plans together, took longer than allowed."""
 
 
 @dataclasses.dataclass
 class MeasuredContender:
-    """A contender while it is measured, and what is known of it so far."""
+    """A contender with its measurements so far."""
 
     request: ContenderRequest
     status: str = ""  #: empty while it runs
@@ -90,7 +92,7 @@ class MeasuredContender:
 
 
 class Clock:
-    """The deadline and the cancel of everything together, and its progress."""
+    """The deadline, the cancellation and the progress of a whole measurement."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Clock:
         self.done, self.total = 0, 1
 
     def check(self) -> None:
-        """Raises Cancelled or TimedOut."""
+        """Raise Cancelled or TimedOut if the measurement has to end."""
         if self.cancel is not None and self.cancel():
             raise isolate.Cancelled("cancelled")
         if time.monotonic() > self.deadline:
@@ -112,7 +114,7 @@ class Clock:
             )
 
     def say(self, stage: str) -> None:
-        """One more of ``total`` units of work begins."""
+        """Report that one more of ``total`` units of work begins."""
         if self.on_event is not None:
             self.on_event(RunProgress(stage, min(self.done / self.total, 1.0)))
         self.done += 1
@@ -137,8 +139,8 @@ class Children:
             )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
-        """Tell all processes, and wait for all; the first that fails decides."""
-        limit = time.monotonic() + time_limit_s
+        """Send a command to all processes and wait for all answers; raise the first failure."""
+        deadline = time.monotonic() + time_limit_s
         answers: list[Any] = [None] * len(self.workers)
         waiting = set(range(len(self.workers)))
         for worker in self.workers:
@@ -151,12 +153,12 @@ class Children:
                     answers[index] = message[1]
                     waiting.discard(index)
             self.clock.check()
-            if time.monotonic() > limit:
+            if time.monotonic() > deadline:
                 raise TimedOut(f"no answer to {command!r}, stopped: this plan had used up its time")
         return answers
 
     def stop(self) -> None:
-        """Kill what runs."""
+        """Kill all processes."""
         for worker in self.workers:
             worker.stop()
 
@@ -176,9 +178,9 @@ def measure(
 ) -> bool:
     """Measure all entries, in place; the reference, if there is one, is the first.
 
-    Gives whether inputs are >= 0.
+    Gives whether inputs were >= 0.
 
-    Nothing is raised for what happens to an entry: its status and message say it.
+    Failures of an entry are never raised: its status and message report them.
     """
     run = _Measurement(entries, settings, clock, folder=folder, open_host=open_host)
     try:
@@ -214,32 +216,32 @@ class _Measurement:
         clock.total = max(turns * len(entries), 1)
 
     def all(self) -> None:
-        together = not self.settings.apart
-        if together:
+        children_stay = not self.settings.apart
+        if children_stay:
             for entry in self.entries:
                 self.guard(entry, self.begin)
-        for number in range(len(self.settings.steps)):
-            for entry in self.order(number):
-                if not together:
+        for round_index in range(len(self.settings.steps)):
+            for entry in self.order(round_index):
+                if not children_stay:
                     self.guard(entry, self.begin)
-                self.guard(entry, self.batch, number)
-                if not together:
-                    if number == len(self.settings.steps) - 1:
+                self.guard(entry, self.batch, round_index)
+                if not children_stay:
+                    if round_index == len(self.settings.steps) - 1:
                         self.guard(entry, self.end)
                     self.close(entry)
-        if together:
+        if children_stay:
             for entry in self.entries:
                 self.guard(entry, self.end)
                 self.close(entry)
         for entry in self.entries:
             entry.status = entry.status or OK
 
-    def order(self, number: int) -> list[MeasuredContender]:
-        """The reference comes first where its results are still needed; else any order."""
+    def order(self, round_index: int) -> list[MeasuredContender]:
+        """The entries in the order of a round, the reference first if others need its results."""
         order = list(self.entries)
-        if number or not self.settings.apart:
+        if round_index or not self.settings.apart:
             self.random.shuffle(order)
-        if number == len(self.settings.steps) - 1 and self.settings.apart:
+        if round_index == len(self.settings.steps) - 1 and self.settings.apart:
             order.sort(key=lambda entry: not entry.request.is_reference)
         return order
 
@@ -249,9 +251,9 @@ class _Measurement:
             entry.host = None
 
     def guard(self, entry: MeasuredContender, step: Callable[..., None], *args: Any) -> None:
-        """Do something with an entry that still runs.
+        """Do a step of an entry, unless it has ended.
 
-        A failure ends this entry only.
+        A failure ends only this entry.
         """
         if entry.status:
             return
@@ -290,9 +292,9 @@ class _Measurement:
             entry.errors = worst([start.errors or {} for start in starts])
 
     def begin_reference(self, entry: MeasuredContender) -> None:
-        """Let the unsharded program decide which inputs are usable.
+        """Start the unsharded program, whose results decide between the inputs.
 
-        Usable are those for which its results are finite.
+        Inputs are >= 0 if its results are not all finite otherwise.
         """
         keep = None if os.path.exists(self.results) else self.results
         starts = self.start(entry, keep=keep)
@@ -314,12 +316,14 @@ class _Measurement:
             keep=keep,
         )
 
-    def batch(self, entry: MeasuredContender, number: int) -> None:
+    def batch(self, entry: MeasuredContender, round_index: int) -> None:
         self.clock.say(
-            f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}"
+            f"running {entry.request.name}, round {round_index + 1}/{len(self.settings.steps)}"
         )
-        times: list[tuple[float, ...]] = self.ask(entry, "batch", steps=self.settings.steps[number])
-        # With several processes a step takes as long as in the slowest.
+        times: list[tuple[float, ...]] = self.ask(
+            entry, "batch", steps=self.settings.steps[round_index]
+        )
+        # A step of several processes takes as long as the slowest of them.
         entry.batches_s.append(tuple(max(step) for step in zip(*times, strict=True)))
 
     def end(self, entry: MeasuredContender) -> None:
@@ -337,7 +341,7 @@ class _Measurement:
             answers: list[Certified] = self.ask(entry, "certify", expected=expected, keep=keep)
         except isolate.Cancelled:
             raise
-        except Exception as error:  # its times stand, whatever became of its gradient
+        except Exception as error:  # its times stay valid without a gradient
             if isinstance(error, TimedOut) and time.monotonic() > self.clock.deadline:
                 raise
             entry.gradient_failure = str(error)
@@ -348,12 +352,12 @@ class _Measurement:
 
 
 def worst(by_process: Sequence[Any]) -> dict[str, float]:
-    """The largest error by path over several processes; NaN wins."""
+    """The largest error over several processes, by path; NaN counts as largest."""
     return {path: float(np.max([errors[path] for errors in by_process])) for path in by_process[0]}
 
 
 def status_of(error: Exception) -> str:
-    """In one word what became of a contender."""
+    """The status of a contender that ended with an error."""
     text = str(error)
     if isinstance(error, TimedOut):
         return TIMEOUT

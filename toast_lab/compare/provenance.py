@@ -1,6 +1,6 @@
-"""What a measured number depends on besides the plan: the machine and the versions.
+"""What a measured number depends on besides the plan: the machine and the software versions.
 
-Their digests find those that are alike.
+Digests identify equal plans and machines.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ PACKAGES = ("jax", "jaxlib", "numba", "numpy")
 
 
 def digest(data: Any) -> str:
-    """16 hex digits of plain data, whatever the order of its keys."""
+    """Hash of plain data as 16 hex digits, independent of the order of keys."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def plan_digest(plan: Mapping[str, Any] | None) -> str:
-    """Digest of a plan's shardings (``Plan.to_json``), whatever way they were found."""
+    """Digest of a plan's shardings (``Plan.to_json``), however they were found."""
     if plan is None:
         return ""
     return digest({key: plan[key] for key in plan if key not in ("actions", "key", "program")})
 
 
 def machine(device_kind: str, n_devices: int, n_processes: int) -> dict[str, Any]:
-    """Host and devices; the arguments are known only to a process that has the devices."""
+    """Facts about host and devices; only a process that has the devices knows the arguments."""
     return {
         "host_cpu": host_cpu(),
         "host_cores": os.cpu_count() or 0,
@@ -45,18 +45,18 @@ def machine(device_kind: str, n_devices: int, n_processes: int) -> dict[str, Any
 
 @functools.cache
 def host_cpu() -> str:
-    """The processor's model, as the system calls it."""
+    """Name of the processor's model, from the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-        return names[0].strip()
+        model_names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
+        return model_names[0].strip()
     except (OSError, IndexError):
         return platform.processor() or platform.machine()
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of this package, of Python and of what compiles and prices."""
+    """Versions of this package, of Python and of the packages that compile and price."""
     from toast_lab._version import __version__
 
     return {

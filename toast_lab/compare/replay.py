@@ -1,15 +1,15 @@
-"""``replay``: one device's share of a large mesh, timed for real, beside priced collectives.
+"""``replay``: one device's share of a large mesh, timed for real, with priced collectives.
 
     replay(model, plan, "gpu", machine="h100")
 
-The plan's mesh may have any number of devices; one is needed.
+The plan's mesh may have any number of devices; a replay needs one.
 
-What a device computes is measured, what it sends is priced on the machine model, and their sum is
-an estimate of the step that hangs on fewer assumptions than the full prediction.  It leaves out
-what the two do to each other: collectives that run beside computation, devices that wait for one
-another.
+The computation of a device is measured, its collectives are priced on the machine model, and their
+sum is an estimate of the step time that rests on fewer assumptions than the full prediction. It
+leaves out the interaction of the two: collectives that overlap with computation, and devices that
+wait for one another.
 
-Values are wrong by construction (``local_program.py``): only time and memory count.  Start reading
+Values are wrong by construction (``local_program.py``): only time and memory count. Start reading
 at ``replay``.
 """
 
@@ -56,23 +56,23 @@ class Replay:
 
     name: str  #: of the model
     mesh: str
-    device_kind: str  #: what was measured on
-    machine: str  #: what collectives are priced for
+    device_kind: str  #: device on which the share was measured
+    machine: str  #: machine for which collectives are priced
     step_times_s: tuple[float, ...]  #: of the local program, without collectives
     compile_s: float
     flops: float | None  #: of the compiled local program, by XLA's count; None if it does not say
-    #: of the matrix products that XLA left to this device; None where there are loops
+    #: of the matrix products that XLA left to this device; None if the program has loops
     product_flops: float | None
-    #: of those that the plan leaves to it, as prices count them
+    #: of the matrix products that the plan leaves to it, as prices count them
     planned_product_flops: float | None
     peak_bytes: int  #: see ``runtime.Run``
     allocator_peak_bytes: int | None  #: None on CPU
-    removed: tuple[Removed, ...]  #: XLA's collectives, which stand-ins took the place of
-    #: are all results finite?  Otherwise some ops may have been slower than with real values
+    removed: tuple[Removed, ...]  #: XLA's collectives, which stand-ins replaced
+    #: are all results finite? Otherwise some ops may have been slower than with real values
     finite: bool
     priced_collectives_s: float  #: of the plan's collectives
     predicted_compute_s: float
-    predicted_time_s: float  #: the two priced ones together
+    predicted_time_s: float  #: priced computation and collectives together
 
     @property
     def median_s(self) -> float:
@@ -96,9 +96,9 @@ class Replay:
 
     @property
     def divided_otherwise(self) -> bool:
-        """Has XLA divided some matrix product otherwise than the plan says?
+        """Did XLA divide some matrix product differently than the plan does?
 
-        If so, this device has other work to do.
+        If so, this device has other work to do than the plan's.
         """
         return self.product_flops != self.planned_product_flops
 
@@ -160,19 +160,19 @@ def replay(
 
     Args:
         model: the model that the plan shards.
-        plan: for a mesh of any size; XLA divides it for as many virtual CPU devices.
+        plan: for a mesh of any size; XLA divides it for the same number of virtual CPU devices.
         device: "cpu", "gpu", "tpu" or "auto".
         machine: prices the collectives; by default the problem's machine, or tpu-v5e.
         problem: of this model on the plan's mesh; saves the analysis.
         on_event: receives ``RunProgress`` (stage, fraction).
-        cancel: polled; True stops it and raises ``isolate.Cancelled``.
+        cancel: polled; True stops the replay and raises ``isolate.Cancelled``.
         options: ``repeats``, ``warmup``, ``seed`` and ``time_limit_s`` (for dividing, and again for
             running): the fields of ``runtime/measuring.Timing``.
 
     Raises:
         InvalidPlan: the plan belongs to another program, or the problem to another mesh.
         InvalidProblem: there is no such device, or options are wrong.
-        UnsupportedOp: ops that cannot be replayed on this device (all are listed).
+        UnsupportedOp: the program has ops that cannot be replayed on this device (all are listed).
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
 
@@ -229,9 +229,9 @@ def replay(
 
 
 def planned_product_flops(plan: ShardingPlan) -> float:
-    """FLOPs of one device's matrix products.
+    """FLOPs of one device's matrix products under a plan.
 
-    Each product's are divided by the sizes of the axes that its op is split on.
+    The FLOPs of each product are divided by the sizes of the axes on which its op is split.
     """
     program, sizes = plan.program, np.asarray(plan.mesh.sizes)
     ways = np.where(plan.op_factor >= 0, sizes, 1).prod(axis=1)
@@ -242,13 +242,13 @@ def planned_product_flops(plan: ShardingPlan) -> float:
 def divided(
     model: Model, n_devices: int, annotated: str, platform: str, limits: Mapping[str, Any]
 ) -> LocalProgram:
-    """What one device runs of ``annotated``, the model with a plan on it (``annotate``).
+    """The program that one device runs of ``annotated``, a model annotated with a plan.
 
     Args:
-        model: whose arguments are donated.
-        n_devices: of the plan's mesh.
-        annotated: StableHLO.
-        platform: where it is to run, "cpu", "gpu" or "tpu".
+        model: the model, which says which arguments are donated.
+        n_devices: number of devices of the plan's mesh.
+        annotated: StableHLO, as ``annotate`` gives it.
+        platform: on which the result will run, "cpu", "gpu" or "tpu".
         limits: ``time_limit_s`` and ``cancel`` of the child process that divides.
 
     Raises:
@@ -256,7 +256,7 @@ def divided(
     """
     environment = dev.environment(dev.Devices("cpu", n_devices))
     with tempfile.TemporaryDirectory(prefix="toast-replay-") as folder:
-        # Of two flags that name a folder XLA heeds the last
+        # If two flags name a folder, XLA uses the last
         environment["XLA_FLAGS"] += f" {local_program.flags(folder)}"
         divided: LocalProgram = isolate.run_in_child(
             "toast_lab.compare.local_program:divide",
@@ -275,13 +275,13 @@ def divided(
 def _measure(
     program: Program, local: LocalProgram, chosen: dev.Devices, timing: Timing
 ) -> _Measured:
-    """Compile and time the local program.  Runs in a child."""
+    """Compile and time the local program. Runs in a child process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
     devices = dev.attached(chosen)
 
-    def running(number: int, total: int) -> None:
+    def report_step(number: int, total: int) -> None:
         isolate.report(RunProgress(f"running {number}/{total}", 0.6 + 0.4 * (number - 1) / total))
 
     job = whole_job(program, local.text, local.result_shapes)
@@ -290,7 +290,7 @@ def _measure(
     arrays = inputs.draw(program, timing.seed, shapes=local.argument_shapes)
     results: list[np.ndarray] = []
     times_s = executable.times_s(
-        arrays, timing.repeats, timing.warmup, on_step=running, on_results=results.extend
+        arrays, timing.repeats, timing.warmup, on_step=report_step, on_results=results.extend
     )
     return _Measured(
         device_kind=devices[0].device_kind,

@@ -1,4 +1,4 @@
-"""What a comparison found, as rows."""
+"""The result of a comparison, as rows."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Certificate:
     #: of the loss, its gradients and the arguments after a step
     gradients: Mapping[str, float] | None
     tolerance: float
-    checked: tuple[str, ...]  #: what was, a sentence each
+    checked: tuple[str, ...]  #: what was compared, one sentence each
     not_checked: tuple[str, ...]  #: what was not, and why
 
     @property
     def max_relative_error(self) -> float | None:
-        """The largest error of anything checked; NaN if something has nothing finite to compare."""
+        """The largest error of anything checked; NaN if a part of it has no finite values."""
         errors = [*(self.outputs or {}).values(), *(self.gradients or {}).values()]
         return float(np.max(errors)) if errors else None
 
     @property
     def passed(self) -> bool | None:
-        """Is everything that was checked within the tolerance?  None: nothing was."""
+        """Is everything that was checked within the tolerance? None: nothing was."""
         return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Certificate:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What ``tl.price`` says of the plan."""
+    """The price of a plan (``tl.price``)."""
 
     machine: str
     time_s: float
@@ -66,14 +66,14 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonRow:
-    """One plan, measured.
+    """The measurements of one plan.
 
-    Bytes are those of one device; numbers are None where it did not get so far.
+    Bytes are those of one device; numbers are None if the plan ended before they were measured.
     """
 
     name: str
     status: str  #: "ok", "failed", "crashed", "out of memory", "timeout" or "cancelled"
-    message: str  #: why it is not ok
+    message: str  #: why the status is not "ok"
     mesh: str
     devices: str  #: "cpu:8"
     device_kind: str
@@ -89,7 +89,7 @@ class ComparisonRow:
     collectives: tuple[Collective, ...]  #: of the compiled program
     certificate: Certificate | None  #: None for the unsharded program itself
     predicted: Predicted | None
-    plan: Mapping[str, Any] | None  #: as ``Plan.to_json`` gives it
+    plan: Mapping[str, Any] | None  #: as from ``Plan.to_json``
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
@@ -113,7 +113,7 @@ class ComparisonRow:
 
     @property
     def judgement(self) -> JsonObject:
-        """What the certificate and the prediction say, by column; None where there is none."""
+        """Columns from the certificate and the prediction, None where there is none."""
         certificate, predicted = self.certificate, self.predicted
         return {
             "passed": certificate.passed if certificate else None,
@@ -183,28 +183,28 @@ class Comparison:
     reference: ComparisonRow | None
     inputs: str  #: "normal", "non-negative" or "given", see ``runtime.Run``
     seed: int
-    order: str  #: how they took turns, in words
+    order: str  #: how the plans took turns, in words
     notes: tuple[str, ...] = ()
     stored_as: tuple[int, ...] = ()  #: numbers of the rows in the store
 
     @property
     def all_rows(self) -> list[ComparisonRow]:
-        """The plans, and the unsharded program behind them."""
+        """The rows of the plans, then that of the unsharded program."""
         return [*self.rows, self.reference] if self.reference else list(self.rows)
 
     @property
     def fastest(self) -> ComparisonRow | None:
-        """The row with the least median among those that are ok.
+        """The row with the lowest median among those that are ok.
 
         Rows that differ from the unsharded program are left out.
         """
-        good = [
+        valid_rows = [
             row
             for row in self.rows
             if row.status == "ok"
             and (row.certificate is None or row.certificate.passed is not False)
         ]
-        return min(good, key=lambda row: row.median_s or math.inf, default=None)
+        return min(valid_rows, key=lambda row: row.median_s or math.inf, default=None)
 
     def __getitem__(self, name: str) -> ComparisonRow:
         for row in self.rows:
@@ -216,7 +216,7 @@ class Comparison:
 
     @property
     def failures(self) -> list[str]:
-        """A line for each row that is not ok."""
+        """One line for each row that is not ok."""
         return [
             f"{row.name}: {row.status}: {row.message}"
             for row in self.all_rows
@@ -239,7 +239,7 @@ class Comparison:
         }
 
     def to_csv(self, path: PathLike | None = None) -> str:
-        """One line a plan, as text; also written to ``path`` if given."""
+        """CSV text with one line for each plan; also written to ``path`` if given."""
         content = csv_text(CSV_COLUMNS, map(_csv, self.rows))
         if path is not None:
             write_whole(path, content, "the table")
@@ -280,13 +280,13 @@ COLUMNS = (
 
 
 def cells(row: ComparisonRow) -> tuple[str, ...]:
-    """A row as the texts of ``COLUMNS``; the last two are of the prediction."""
+    """The cells of a row, by ``COLUMNS``; the last two are from the prediction."""
     counts = counts_text(row.collective_counts)
     certificate, predicted = row.certificate, row.predicted
     error = None if certificate is None else certificate.max_relative_error
-    agrees = "-"
+    agreement_text = "-"
     if certificate is not None and error is not None:
-        agrees = f"{'agrees' if certificate.passed else 'DIFFERS'} {error:.0e}"
+        agreement_text = f"{'agrees' if certificate.passed else 'DIFFERS'} {error:.0e}"
     memory = row.allocator_peak_bytes or row.peak_bytes
     return (
         row.name,
@@ -296,7 +296,7 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
         _time(row.compile_s),
         "-" if memory is None else bytes_text(memory),
         counts or ("none" if row.compile_s is not None else "-"),
-        agrees,
+        agreement_text,
         _time(predicted.time_s if predicted else None),
         bytes_text(predicted.peak_bytes) if predicted else "-",
     )

@@ -1,4 +1,4 @@
-"""A few good plans that differ, out of what a search has seen."""
+"""Choose plans to judge: a few good plans that differ, of those that searches have found."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from toast_lab.cost.problem import Problem
 from toast_lab.search.simplify import FrontRow, PlanFront, simplest
 from toast_lab.sharding.plan import PlanT
 
-#: how much worse than the best, by the price, a plan may be that is worth judging
+#: share by which a plan that is worth judging may be priced worse than the best
 WORTH_JUDGING = 0.15
-#: ... and a usual plan: about what prices are wrong by at worst
+#: ... and the share for a usual plan: about the worst error of prices
 USUAL_WORTH_JUDGING = 2.0
-#: plans of earlier searches that are kept in mind, which bounds the work of pricing them again
+#: most plans that are kept of all searches, which bounds the work of pricing them again
 MOST_KNOWN = 200
 
 
@@ -25,9 +25,9 @@ def known_plans(
     """Plans of all searches so far, each once, by the prices of ``problem``, the best first.
 
     Args:
-        problem: with the prices of now.
-        known: of earlier searches, by whatever prices.
-        front: of the last one.
+        problem: with the current prices.
+        known: plans of earlier searches, by earlier prices.
+        front: of the last search.
     """
     rows = {row.plan.sharding.key(): row for row in [*known, *front.rows]}
     pricer = problem.pricer()
@@ -42,36 +42,36 @@ def known_plans(
 def different_plans(
     rows: Sequence[FrontRow[PlanT]], judged: Collection[int], most: int
 ) -> list[FrontRow[PlanT]]:
-    """Plans that should be judged next, the most wanted first.
+    """The plans to judge next, in order of preference.
 
-    The best one comes first and the simplest that is nearly as good second; then, again and again,
-    the one that differs most from all that were chosen or judged, so that each tells something new.
+    The best plan comes first, then the simplest that is nearly as good, then repeatedly the plan
+    that differs most from all chosen or judged ones, so that each verdict teaches something new.
 
     Args:
         rows: known plans, see ``known_plans``.
         judged: keys of shardings that were judged already.
-        most: how many plans are wanted.
+        most: largest number of plans to choose.
     """
     best = rows[0]
-    worth = [
+    worth_judging = [
         row
         for row in rows
         if row.quick.score <= best.quick.score * (1 + WORTH_JUDGING)
         and (row.quick.fits or not best.quick.fits)
     ]
     preferred = [best, simplest(rows, 0.02)]
-    known = [row for row in worth if row.plan.sharding.key() in judged]
+    judged_rows = [row for row in worth_judging if row.plan.sharding.key() in judged]
     chosen: list[FrontRow[PlanT]] = []
     keys = set(judged)
     while len(chosen) < most:
-        left = [row for row in worth if row.plan.sharding.key() not in keys]
-        if not left:
+        unjudged = [row for row in worth_judging if row.plan.sharding.key() not in keys]
+        if not unjudged:
             break
-        wanted = next((row for row in preferred if row.plan.sharding.key() not in keys), None)
-        if wanted is None:
-            wanted = max(left, key=lambda row: _distance(row, [*known, *chosen]))
-        chosen.append(wanted)
-        keys.add(wanted.plan.sharding.key())
+        next_row = next((row for row in preferred if row.plan.sharding.key() not in keys), None)
+        if next_row is None:
+            next_row = max(unjudged, key=lambda row: _distance(row, [*judged_rows, *chosen]))
+        chosen.append(next_row)
+        keys.add(next_row.plan.sharding.key())
     return chosen
 
 
@@ -82,25 +82,30 @@ def named_plans_worth(
     judged: Collection[int],
     most: float,
 ) -> list[tuple[PlanT, str]]:
-    """Those plans that should be judged too, each with its name, the cheapest first.
+    """The plans among ``named`` that are worth judging, each with its name, the cheapest first.
 
     Args:
-        problem: with the prices of now.
+        problem: with the current prices.
         named: plans by name.
         rows: known plans, the best first.
         judged: keys of shardings that are judged anyway.
-        most: by which share they may be worse than the best, by the price.
+        most: share by which they may be priced worse than the best.
     """
     best, pricer = rows[0].quick, problem.pricer()
-    worth: dict[int, tuple[float, PlanT, str]] = {}
+    worth_judging: dict[int, tuple[float, PlanT, str]] = {}
     for name, plan in named.items():
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
         key = plan.sharding.key()
         is_near = quick.score <= best.score * (1 + most)
         if is_near and (quick.fits or not best.fits) and key not in judged:
-            worth.setdefault(key, (quick.score, plan, name))
-    return [(plan, name) for _, plan, name in sorted(worth.values(), key=lambda item: item[0])]
+            worth_judging.setdefault(key, (quick.score, plan, name))
+    return [
+        (plan, name)
+        for _, plan, name in sorted(
+            worth_judging.values(), key=lambda score_and_plan: score_and_plan[0]
+        )
+    ]
 
 
 def simple_row(
@@ -111,41 +116,41 @@ def simple_row(
     within: float,
     confirmed: bool,
 ) -> FrontRow[PlanT]:
-    """The smallest plan that is at most ``within`` (a share) worse than the best that was judged.
+    """The smallest plan that is at most ``within`` (a share) worse than the best judged plan.
 
-    A judged plan is compared by the clock.  One that is only priced is compared by the price, and
-    only where the price of the best one was confirmed: a price that the clock refuted says nothing
-    of others.
+    Judged plans are compared by the clock. Plans that are only priced are compared by the price,
+    and only if the best plan is confirmed: a price that the clock refuted says nothing about other
+    plans.
 
     Args:
-        rows: plans with their size, the best one among them.
-        verdicts: all of them.
-        best: the best one of these.
-        within: how much worse, as a share.
-        confirmed: is the best one confirmed?
+        rows: plans with their sizes, the best plan among them.
+        verdicts: all verdicts.
+        best: the best of these.
+        within: share by which the plan may be worse.
+        confirmed: is the best plan confirmed?
     """
     verdict_of = {verdict.plan.sharding.key(): verdict for verdict in verdicts}
     best_key = best.plan.sharding.key()
-    own = next(row for row in rows if row.plan.sharding.key() == best_key)
+    best_row = next(row for row in rows if row.plan.sharding.key() == best_key)
 
     def is_nearly_as_good(row: FrontRow[PlanT]) -> bool:
         verdict = verdict_of.get(row.plan.sharding.key())
         if verdict is None:
-            bound = own.quick.score * (1.0 + within)
+            bound = best_row.quick.score * (1.0 + within)
             return confirmed and row.quick.fits and row.quick.score <= bound
         if verdict.time_s is None or best.time_s is None:
             return False
         return verdict.stands and verdict.time_s <= best.time_s * (1.0 + within)
 
-    allowed = [own, *filter(is_nearly_as_good, rows)]
+    allowed = [best_row, *filter(is_nearly_as_good, rows)]
     return min(allowed, key=lambda row: (row.size.total, row.quick.score))
 
 
 def _distance(row: FrontRow[PlanT], others: Sequence[FrontRow[PlanT]]) -> float:
-    """Share of ops that are split otherwise than in the nearest of the others."""
-    own = row.plan.op_factor
+    """Share of ops that are split differently than in the nearest of the other plans."""
+    op_factor = row.plan.op_factor
     return min(
-        (float((own != other.plan.op_factor).any(axis=1).mean()) for other in others),
+        (float((op_factor != other.plan.op_factor).any(axis=1).mean()) for other in others),
         default=float(np.inf),
     )
 

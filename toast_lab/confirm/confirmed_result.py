@@ -1,4 +1,4 @@
-"""``ConfirmedResult``: what a confirmed search found, and how far a judge stands behind it."""
+"""``ConfirmedResult``: the plan of a confirmed search, with a judge's verdicts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Standing(enum.Enum):
 class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     """The result of a search whose plans were judged.
 
-    ``plan`` is the best by the judge's clock, and ``cost`` its price by the prices that the search
-    ended with; if no judged plan stands, both are those of the best by the price.
+    ``plan`` is the best by the judge's clock, and ``cost`` its price by the prices with which the
+    search ended. If no judged plan stands, both are those of the best plan by price.
 
     Examples:
         >>> import toast_lab as tl
@@ -52,60 +52,60 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         True
     """
 
-    judge: str = ""  #: the topology
+    judge: str = ""  #: topology of the judge
     standing: Standing = Standing.NOTHING_STANDS
-    verdicts: tuple[Verdict[PlanT], ...] = ()  #: in the order in which they were given
-    tolerance: float = 0.1  #: by how much the clock may differ from the price
-    last: SearchResult[PlanT] | None = None  #: of the last search, by the last prices
+    verdicts: tuple[Verdict[PlanT], ...] = ()  #: in the order of judging
+    tolerance: float = 0.1  #: share of the price by which the clock may differ from it
+    last: SearchResult[PlanT] | None = None  #: result of the last search, by the last prices
 
     @property
     def confirmed(self) -> bool:
-        """Does the clock agree with the price of the plan, and is none known that is better?"""
+        """Does the clock agree with the plan's price, and is no better plan known?"""
         return self.standing is Standing.CONFIRMED
 
     @property
     def best(self) -> Verdict[PlanT] | None:
-        """The best that was judged; None: no judged plan stands."""
+        """The best judged plan; None: no judged plan stands."""
         standing = [verdict for verdict in self.verdicts if verdict.stands]
         return min(standing, key=lambda verdict: verdict.rank, default=None)
 
     @property
     def priced_plan(self) -> PlanT:
-        """The best by the price alone, judged or not."""
+        """The best plan by price alone, judged or not."""
         return self.plan if self.last is None else self.last.plan
 
     @property
     def elsewhere(self) -> str:
-        """Why clocks and prices are of different machines; empty: they are of one."""
+        """A sentence if clocks and prices are of different machines; else empty."""
         return next((verdict.judgement.elsewhere for verdict in self.verdicts), "")
 
     def verdict_of(self, plan: ShardingPlan) -> Verdict[PlanT] | None:
-        """What the judge says of a plan; None: it was not judged, and is only priced."""
+        """The judge's verdict on a plan; None: it was not judged, and is only priced."""
         key = plan.sharding.key()
-        own = (verdict for verdict in self.verdicts if verdict.plan.sharding.key() == key)
-        return next(own, None)
+        verdicts = (verdict for verdict in self.verdicts if verdict.plan.sharding.key() == key)
+        return next(verdicts, None)
 
     def simple(self, within: float = 0.02) -> PlanT:
         """The smallest plan that is at most ``within`` (a share) worse than the best.
 
-        Worse by the clock, where a plan was judged; see ``choose.simple_row``.  The plan knows
-        whether it was (``plan.judged``).
+        Judged plans are compared by the clock; see ``choose.simple_row``. ``plan.judged`` says
+        whether the plan was judged.
 
         Raises:
-            InvalidProblem: ``within`` is no share, or the problem is not known.
+            InvalidProblem: ``within`` is not a share, or the problem is not known.
         """
         within = checks.number("within", within, 0.0)
         return self.with_judgement(self.simple_row(self.front.rows, within).plan)
 
     def simple_row(self, rows: Sequence[FrontRow[PlanT]], within: float) -> FrontRow[PlanT]:
-        """The row of ``simple`` among those of a front."""
+        """The row of a front whose plan ``simple`` would give."""
         best = self.best
         if best is None:
             return simplest(rows, within)
         return simple_row(rows, self.verdicts, best, within=within, confirmed=self.confirmed)
 
     def with_judgement(self, plan: AnyPlan) -> AnyPlan:
-        """A plan with what the judge says of it, which its file keeps (``plan.judged``)."""
+        """A plan with the judge's verdict on it (``plan.judged``), which is saved with the plan."""
         verdict = self.verdict_of(plan)
         judged: JsonObject = {
             "judge": self.judge,
@@ -120,7 +120,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         return dataclasses.replace(plan, judged=judged)
 
     def to_json(self) -> JsonObject:
-        """The judge, how the search ended, and every verdict, as plain data."""
+        """The judge, how the search ended and all verdicts, as plain data."""
         return {
             "judge": self.judge,
             "confirmed": self.confirmed,
@@ -139,18 +139,22 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         return f"{super().__str__()}\n{self.verdict_table()}"
 
     def in_brief(self) -> str:
-        """Clock and price of the plan, and whether it is confirmed, on one line."""
-        best, own = self.best, self.verdict_of(self.plan)
+        """The plan's clock and price, and whether it is confirmed, on one line."""
+        best, verdict = self.best, self.verdict_of(self.plan)
         if best is None or best.time_s is None:
             return f"{self.judge}: {self.standing.value} {super().in_brief()}"
         elsewhere = f" {self.elsewhere}" if self.elsewhere else ""
         priced, clock = f"{self.cost.time_s * 1e3:.3f} ms priced", f"{best.time_s * 1e3:.3f} ms"
-        if own is not best:
-            judged = "" if own is None or own.time_s is None else f"{own.time_s * 1e3:.3f} ms"
-            this = f"{judged} by its clock" if judged else "not judged"
+        if verdict is not best:
+            judged = (
+                ""
+                if verdict is None or verdict.time_s is None
+                else f"{verdict.time_s * 1e3:.3f} ms"
+            )
+            clock_of_plan = f"{judged} by its clock" if judged else "not judged"
             return (
-                f"{self.judge}: this plan is {priced}, {this}; the best that was judged takes "
-                f"{clock}. {self.standing.value}{elsewhere}"
+                f"{self.judge}: this plan is {priced}, {clock_of_plan}; the best that was judged "
+                f"takes {clock}. {self.standing.value}{elsewhere}"
             )
         return (
             f"{self.judge}: {clock} by the judge's clock, {priced}. {self.standing.value}"
@@ -158,12 +162,12 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         )
 
     def verdict_table(self) -> str:
-        """Every judged plan: round, what it was priced at, what the judge says."""
+        """A table of all judged plans: round, price, clock, memory and remarks."""
         best, rows = self.best, []
         for verdict in self.verdicts:
             peak = verdict.judgement.peak_bytes
             state = "confirmed" if self.confirmed else "best judged"
-            word = state if verdict is best else verdict.remark
+            remark = state if verdict is best else verdict.remark
             rows.append(
                 (
                     verdict.round,
@@ -172,7 +176,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
                     "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
                     bytes_text(verdict.priced_bytes),
                     "-" if peak is None else bytes_text(peak),
-                    ", ".join(filter(None, (verdict.name, word))),
+                    ", ".join(filter(None, (verdict.name, remark))),
                 )
             )
         columns = (">round", ">priced", ">judged", ">ratio", ">memory priced", ">judged", "")
@@ -194,7 +198,7 @@ def confirmed_result(
     judge: str,
     tolerance: float,
 ) -> ConfirmedResult[PlanT]:
-    """What a confirmed search gives after its last search."""
+    """The result of a confirmed search after its last round."""
     fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(SearchResult)}
     result: ConfirmedResult[PlanT] = ConfirmedResult(
         **fields,
@@ -207,10 +211,10 @@ def confirmed_result(
     best = result.best
     if best is None or last.problem is None:
         return result
-    own = best.plan.sharding.key() == last.plan.sharding.key()
+    is_last_plan = best.plan.sharding.key() == last.plan.sharding.key()
     return dataclasses.replace(
         result,
         plan=result.with_judgement(best.plan),
         cost=price(last.problem, best.plan),
-        actions=last.actions if own else (),
+        actions=last.actions if is_last_plan else (),
     )

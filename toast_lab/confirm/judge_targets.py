@@ -1,4 +1,4 @@
-"""Which judges a problem can have: those of its own machine first, with reasons against others."""
+"""The judges that a problem can have, those of its machine first, with reasons against others."""
 
 from __future__ import annotations
 
@@ -12,96 +12,96 @@ from toast_lab.runtime import topologies
 from toast_lab.runtime.compile import check_compiler
 from toast_lab.runtime.topologies import Topology
 
-#: Of NVIDIA, AMD and Windows Subsystem for Linux; where there is none of them, no GPU is attached.
+#: Device files of NVIDIA, AMD and Windows Subsystem for Linux; without any, no GPU is attached.
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 class JudgeTarget(NamedTuple):
-    """A topology that plans of a problem could be judged for."""
+    """A topology for which plans of a problem could be judged."""
 
-    title: str  #: for people
+    title: str  #: shown to people
     topology: str  #: for ``Judging``
-    refusal: str = ""  #: why it cannot judge here; empty: it can
-    warning: str = ""  #: what it cannot say of this problem's plans; empty: nothing
-    elsewhere: bool = False  #: is it of another machine than the problem's prices?
+    refusal: str = ""  #: why it cannot judge on this computer; empty: it can
+    warning: str = ""  #: what it cannot tell about this problem's plans; empty: nothing
+    elsewhere: bool = False  #: is it for another machine than the problem's prices?
 
     @property
     def possible(self) -> bool:
-        """Can it judge here?"""
+        """Can it judge on this computer?"""
         return not self.refusal
 
 
 def judge_targets(problem: Problem) -> list[JudgeTarget]:
-    """What can judge plans of a problem's mesh.
+    """The targets that can judge plans on a problem's mesh.
 
-    Those of its machine come first, then attached devices, then those of other machines; in each
-    of these the possible ones first.
+    Targets of its machine come first, then attached devices, then targets of other machines; within
+    each of these, possible ones come first.
     """
     count, machine = problem.mesh.n_devices, problem.machine.name
     attached = [
         _target(problem, f"{count} virtual CPU devices, executed", f"cpu:{count}"),
         _target(problem, "attached GPUs, executed", "gpu"),
     ]
-    own: list[JudgeTarget] = []
-    others: list[JudgeTarget] = []
-    described = topologies.targets(count)
-    for target in described:
+    own_targets: list[JudgeTarget] = []
+    other_targets: list[JudgeTarget] = []
+    all_targets = topologies.targets(count)
+    for target in all_targets:
         row = _target(problem, target.title, target.topology)
-        (own if target.machine == machine else others).append(row)
+        (own_targets if target.machine == machine else other_targets).append(row)
     if machine == "cpu":
-        attached, own = [], attached
-    elif not own:
-        own = [JudgeTarget(machine, "", _without_topology(problem))]
+        attached, own_targets = [], attached
+    elif not own_targets:
+        own_targets = [JudgeTarget(machine, "", _without_topology(problem))]
 
     def sorted_rows(rows: list[JudgeTarget]) -> list[JudgeTarget]:
         return sorted(rows, key=lambda row: not row.possible)
 
-    return [*sorted_rows(own), *sorted_rows(attached), *sorted_rows(others)]
+    return [*sorted_rows(own_targets), *sorted_rows(attached), *sorted_rows(other_targets)]
 
 
 def judged_elsewhere(problem: Problem, topology: str | Topology, device_kind: str = "") -> str:
-    """A sentence if a judge is of another machine than the problem's prices; else empty.
+    """A sentence if a judge is for another machine than the problem's prices; else empty.
 
-    Attached devices are taken for the machine of a problem whose machine file is a user's own, and
-    attached GPUs for any until one of them has told what it is (``device_kind``).
+    If the problem's machine is not in the catalogue but a user's own, attached devices count as
+    that machine. Attached GPUs count as any machine until their ``device_kind`` is known.
     """
-    wanted = topologies.parse(topology, problem.mesh) if isinstance(topology, str) else topology
-    own, attached = problem.machine.name, is_attached(wanted)
-    if attached and (own not in MACHINES or (wanted.platform == "gpu" and not device_kind)):
+    parsed = topologies.parse(topology, problem.mesh) if isinstance(topology, str) else topology
+    machine, attached = problem.machine.name, is_attached(parsed)
+    if attached and (machine not in MACHINES or (parsed.platform == "gpu" and not device_kind)):
         return ""
-    judge = topologies.machine_name(wanted, device_kind)
-    if judge == own:
+    judge_machine = topologies.machine_name(parsed, device_kind)
+    if judge_machine == machine:
         return ""
-    devices = judge or device_kind or str(wanted)
+    devices = judge_machine or device_kind or str(parsed)
     return (
-        f"{wanted} is the machine {devices}, and prices are for {own}: the clock and the price are "
-        "of different machines, so they are not compared, nothing is learned, and no plan can be "
-        f"confirmed; the clock only chooses between plans. For a confirmed plan search with the "
-        f"machine {devices}, or take a judge of {own}."
+        f"{parsed} is the machine {devices}, and prices are for {machine}: the clock and the price "
+        "are of different machines, so they are not compared, nothing is learned, and no plan can "
+        f"be confirmed; the clock only chooses between plans. For a confirmed plan search with the "
+        f"machine {devices}, or take a judge of {machine}."
     )
 
 
 def is_attached(topology: Topology) -> bool:
-    """Does a judge execute on attached devices, and compile for none that are absent?"""
+    """Does a judge execute on attached devices, rather than compile for absent ones?"""
     return topology.gpu is None and not topology.chip
 
 
 def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
     try:
-        wanted = topologies.parse(topology, problem.mesh)
-        check_compiler(wanted)
+        parsed = topologies.parse(topology, problem.mesh)
+        check_compiler(parsed)
     except InvalidProblem as error:
-        # In the words of its kind, so that equal reasons of several targets are seen to be equal
+        # Names the kind, so that several targets with the same reason have the same text
         kind = "TPUs" if topology.startswith("tpu:") else topology
         return JudgeTarget(title, topology, str(error).replace(f"for {topology}", f"for {kind}"))
     if topology == "gpu" and not any(map(os.path.exists, GPU_DRIVERS)):
         return JudgeTarget(title, topology, "no GPU is attached to this machine")
-    elsewhere = judged_elsewhere(problem, wanted)
+    elsewhere = judged_elsewhere(problem, parsed)
     warnings = [elsewhere]
-    machine = topologies.machine_name(wanted, "")
-    if not is_attached(wanted) and machine not in topologies.TELL_TIMES:
+    machine = topologies.machine_name(parsed, "")
+    if not is_attached(parsed) and machine not in topologies.TELL_TIMES:
         warnings.append(
-            f"The compiler for {wanted} tells no times: it says whether a plan compiles and fits, "
+            f"The compiler for {parsed} tells no times: it says whether a plan compiles and fits, "
             "and confirms none."
         )
     warning = " ".join(filter(None, warnings))
@@ -109,7 +109,7 @@ def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
 
 
 def _without_topology(problem: Problem) -> str:
-    """Why no compiler is known for a problem's machine on its mesh."""
+    """Why no topology is known for a problem's machine and mesh size."""
     count, machine = problem.mesh.n_devices, problem.machine.name
     sizes = sorted(
         {

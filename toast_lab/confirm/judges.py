@@ -1,8 +1,8 @@
-"""Judges: compilers of machines that need not be there, and attached devices.
+"""Judges: compilers, for machines that need not be attached, and attached devices.
 
-A compiler's clock is ``Compiled.time_s``, that of a device the median of a few steps.  A plan that
-cannot be compiled, or whose compiler does not end in time, is a judgement too: the plan is dropped,
-and the search goes on.
+A compiler's clock is ``Compiled.time_s``, that of devices the median of a few steps. A plan that
+cannot be compiled, or not in time, gets a judgement too: the plan is dropped, and the search goes
+on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
 
-_STEPS, _WARM_STEPS = 5, 2  #: on attached devices
+_STEPS, _WARM_STEPS = 5, 2  #: timed steps and warm-up steps on attached devices
 
 
 def judge_named(
@@ -39,28 +39,29 @@ def judge_named(
     """The judge of a topology.
 
     Args:
-        problem: that is searched; the topology has as many devices as its mesh.
-        model: that plans shard.
-        topology: as ``tl.compile`` takes it; attached devices execute.
+        problem: the problem that is searched; the topology has as many devices as its mesh.
+        model: the model that plans shard.
+        topology: as ``tl.compile`` takes it; attached devices execute the plans.
         time_limit_s: for each plan.
         store: of compiled results, as ``tl.compile`` takes it.
         cancel: polled; True ends the compile with ``isolate.Cancelled``.
 
     Raises:
-        InvalidProblem: no such topology, another number of devices, or its compiler is missing.
+        InvalidProblem: the topology does not exist, has another number of devices than the mesh, or
+            its compiler is missing.
     """
-    wanted = topologies.parse(topology, problem.mesh)
-    check_compiler(wanted)
-    elsewhere = judged_elsewhere(problem, wanted)
+    parsed = topologies.parse(topology, problem.mesh)
+    check_compiler(parsed)
+    elsewhere = judged_elsewhere(problem, parsed)
 
     def compiled(plan: ShardingPlan) -> Judgement:
-        began = time.monotonic()
+        start_s = time.monotonic()
         try:
             result = compile_plan(
                 model, plan, topology, time_limit_s=time_limit_s, store=store, cancel=cancel
             )
         except RunFailed as error:
-            return _failed(error, began, elsewhere)
+            return _failed(error, start_s, elsewhere)
         return Judgement(
             time_s=None if result.refused else result.time_s,
             peak_bytes=result.total_needed_bytes,
@@ -72,7 +73,7 @@ def judge_named(
         )
 
     def executed(plan: ShardingPlan) -> Judgement:
-        began = time.monotonic()
+        start_s = time.monotonic()
         try:
             measured = run(
                 model,
@@ -85,7 +86,7 @@ def judge_named(
                 time_limit_s=time_limit_s,
             )
         except RunFailed as error:
-            return _failed(error, began, elsewhere)
+            return _failed(error, start_s, elsewhere)
         return Judgement(
             time_s=measured.median_s,
             peak_bytes=measured.peak_bytes,
@@ -93,19 +94,19 @@ def judge_named(
             compile_s=measured.compile_s,
             evidence=measured,
             noise=measured.spread_s / 2 / measured.median_s if measured.median_s else 0.0,
-            elsewhere=judged_elsewhere(problem, wanted, measured.device_kind),
+            elsewhere=judged_elsewhere(problem, parsed, measured.device_kind),
         )
 
-    return executed if is_attached(wanted) else compiled
+    return executed if is_attached(parsed) else compiled
 
 
-def _failed(error: RunFailed, began: float, elsewhere: str) -> Judgement:
+def _failed(error: RunFailed, start_s: float, elsewhere: str) -> Judgement:
     lines = str(error).splitlines() or [type(error).__name__]
     return Judgement(
         time_s=None,
         peak_bytes=None,
         fits=False,
         failure=lines[0],
-        compile_s=time.monotonic() - began,
+        compile_s=time.monotonic() - start_s,
         elsewhere=elsewhere,
     )

@@ -1,4 +1,4 @@
-"""What verdicts say, as prices."""
+"""Prices learned from verdicts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from toast_lab.runtime.compiled_prices import compiled_prices
 
 
 def learn(problem: Problem, verdicts: Sequence[Verdict[Any]]) -> Problem | None:
-    """The problem with what a compiler said of the parts of plans as its price list.
+    """The problem with a price list learned from a compiler's times for the parts of plans.
 
-    None: the verdicts say nothing that prices can hold: of attached devices only the time of a
-    whole step is known, and some compilers tell no times, or those of another machine.
+    Gives None if the verdicts contain nothing that prices can hold: attached devices give only the
+    time of a whole step, and some compilers give no times, or those of another machine.
 
     Args:
-        problem: with the prices so far, which the new list replaces.
-        verdicts: all so far, the latest last.
+        problem: with the current prices, which the new list replaces.
+        verdicts: all verdicts so far, the latest last.
     """
     judged = []
     for verdict in verdicts:

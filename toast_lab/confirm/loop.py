@@ -1,26 +1,26 @@
-"""Search, judge, learn, search again: until the best plan is one that the judge confirmed.
+"""Search, judge, learn, search again, until the judge confirms the best plan.
 
-A search finds the errors of its price: what it thinks cheap is often what is priced too low.  So a
-few good plans that differ are given to the judge, what the judge says of their parts becomes prices
-(``learn``), and the search starts again with these.  It ends *confirmed* when, by all that the
-judge has said so far and after a search that knew it,
+A search exploits the errors of its prices: a plan that it thinks cheap is often one that is priced
+too low. So a judge gets a few good plans that differ, its times for their parts become prices
+(``learn``), and the search starts again with these. It ends *confirmed* if, by all verdicts so far
+and after a search with the prices learned from them,
 
 * the clock of the best judged plan is within the tolerance of its price;
 * no judged plan is better;
-* and no plan that any of the searches came upon, and that was not judged, is priced better by more
-  than the judge's own error (``_Rounds.error``);
+* and no plan that was found in any of the searches, and not judged, is priced better by more than
+  the judge's own error (``_Rounds.error``).
 
-and otherwise when the budget of compiles is used up, or nothing is left that is worth a compile.
-The plans that everybody would try (data parallel and the like) are judged in the first round as
-well, unless the price thinks nothing of them, and so are the best plans of other methods, if their
-price is near: a search cannot be worse than these by the clock, and plans unlike its own teach
-prices what its own do not.
+Otherwise it ends when the budget of compiles is used up or no other plan is worth a compile. In the
+first round the judge also gets the plans that everybody would try (data parallel and the like),
+unless they are priced far worse, and the best plans of other methods, if they are priced nearly as
+good. So the result is no worse than any of these by the clock, and plans unlike the search's own
+teach prices that its own plans cannot.
 
-A judge of another machine than the problem's confirms nothing, since its clock says nothing of the
-price; it only chooses.
+A judge for another machine than the problem's confirms nothing, since its clock says nothing about
+the price; it only chooses between plans.
 
-What is judged stays judged: a plan is compiled once, its result is kept, and a search that is begun
-again finds it there.  Plans that fail to compile are dropped, with the reason on record.
+Verdicts last: a plan is compiled once, its result is stored, and a search that is started again
+reads it. Plans that fail to compile are dropped, with the reason on record.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Status
 from toast_lab.search.simplify import FrontRow
 
-#: Searches with the prices of a problem; is also told the number of the round, counted from 1.
+#: Runs one search with the prices of a problem; also receives the number of the round, from 1.
 SearchOnce = Callable[[Problem, int], SearchResult[Any]]
-#: The problem with what all verdicts so far say in its prices; None: they say nothing new.
+#: Gives the problem with prices learned from all verdicts so far; None: they teach none.
 Learn = Callable[[Problem, Sequence[Verdict[Any]]], Problem | None]
 
-#: The best plans of other methods than the search's by the method's name.
+#: Gives the best plans of methods other than the search's, by method.
 Others = Callable[[Problem], Mapping[str, Any]]
 
 
@@ -76,13 +76,13 @@ class Judging:
     """
 
     topology: str  #: "tpu:v5e:4x4", "gpu:h100:8", or attached devices: "cpu:8", "gpu"
-    compiles: int = 12  #: plans that are judged at most
-    plans: int = 3  #: of them in one round
-    tolerance: float = 0.1  #: by how much, as a share, clock and price may differ
+    compiles: int = 12  #: most plans that are judged
+    plans: int = 3  #: most plans that are judged in one round
+    tolerance: float = 0.1  #: share of the price by which the clock may differ from it
     time_limit_s: float = 600.0  #: for each plan
     store: bool | PathLike = True  #: of compiled results, as ``tl.compile`` takes it
     on_event: Callable[[JudgeEvent], None] | None = None
-    resume: ConfirmedResult[Any] | None = None  #: whose verdicts hold, with a new budget
+    resume: ConfirmedResult[Any] | None = None  #: its verdicts hold, with a new budget
 
     def __post_init__(self) -> None:
         counts = {"compiles": self.compiles, "plans": self.plans}
@@ -92,8 +92,8 @@ class Judging:
             if isinstance(count, bool) or not isinstance(count, int) or count < 1
         ]
         for name in ("tolerance", "time_limit_s"):
-            if wrong := checks.number_offence(getattr(self, name), 0.0, checks.MOST_SECONDS):
-                offences.append(f"{name} {wrong}")
+            if offence := checks.number_offence(getattr(self, name), 0.0, checks.MOST_SECONDS):
+                offences.append(f"{name} {offence}")
         if offences:
             raise InvalidProblem("these judging options are wrong:\n" + join_offenders(offences))
 
@@ -109,17 +109,17 @@ def confirmed_search(
     others: Others | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> ConfirmedResult[Any]:
-    """Search until a judge confirms the best plan; see the module.
+    """Search until a judge confirms the best plan; see the module's docstring.
 
     Args:
-        problem: to begin with.
-        judging: budget of compiles, tolerance, and who listens.
-        search_once: one search.
-        judge: one plan; raises ``isolate.Cancelled`` if it is cancelled meanwhile.
-        learn: prices from verdicts.
-        usual: plans by name that are judged beside those of the first search.
-        others: what other methods find, asked for when the first search is over.
-        cancel: polled between steps; True keeps what there is.
+        problem: the problem with its initial prices.
+        judging: budget of compiles, tolerance and listener.
+        search_once: runs one search.
+        judge: judges one plan; raises ``isolate.Cancelled`` if it is cancelled meanwhile.
+        learn: learns prices from verdicts.
+        usual: plans by name that are judged along with those of the first search.
+        others: gives the plans of other methods; called after the first search.
+        cancel: polled between steps; True ends the search and keeps its verdicts.
     """
     rounds = _Rounds(
         problem,
@@ -151,8 +151,8 @@ class _Rounds:
         self.usual, self.others = usual, others
         self.search_once, self.judge, self.learn = search_once, judge, learn
         self.verdicts: list[Verdict[Any]] = []
-        self.known: list[FrontRow[Any]] = []  # plans of all searches, by the prices of now
-        self.judged = 0  # in this run, which is what the budget counts
+        self.known: list[FrontRow[Any]] = []  # plans of all searches, by current prices
+        self.judged = 0  # plans judged in this run, which the budget limits
         self.round = 0
         if judging.resume is not None:
             self.verdicts = list(judging.resume.verdicts)
@@ -163,33 +163,33 @@ class _Rounds:
         while True:
             self.round += 1
             self._tell("searching")
-            last = self.search_once(self.problem, self.round)
-            self._tell("searched", priced_s=last.cost.time_s, plan=last.plan)
-            standing = self._judge_round(last)
+            last_result = self.search_once(self.problem, self.round)
+            self._tell("searched", priced_s=last_result.cost.time_s, plan=last_result.plan)
+            standing = self._judge_round(last_result)
             if standing is not None:
                 return confirmed_result(
-                    last,
+                    last_result,
                     tuple(self.verdicts),
                     standing=standing if self._best is not None else _without_best(standing),
                     judge=self.judging.topology,
                     tolerance=self.judging.tolerance,
                 )
 
-    def _judge_round(self, last: SearchResult[Any]) -> Standing | None:
-        """Judge plans of a search until prices change (None), or there is an end."""
-        if last.status is Status.CANCELLED or self._cancelled():
+    def _judge_round(self, last_result: SearchResult[Any]) -> Standing | None:
+        """Judge plans until prices change (gives None) or the search ends (gives how)."""
+        if last_result.status is Status.CANCELLED or self._cancelled():
             return Standing.CANCELLED
-        self.known = known_plans(self.problem, self.known, last.front)
+        self.known = known_plans(self.problem, self.known, last_result.front)
         while True:
             if self._confirms():
                 return Standing.CONFIRMED
-            left = self.judging.compiles - self.judged
-            if not left:
+            compiles_left = self.judging.compiles - self.judged
+            if not compiles_left:
                 return self._unconfirmed(Standing.BUDGET)
-            rows = different_plans(self.known, self._keys, min(self.judging.plans, left))
+            rows = different_plans(self.known, self._keys, min(self.judging.plans, compiles_left))
             chosen = [(row.plan, "") for row in rows]
             if self.round == 1:
-                chosen = [*chosen, *self._beside(chosen)][:left]
+                chosen = [*chosen, *self._beside(chosen)][:compiles_left]
             if not chosen:
                 return self._unconfirmed(Standing.NO_MORE)
             for plan, name in chosen:
@@ -207,15 +207,15 @@ class _Rounds:
                 return None
 
     def _beside(self, chosen: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
-        """Plans that are judged beside those of the first search: of other methods, then usual."""
-        beside: list[tuple[Any, str]] = []
-        for plans, most in (
+        """Further plans to judge in the first round: those of other methods, then usual ones."""
+        further_plans: list[tuple[Any, str]] = []
+        for plans, margin in (
             (self.others(self.problem), WORTH_JUDGING),
             (self.usual, USUAL_WORTH_JUDGING),
         ):
-            keys = self._keys | {plan.sharding.key() for plan, _ in (*chosen, *beside)}
-            beside += named_plans_worth(self.problem, plans, self.known, keys, most=most)
-        return beside
+            keys = self._keys | {plan.sharding.key() for plan, _ in (*chosen, *further_plans)}
+            further_plans += named_plans_worth(self.problem, plans, self.known, keys, most=margin)
+        return further_plans
 
     def _unconfirmed(self, standing: Standing) -> Standing:
         best = self._best
@@ -248,10 +248,10 @@ class _Rounds:
 
     @property
     def error(self) -> float:
-        """The judge's own error: by which share prices that it taught may miss its clock.
+        """The judge's own error: the share by which prices learned from it miss its clock.
 
-        In the median over the plans that it judged, and no less than the clock's own noise; the
-        tolerance at most.
+        It is the median over the judged plans, each counted with at least the noise of its clock,
+        and at most the tolerance.
         """
         misses = []
         for verdict in self.verdicts:
@@ -261,7 +261,7 @@ class _Rounds:
         return min(self.judging.tolerance, statistics.median(misses)) if misses else 0.0
 
     def _confirms(self) -> bool:
-        """Is the best judged plan as quick as priced, and does no known plan look better?"""
+        """Is the best judged plan as fast as priced, and is no known plan priced better?"""
         best = self._best
         if best is None or best.time_s is None or best.judgement.elsewhere:
             return False

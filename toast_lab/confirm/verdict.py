@@ -1,4 +1,4 @@
-"""What a judge says of a plan, beside what the plan was priced at."""
+"""A judge's findings on a plan, with the plan's price."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from toast_lab.text import JsonObject, bytes_text
 
 
 class Judgement(NamedTuple):
-    """What a compiler, or a device, makes of one plan."""
+    """The findings of a compiler, or of attached devices, on one plan."""
 
-    #: of one step by its clock; None: it has none, or the plan has failed
+    #: time of one step by the judge's clock; None: it has no clock, or the plan has failed
     time_s: float | None
     peak_bytes: float | None
     fits: bool
-    failure: str = ""  #: why there is nothing to run; empty: there is
+    failure: str = ""  #: why the plan does not compile or run; empty: it does
     compile_s: float = 0.0
-    cached: bool = False  #: it was compiled before
-    evidence: Any = None  #: what prices can be learned from: a ``Compiled`` or a ``Run``
-    #: by which share the clock differs from itself; 0 for compilers, which say the same again
+    cached: bool = False  #: the result of an earlier compile was used
+    evidence: Any = None  #: a ``Compiled`` or a ``Run``, from which prices can be learned
+    #: share by which the clock's own times vary; 0 for compilers, which are deterministic
     noise: float = 0.0
-    #: why clock and price are not of one machine, and are not compared; empty: they are of one
+    #: a sentence if clock and price are of different machines, and so not compared; else empty
     elsewhere: str = ""
 
 
-#: Judges one plan.  Raises InvalidProblem if it cannot judge any.
+#: Judges one plan. Raises InvalidProblem if it cannot judge any plan.
 Judge = Callable[[Any], Judgement]
 
 
@@ -36,27 +36,27 @@ class Verdict(Generic[PlanT]):
     """A plan that was judged."""
 
     plan: PlanT
-    round: int  #: of the search that gave it, counted from 1
-    priced_s: float  #: one step by the prices of that round
-    priced_bytes: float  #: peak by these prices
+    round: int  #: round of the search in which it was judged, from 1
+    priced_s: float  #: time of one step by the prices of that round
+    priced_bytes: float  #: peak memory by these prices
     judgement: Judgement
-    name: str = ""  #: of a plan that no search gave, such as "data parallel"
+    name: str = ""  #: of a plan that is not from the search, such as "data parallel"
 
     @property
     def time_s(self) -> float | None:
-        """One step by the judge's clock; None: the judge has none, or the plan has failed."""
+        """Time of one step by the judge's clock; None: it has no clock, or the plan has failed."""
         return self.judgement.time_s
 
     @property
     def ratio(self) -> float | None:
-        """The clock's time over the priced one; None: no time, or that of another machine."""
+        """The clock's time over the priced one; None: no time, or one of another machine."""
         if self.time_s is None or self.judgement.elsewhere:
             return None
         return self.time_s / self.priced_s
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """A key to sort by, the best first: what runs, what fits, what is quick."""
+        """Sort key, the best first: plans that run, then plans that fit, then fast ones."""
         judgement = self.judgement
         without_clock = judgement.time_s is None
         time_s = self.priced_s if judgement.time_s is None else judgement.time_s
@@ -64,12 +64,12 @@ class Verdict(Generic[PlanT]):
 
     @property
     def stands(self) -> bool:
-        """Does it run, fit, and have a time?"""
+        """Does the plan run, fit and have a time?"""
         return self.rank[:2] == (False, False)
 
     @property
     def remark(self) -> str:
-        """What keeps the plan from standing, empty if nothing does."""
+        """The reason why the plan does not stand; empty if it does."""
         judgement = self.judgement
         if judgement.failure:
             return f"dropped: {judgement.failure}"
@@ -79,7 +79,7 @@ class Verdict(Generic[PlanT]):
         return "no clock" if judgement.time_s is None else ""
 
     def to_json(self) -> JsonObject:
-        """Everything but the plan, which is named by its key, and the evidence, as plain data."""
+        """The verdict as plain data, with the plan's key for the plan and without the evidence."""
         judgement = self.judgement
         return {
             "round": self.round,
@@ -98,15 +98,15 @@ class Verdict(Generic[PlanT]):
 
 
 class JudgeEvent(NamedTuple):
-    """A step of a confirmed search."""
+    """Progress of a confirmed search."""
 
     #: "searching", "searched", "judging", "judged" or "learned"
     stage: str
     round: int
     compiles: int  #: plans judged so far
     most_compiles: int
-    #: of stage "judged"
+    #: only at stage "judged"
     verdict: Verdict[Any] | None = None
-    best: Verdict[Any] | None = None  #: the best that was judged so far
-    priced_s: float | None = None  #: of the plan that is judged or was searched
-    plan: Any = None  #: that one
+    best: Verdict[Any] | None = None  #: of the best plan judged so far
+    priced_s: float | None = None  #: price of ``plan``
+    plan: Any = None  #: the plan that is judged, or that the search gave

@@ -1,5 +1,5 @@
-"""A plan in the user's own code: the fewest sharding constraints, as Python, as a patch, as rules.
+"""A plan in the user's own code: the fewest sharding constraints, as Python, a patch or rules.
 
 ``minimal`` finds the constraints, ``constrained`` applies them to a function, and ``python``,
-``patch`` and ``axis_rules`` write them down.  Start reading at ``minimal.minimal_constraints``.
+``patch`` and ``axis_rules`` write them down. Start reading at ``minimal.minimal_constraints``.
 """

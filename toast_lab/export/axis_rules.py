@@ -1,9 +1,10 @@
 """Logical-axis rules: a plan in the form that flax users write.
 
-flax gives every dim of a parameter a logical name and maps names to mesh axes by a list of rules,
-the same for all tensors.  A plan may shard two tensors with the same names differently, which no
-such list can express; the tensors that a list gets wrong are named.  Rules apply in order, and a
-rule whose mesh axes are taken in a tensor is skipped, as in ``flax.linen.logical_to_mesh_axes``.
+flax gives every dim of a parameter a logical name and maps names to mesh axes by one list of rules
+for all tensors. A plan may shard two tensors with the same names differently, which no such list
+can express; the result lists the tensors that its rules get wrong. Rules apply in order, and a rule
+whose mesh axes are already taken in a tensor is skipped, as in
+``flax.linen.logical_to_mesh_axes``.
 """
 
 from __future__ import annotations
@@ -51,17 +52,18 @@ def axis_rules(
     names: Mapping[str, Sequence[str | None]] | None = None,
     model: Model | None = None,
 ) -> AxisRules:
-    """Rules that give the plan's argument shardings.
+    """The rules that come closest to the plan's argument shardings.
 
     Args:
         plan: of a model.
-        names: logical names of dims by argument path or by its last key; by default those that the
-            arguments carry (``flax.linen.with_logical_partitioning``, nnx variables with
-            ``sharding_names``), else the model's ``dim_names``.
+        names: logical names of dims by argument path, or by the last key of the path; by default
+            those that the arguments carry (``flax.linen.with_logical_partitioning``, nnx variables
+            with ``sharding_names``), else the model's ``dim_names``.
         model: see ``minimal_constraints``.
 
     Raises:
-        InvalidProblem: no argument has names, or some have another number of names than dims.
+        InvalidProblem: no argument has names, or some have a number of names other than that of
+            their dims.
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
@@ -71,14 +73,14 @@ def axis_rules(
     tensors, offenders = [], []
     for argument in range(program.n_arguments):
         path = program.value_name[argument]
-        own = names.get(path, names.get(last_key(path)))
-        if own is None:
+        dim_names = names.get(path, names.get(last_key(path)))
+        if dim_names is None:
             continue
         spec = visible(program, argument, specs[argument])
-        if len(own) != len(spec):
-            offenders.append(f"{path}: {len(own)} names for {len(spec)} dims")
+        if len(dim_names) != len(spec):
+            offenders.append(f"{path}: {len(dim_names)} names for {len(spec)} dims")
             continue
-        tensors.append(_Tensor(path, tuple(own), spec, program.nbytes(argument)))
+        tensors.append(_Tensor(path, tuple(dim_names), spec, program.nbytes(argument)))
     if offenders:
         raise InvalidProblem("names of dims do not fit:\n" + "\n".join(offenders[:20]))
     if not tensors:
@@ -87,50 +89,53 @@ def axis_rules(
             "dim_names to from_jax"
         )
     rules = _best(tensors)
-    lost = [
+    wrong = [
         f"{tensor.path} {tensor.names}: {partition_text(resolve(tensor.names, rules))} instead of "
         f"{partition_text(tensor.spec)}"
         for tensor in tensors
         if resolve(tensor.names, rules) != tensor.spec
     ]
-    return AxisRules(rules, tuple(lost))
+    return AxisRules(rules, tuple(wrong))
 
 
 def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Spec:
-    """Mesh axes per dim of a tensor whose dims have these names."""
+    """Mesh axes per dim that ``rules`` give a tensor whose dims have these names."""
     resolved: list[tuple[str, ...] | None] = [None] * len(names)
     for name, axes in rules:
         mesh_axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
         taken = {axis for dim_axes in resolved for axis in dim_axes or ()}
-        for i, own in enumerate(names):
-            if own == name and resolved[i] is None and taken.isdisjoint(mesh_axes):
+        for i, dim_name in enumerate(names):
+            if dim_name == name and resolved[i] is None and taken.isdisjoint(mesh_axes):
                 resolved[i] = mesh_axes
                 break
     return tuple(dim_axes or () for dim_axes in resolved)
 
 
 def _best(tensors: Sequence[_Tensor]) -> Rules:
-    """For each name the axes that most bytes want, in the order that gets most bytes right."""
+    """Give each name the axes that most bytes want, then improve the rules step by step.
+
+    A step moves a rule or clears its axes, if more bytes then get their planned sharding.
+    """
     bytes_by_axes: dict[str, Counter[tuple[str, ...]]] = {}
     for tensor in tensors:
         for name, axes in zip(tensor.names, tensor.spec, strict=True):
             if name is not None:
-                split = bytes_by_axes.setdefault(name, Counter())
-                # Names that are whole in some tensors keep their rule: it is skipped where its
-                # axes are taken.
+                axes_bytes = bytes_by_axes.setdefault(name, Counter())
+                # A name keeps its rule even if some tensors are whole in it: the rule is skipped
+                # where its axes are taken.
                 if axes:
-                    split[axes] += tensor.bytes
+                    axes_bytes[axes] += tensor.bytes
     rules: list[tuple[str, Any]] = []
-    for name, split in bytes_by_axes.items():
-        best = max(split, key=lambda axes: split[axes], default=())
-        rules.append((name, spec_entries((best,))[0]))
+    for name, axes_bytes in bytes_by_axes.items():
+        best_axes = max(axes_bytes, key=lambda axes: axes_bytes[axes], default=())
+        rules.append((name, spec_entries((best_axes,))[0]))
 
-    def right(order: Sequence[tuple[str, Any]]) -> float:
+    def right_bytes(order: Sequence[tuple[str, Any]]) -> float:
         return sum(
             tensor.bytes for tensor in tensors if resolve(tensor.names, order) == tensor.spec
         )
 
-    score = right(rules)
+    score = right_bytes(rules)
     while True:
         trials = [
             _moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j
@@ -140,12 +145,12 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
             for i in range(len(rules))
             if rules[i][1]
         ]
-        better = next((trial for trial in trials if right(trial) > score), None)
+        better = next((trial for trial in trials if right_bytes(trial) > score), None)
         if better is None:
             return tuple(rules)
-        rules, score = better, right(better)
+        rules, score = better, right_bytes(better)
 
 
 def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:
-    rest = [*rules[:i], *rules[i + 1 :]]
-    return [*rest[:j], rules[i], *rest[j:]]
+    others = [*rules[:i], *rules[i + 1 :]]
+    return [*others[:j], rules[i], *others[j:]]

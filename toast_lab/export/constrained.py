@@ -1,12 +1,12 @@
 """Put sharding constraints at places of a JAX function, without touching its source.
 
-A place is an equation of the function's jaxpr, identified by the source lines that lead to it, its
-primitive, whether it belongs to a derivative's backward pass, and its shape.  So one place is one
-expression in the source, however many layers run through it.  The function is traced, and its
-equations are evaluated again with ``with_sharding_constraint`` on the operands and results at those
-places, also within loops, branches and inner jits.
+A place is identified by the source lines that lead to an equation of the function's jaxpr, the
+equation's primitive, whether it belongs to a derivative's backward pass, and its shape. So one
+place is one expression in the source, however many layers run through it. The function is traced,
+and its equations are evaluated again with ``with_sharding_constraint`` on the operands and results
+at those places, also within loops, branches and inner jits.
 
-This file and its imports need nothing but JAX: exported code carries them along.
+This file and its imports need nothing but JAX, since exported code contains their sources.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _INLINED = (
     "custom_vjp_call",
     "custom_lin",
 )
-# The jaxpr in their parameters combines two numbers
+# Primitives whose jaxpr only combines two scalars
 _OF_SCALARS = ("reduce", "scatter", "select_and_")
 
 
 class EquationPlace(NamedTuple):
-    """Equations of a function that stand for one expression of its source."""
+    """The equations of a function that come from one expression of its source."""
 
-    source: str  #: "model.py:31 < train.py:12": where it is computed < where that is called
+    source: str  #: "model.py:31 < train.py:12": the line that computes it < its caller
     primitive: str  #: "dot_general"
     backward: bool  #: part of a derivative's backward pass
-    shape: tuple[int, ...]  #: of its first result
+    shape: tuple[int, ...]  #: of the first result
 
 
 class Which(NamedTuple):
-    """Some of the equations of a place."""
+    """A selection of the equations of a place."""
 
     numbers: frozenset[int]
-    #: counted anew each time the source line runs, so that it holds for any number of layers
+    #: numbers start again each time the source line runs, so that they hold for any layer count
     in_pass: bool
 
 
 class PinRule(NamedTuple):
     """Constraints to set at a place.
 
-    Specs have one entry per dim: None, a mesh axis, or a tuple of them.
+    Specs have one entry per dim: None, a mesh axis or a tuple of mesh axes.
     """
 
     place: EquationPlace
-    #: operand number -> spec in which this equation reads it
+    #: operand number -> spec in which the equation reads it
     operands: Mapping[int, tuple[Any, ...]]
-    #: result number -> specs that it takes one after the other
+    #: result number -> specs that it takes in turn
     results: Mapping[int, tuple[tuple[Any, ...], ...]]
     which: Which | None = None  #: None: all equations of the place
 
@@ -75,8 +75,8 @@ def constrain(
     """``fn`` with sharding constraints at the places of ``rules``.
 
     Raises:
-        ValueError: on tracing, if a rule finds no equation: the source has changed since the rules
-            were made.
+        ValueError: while tracing, if a rule matches no equation, because the source has changed
+            since the rules were made.
     """
 
     def constrained(*args: Any, **keywords: Any) -> Any:
@@ -92,17 +92,19 @@ def constrain(
             ),
         )
         arrays = [leaf for leaf, slot in zip(leaves, given.slots, strict=True) if slot is None]
-        whole: list[Whole] = []
+        result_leaves: list[Whole] = []
 
-        def of_arrays(*some: Any) -> Any:
-            results, rest = split_result(called(fn, given.filled(some), by_name), numbers_of(fn))
-            whole[:] = [rest]
+        def of_arrays(*array_leaves: Any) -> Any:
+            results, other_leaves = split_result(
+                called(fn, given.filled(array_leaves), by_name), numbers_of(fn)
+            )
+            result_leaves[:] = [other_leaves]
             return results
 
         walk = Walk(rules, mesh)
         results = walk.closed(jax.make_jaxpr(of_arrays)(*arrays), arrays)
         walk.check()
-        return whole[0].filled(results)
+        return result_leaves[0].filled(results)
 
     return constrained
 
@@ -116,17 +118,17 @@ class Walk:
         for rule in rules:
             self.rules.setdefault(rule.place, []).append(rule)
         self.count: dict[EquationPlace, int] = {}  #: number of the last equation of each place
-        #: the same, counted anew when the lines of the last equation were reached
+        #: the same, counted since the last equation at other source lines
         self.in_pass: dict[EquationPlace, int] = {}
         self.lines: tuple[str, bool] = "", False
         self.used: set[int] = set()
 
     def closed(self, closed: Any, values: Sequence[Any]) -> list[Any]:
-        """Results of a closed jaxpr."""
+        """Evaluate a closed jaxpr, and return its results."""
         return self.jaxpr(closed.jaxpr, closed.consts, values)
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        """Results of a jaxpr."""
+        """Evaluate a jaxpr, and return its results."""
         value_of: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         value_of.update(zip(jaxpr.invars, values, strict=True))
 
@@ -139,7 +141,7 @@ class Walk:
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Results of one equation; the jaxprs that it calls are walked too."""
+        """Evaluate one equation with its constraints, also in jaxprs that it calls."""
         name = eqn.primitive.name
         if name in _INLINED:
             keys = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -168,7 +170,7 @@ class Walk:
         return results
 
     def counted(self, place: EquationPlace) -> tuple[int, int]:
-        """Count an equation: its number at its place, in total and since its lines were reached."""
+        """Count an equation. Gives its number at its place: in total, and since its lines began."""
         if (place.source, place.backward) != self.lines:
             self.lines = place.source, place.backward
             self.in_pass.clear()
@@ -177,56 +179,56 @@ class Walk:
         return self.count[place], self.in_pass[place]
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
-        """Evaluate one equation."""
-        taken = eqn.primitive.get_bind_params(dict(params))
+        """Evaluate one equation with given parameters, and return its results."""
+        bind_params = eqn.primitive.get_bind_params(dict(params))
         # Older versions of JAX return both
-        functions, plain = taken if isinstance(taken, tuple) else ((), taken)
+        functions, keywords = bind_params if isinstance(bind_params, tuple) else ((), bind_params)
         with eqn.ctx.manager, _at(eqn):
-            results = eqn.primitive.bind(*functions, *values, **plain)
+            results = eqn.primitive.bind(*functions, *values, **keywords)
         return list(results) if eqn.primitive.multiple_results else [results]
 
     def rewritten(self, param: Any) -> Any:
-        """A parameter of an equation, with the jaxprs in it walked."""
+        """A parameter of an equation, with constraints in the jaxprs that it holds."""
         if isinstance(param, tuple | list) and any(map(_holds_jaxpr, param)):
             return type(param)(map(self.rewritten, param))
         if not isinstance(param, core.Jaxpr | core.ClosedJaxpr):
             return param
         inner, consts = getattr(param, "jaxpr", param), getattr(param, "consts", ())
-        kinds: list[Any] = [variable.aval for variable in inner.invars]
+        avals: list[Any] = [variable.aval for variable in inner.invars]
         shapes = [
-            jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type) for kind in kinds
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
         walked = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
         return walked.jaxpr if isinstance(param, core.Jaxpr) else walked
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
-        """``value`` with a constraint behind it."""
+        """``value`` with a sharding constraint."""
         return jax.lax.with_sharding_constraint(
             value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec))
         )
 
     def check(self) -> None:
         """Raise ValueError for rules that matched no equation."""
-        lost = [
+        unmatched = [
             f"{place.primitive} {list(place.shape)} at {place.source or 'no line of the source'}"
             for place, rules in self.rules.items()
             for rule in rules
             if id(rule) not in self.used
         ]
-        if lost:
+        if unmatched:
             raise ValueError(
                 "no equation is at these places; have the source or the sizes of arguments "
-                "changed since? " + "; ".join(lost[:20])
+                "changed since? " + "; ".join(unmatched[:20])
             )
 
 
 def partition_spec(entries: Sequence[Any]) -> jax.sharding.PartitionSpec:
-    """Entries per dim as a PartitionSpec.
+    """A PartitionSpec with one entry per dim.
 
     Trailing whole dims get no entry, since JAX hides the last dims of random keys.
     """
-    last = max((i + 1 for i, entry in enumerate(entries) if entry is not None), default=0)
-    return jax.sharding.PartitionSpec(*entries[:last])
+    entry_count = max((i + 1 for i, entry in enumerate(entries) if entry is not None), default=0)
+    return jax.sharding.PartitionSpec(*entries[:entry_count])
 
 
 def place_of(eqn: Any) -> EquationPlace:
@@ -241,7 +243,7 @@ def place_of(eqn: Any) -> EquationPlace:
 def source_lines(traceback: Any) -> list[tuple[str, int]]:
     """(file, line) of the user's frames that lead to an equation, innermost first.
 
-    They end where JAX was called to trace: frames outside of that differ between callers.
+    They end where JAX was called to trace: the frames outside of that differ between callers.
     """
     lines: list[tuple[str, int]] = []
     for frame in traceback.frames if traceback is not None else ():
@@ -254,9 +256,9 @@ def source_lines(traceback: Any) -> list[tuple[str, int]]:
 
 
 def _at(eqn: Any) -> Any:
-    """Keeps the source line and name of an equation.
+    """A context that keeps the source line and name of an equation.
 
-    Where JAX offers no way to do so, only profiles lose them.
+    It uses private functions of JAX; without them, only profiles lack the lines and names.
     """
     try:
         from jax._src import source_info_util as info

@@ -1,8 +1,8 @@
 """``plan.to_test()``: a pytest file that fails when the compiled program of a plan drifts.
 
 It loads the model as the user does, reads the saved plan, compiles ahead of time, and compares
-collectives, bytes and memory with the recorded ones.  It also fails, with the plan's notes, when
-the model changed so that the plan no longer fits.
+collectives, bytes and memory with the recorded ones. It also fails, with the plan's notes, if the
+model has changed so that the plan no longer fits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def to_test(
     model: Model | None = None,
     **options: Any,
 ) -> str:
-    """The text of a test.
+    """The source of a test.
 
     Args:
         plan: the plan to guard.
@@ -47,8 +47,8 @@ def to_test(
         options: for ``tl.compile``.
 
     Raises:
-        InvalidProblem: the sizes cannot be written down, or the compiler refuses the plan for lack
-            of memory.
+        InvalidProblem: the sizes cannot be written as literals, or the compiler refuses the plan
+            for lack of memory.
     """
     model = model_of(plan, model)
     plain_sizes = dict(sizes or {})
@@ -91,32 +91,37 @@ def recorded(compiled: Compiled) -> dict[str, Any]:
     """The figures of a compiled program that a test compares."""
     totals: dict[str, dict[str, float]] = {}
     for collective in compiled.collectives:
-        over = "?" if collective.axes is None else ",".join(collective.axes)
-        total = totals.setdefault(f"{collective.kind} over {over}", {"count": 0.0, "bytes": 0.0})
+        axes_text = "?" if collective.axes is None else ",".join(collective.axes)
+        total = totals.setdefault(
+            f"{collective.kind} over {axes_text}", {"count": 0.0, "bytes": 0.0}
+        )
         total["count"] += collective.times * max(1, len(collective.parts))
         total["bytes"] += collective.times * collective.bytes
     return {"collectives": dict(sorted(totals.items())), "peak_bytes": compiled.peak_bytes}
 
 
 def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
-    """How a compiled program differs from the record, a sentence each.
+    """The differences of a compiled program from the record, joined to one text; empty if none.
 
     Memory may differ by 5%.
     """
     if compiled.refused:
         return [f"the compiler refuses it for lack of memory: {compiled.refusal[:200]}"]
-    now, differences = recorded(compiled), []
-    before = record["collectives"]
-    for key in sorted({*before, *now["collectives"]}):
-        recorded_row, current = (
-            side.get(key, {"count": 0.0, "bytes": 0.0}) for side in (before, now["collectives"])
+    current_record, differences = recorded(compiled), []
+    recorded_collectives = record["collectives"]
+    for key in sorted({*recorded_collectives, *current_record["collectives"]}):
+        recorded_row, current_row = (
+            collectives.get(key, {"count": 0.0, "bytes": 0.0})
+            for collectives in (recorded_collectives, current_record["collectives"])
         )
-        if recorded_row != current:
+        if recorded_row != current_row:
             differences.append(
                 f"{key}: {recorded_row['count']:g} of {recorded_row['bytes']:g} bytes recorded, "
-                f"{current['count']:g} of {current['bytes']:g} bytes now"
+                f"{current_row['count']:g} of {current_row['bytes']:g} bytes now"
             )
-    peak, recorded_peak = now["peak_bytes"], record["peak_bytes"]
-    if abs((peak or 0) - (recorded_peak or 0)) > PEAK_TOLERANCE * (recorded_peak or 0):
-        differences.append(f"peak memory of a device: {recorded_peak} bytes recorded, {peak} now")
+    current_peak, recorded_peak = current_record["peak_bytes"], record["peak_bytes"]
+    if abs((current_peak or 0) - (recorded_peak or 0)) > PEAK_TOLERANCE * (recorded_peak or 0):
+        differences.append(
+            f"peak memory of a device: {recorded_peak} bytes recorded, {current_peak} now"
+        )
     return [join_offenders(differences, 20)] if differences else []

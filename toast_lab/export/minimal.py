@@ -1,16 +1,15 @@
-"""The fewest sharding constraints with which the user's own code becomes the plan.
+"""The fewest sharding constraints with which the user's own code carries out the plan.
 
-    found = plan.constraints(minimal=True)      # tries sets of places, in a child process
-    print(found)                                # each with source line, value and PartitionSpec
-    step = jax.jit(found.apply(train_step), in_shardings=..., out_shardings=...)
+    constraints = plan.constraints(minimal=True)  # tries sets of places, in a child process
+    print(constraints)                            # each with source line, value and PartitionSpec
+    step = jax.jit(constraints.apply(train_step), in_shardings=..., out_shardings=...)
 
-Arguments and results carry the plan's shardings; propagation works out most of the rest.  A
+Arguments and results have the plan's shardings, and propagation derives most of the others. A
 constraint belongs to a place in the source, so one covers all layers that run through that line.
-``trial`` explains how sets are judged and searched; ``remaining`` lists every difference that is
-left in the end.
+``trial`` explains how sets of constraints are judged and searched; ``remaining`` lists the
+differences from the plan that the result leaves.
 
-Propagation is Shardy's; the paper has no such step.  Start reading at
-``minimal_constraints``.
+Propagation is Shardy's; the paper has no such step. Start reading at ``minimal_constraints``.
 """
 
 from __future__ import annotations
@@ -50,46 +49,48 @@ class PinTarget(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """One constraint: on the result of an expression, or on how some expressions read a value."""
+    """One constraint: on the result of an expression, or on a value as some expressions read it."""
 
     targets: tuple[PinTarget, ...]  #: one result, or one or more operands
-    specs: tuple[Spec, ...]  #: mesh axes per dim; a result takes them one after the other
+    specs: tuple[Spec, ...]  #: mesh axes per dim; a result takes several specs in turn
     values: tuple[str, ...]  #: names of the values, one for each layer that it covers
-    where: str  #: "model.py:31"; where a value is read from several lines, the first
-    name_stack: str  #: of the first of them
-    #: per target: file, line, column, end line, column
+    where: str  #: "model.py:31"; the first line, if several read the value
+    name_stack: str  #: of its first equation
+    #: per target, the source ranges of its first equation
     frames: tuple[tuple[SourceSpan, ...], ...]
 
     @property
     def backward(self) -> bool:
-        """Is it only in the backward pass of a derivative?"""
+        """Are all of its targets in the backward pass of a derivative?"""
         return all(target.place.backward for target in self.targets)
 
     def __str__(self) -> str:
-        more = f" and {len(self.values) - 1} alike" if len(self.values) > 1 else ""
+        alike_text = f" and {len(self.values) - 1} alike" if len(self.values) > 1 else ""
         phase = " (backward)" if self.backward else ""
-        first = self.targets[0]
-        reader = first.place.primitive
-        if first.side == "operand":
+        first_target = self.targets[0]
+        reader = first_target.place.primitive
+        if first_target.side == "operand":
             kinds = dict.fromkeys(target.place.primitive for target in self.targets)
-            lines = {target.place.source.partition(" < ")[0] for target in self.targets} - {
-                self.where
-            }
-            also = f" (and at {', '.join(sorted(lines))})" if lines else ""
-            reader = f"read by {', '.join(kinds)}{also},"
+            lines_beside_first = {
+                target.place.source.partition(" < ")[0] for target in self.targets
+            } - {self.where}
+            other_lines = (
+                f" (and at {', '.join(sorted(lines_beside_first))})" if lines_beside_first else ""
+            )
+            reader = f"read by {', '.join(kinds)}{other_lines},"
         specs = " then ".join(partition_text(spec) for spec in self.specs)
-        return f"{self.where}{phase}: {reader} {self.values[0]}{more}: {specs}"
+        return f"{self.where}{phase}: {reader} {self.values[0]}{alike_text}: {specs}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MinimalConstraints(Sequence[Pinned]):
-    """The constraints found, and how far they reproduce the plan."""
+    """The constraints of a search, and how closely they reproduce the plan."""
 
     plan: ShardingPlan
     rows: tuple[Pinned, ...]
     proof: str  #: "compiled" or "propagated": the judge that agreed
     outcome: trial.TrialResult
-    #: None for a program without its function, for which ``apply`` cannot work
+    #: None: the program came without its function, so ``apply`` is not possible
     source: places.Source | None
 
     def __len__(self) -> int:
@@ -103,12 +104,12 @@ class MinimalConstraints(Sequence[Pinned]):
 
     @property
     def exact(self) -> bool:
-        """Does the judge see no difference from the plan?"""
+        """Does the judge find no difference from the plan?"""
         return not self.remaining
 
     @property
     def remaining(self) -> list[str]:
-        """What differs from the plan with these constraints, a sentence each."""
+        """The differences from the plan that these constraints leave, one sentence each."""
         outcome = self.outcome
         if outcome.compiled is None:
             program = self.plan.program
@@ -121,17 +122,23 @@ class MinimalConstraints(Sequence[Pinned]):
 
     @property
     def remaining_bytes(self) -> float:
-        """Bytes of collectives that only one of the two programs has; NaN if not compiled."""
+        """Bytes of collectives that only the plan or only the program with these constraints has.
+
+        Without compiling it is 0 if propagation agrees with the plan everywhere, else NaN.
+        """
         compiled = self.outcome.compiled
         return self._uncompiled if compiled is None else trial.difference_bytes(*compiled)
 
     @property
     def _uncompiled(self) -> float:
-        """The difference where nothing was compiled: none, or unknown."""
+        """The difference if nothing was compiled: 0 if propagation is right, else NaN (unknown)."""
         return float("nan") if self.outcome.wrong else 0.0
 
     def remaining_time_s(self, problem: Problem) -> float:
-        """Predicted seconds of the compiled collectives beyond the plan's; NaN if not compiled."""
+        """Predicted seconds of the compiled collectives beyond those of the plan.
+
+        Without compiling it is 0 if propagation agrees with the plan everywhere, else NaN.
+        """
         from toast_lab.export.pricing import collectives_time_s
 
         if self.outcome.compiled is None:
@@ -157,10 +164,11 @@ class MinimalConstraints(Sequence[Pinned]):
         )
 
     def apply(self, fn: Callable[..., Any], mesh: Any = None) -> Callable[..., Any]:
-        """``fn`` with these constraints in it, for the user's own ``jax.jit``.
+        """``fn`` with these constraints inserted, for the user's own ``jax.jit``.
 
         Raises:
-            InvalidPlan: too few devices for the mesh, or the program came without its function.
+            InvalidPlan: there are too few devices for the mesh, or the program came without its
+                function.
         """
         from toast_lab.apply.jit import jax_mesh
 
@@ -182,13 +190,15 @@ class MinimalConstraints(Sequence[Pinned]):
                 "shardings of its arguments are enough"
             )
         if self.remaining:
-            state = f"what remains different: {'; '.join(self.remaining[:10])}"
+            agreement = f"what remains different: {'; '.join(self.remaining[:10])}"
         elif self.proof == "compiled":
-            state = "the compiler makes the same collectives"
+            agreement = "the compiler makes the same collectives"
         else:
-            state = "propagation gives the plan"
-        rest = "" if self.outcome.complete else "; time ran out before every constraint was tried"
-        return "\n".join([f"{head}; {state}{rest}", *(f"  {row}" for row in self.rows)])
+            agreement = "propagation gives the plan"
+        time_note = (
+            "" if self.outcome.complete else "; time ran out before every constraint was tried"
+        )
+        return "\n".join([f"{head}; {agreement}{time_note}", *(f"  {row}" for row in self.rows)])
 
 
 def minimal_constraints(
@@ -204,17 +214,17 @@ def minimal_constraints(
 
     Args:
         plan: of a model.
-        model: the model, if it is not the one last analysed of this program.
+        model: the plan's model; by default that of its analysis.
         proof: "compiled": compile each set for virtual CPU devices and compare collectives, work
             and memory with those of the whole plan; "propagated": let Shardy's propagation alone
             judge, which is quicker and needs more constraints.
         seconds: time limit, after which the smallest set so far is returned.
-        on_event: receives ``trial.TrialProgress``; without it a line on stderr says what is being
-            done and for how long at most.
+        on_event: receives ``trial.TrialProgress``; without it a line on stderr announces the search
+            and its time limit.
         cancel: polled; True ends the search with ``isolate.Cancelled``.
 
     Raises:
-        InvalidPlan: the model is gone, or it is not the plan's.
+        InvalidPlan: the plan has no model, or ``model`` is another program than the plan's.
         RunFailed: the compiler or a pass crashed.
     """
     if proof not in PROOFS:
@@ -227,9 +237,9 @@ def minimal_constraints(
         model.stablehlo, plan, units=units, compiled=proof == "compiled", seconds=seconds
     )
     if on_event is None and sys.stderr is not None:
-        how = "compiling for" if proof == "compiled" else "propagation over"
+        method = "compiling for" if proof == "compiled" else "propagation over"
         print(
-            f"looking for the fewest constraints of {model.name} by {how} "
+            f"looking for the fewest constraints of {model.name} by {method} "
             f"{plan.mesh.n_devices} virtual devices, {seconds:.0f} s at most ...",
             file=sys.stderr,
             flush=True,
@@ -250,10 +260,10 @@ def minimal_constraints(
 def candidates(
     plan: ShardingPlan, equations: Sequence[Equation]
 ) -> list[tuple[Pinned, trial.Unit]]:
-    """Every possible constraint, with equal ones of several layers as one.
+    """Every possible constraint with its trial unit; equal ones of several layers are merged.
 
-    If all readers of a value want one sharding, it becomes the last that the value takes; else
-    readers that want the same sharding share a constraint.
+    If all readers of a value want the same sharding, the constraint on the value ends with it;
+    otherwise readers that want the same sharding share a constraint.
     """
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
@@ -285,10 +295,12 @@ def candidates(
             if not uses:
                 continue
             value = int(program.use_value[uses[0]])
-            # Of an equation's ops the last does the work; a gather first checks which indices fit.
+            # The last of an equation's ops does the work; a gather first checks its indices.
             spec = used[uses[-1]]
-            alone = value in source and value not in outputs and len(read_specs[value]) == 1
-            if spec == kept[value] or alone:
+            settled_at_result = (
+                value in source and value not in outputs and len(read_specs[value]) == 1
+            )
+            if spec == kept[value] or settled_at_result:
                 continue
             origin = source.get(value) or family(program.value_name[value])
             target = PinTarget(equation.place, "operand", i, None)
@@ -304,8 +316,8 @@ def candidates(
 def _row(
     key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any
 ) -> tuple[Pinned, trial.Unit]:
-    """One group of equal places, as a constraint and as the unit to be tried."""
-    side, specs, first = key[0], key[-1], members[0][0]
+    """A group of equal places as a constraint, and as the unit that ``trial`` tries."""
+    side, specs, first_equation = key[0], key[-1], members[0][0]
     by_target: dict[PinTarget, list[Equation]] = {}
     for equation, target, _, _ in members:
         by_target.setdefault(target, []).append(equation)
@@ -318,8 +330,8 @@ def _row(
         targets=targets,
         specs=specs,
         values=tuple(program.value_name[value] for value in values),
-        where=first.where,
-        name_stack=first.name_stack,
+        where=first_equation.where,
+        name_stack=first_equation.name_stack,
         frames=frames,
     )
     if side == "operand":
@@ -334,7 +346,7 @@ def _row(
 
 
 def _which(equations: Sequence[Equation]) -> Which | None:
-    """What tells these equations from others at their place, for any layer count if possible."""
+    """Select these equations among those of their place, for any layer count if possible."""
     if len(equations) == equations[0].of:
         return None
     passes = {equation.in_pass: equation.of_pass for equation in equations}
@@ -349,15 +361,15 @@ def family(path: str) -> str:
 
 
 def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
-    """How two compiled programs differ."""
+    """The differences between two compiled programs, one sentence each."""
     differences = []
     for key in sorted({*target.collectives, *reached.collectives}, key=str):
-        planned, actual = (side.collectives.get(key, 0.0) for side in (target, reached))
+        planned, actual = (signature.collectives.get(key, 0.0) for signature in (target, reached))
         if planned != actual:
             kind, axes, size = key
-            over = "unknown axes" if axes is None else ", ".join(axes)
+            axes_text = "unknown axes" if axes is None else ", ".join(axes)
             differences.append(
-                f"{kind} over {over} of {size} bytes: {planned:g} in the plan, "
+                f"{kind} over {axes_text} of {size} bytes: {planned:g} in the plan, "
                 f"{actual:g} with the constraints"
             )
     if reached.flops > trial.FLOPS_TOLERANCE * target.flops:

@@ -1,11 +1,11 @@
 """``plan.to_patch()``: the constraints as a diff against the user's source.
 
-Each constraint becomes ``jax.lax.with_sharding_constraint`` around its expression.  JAX records
-where in the source an equation comes from, to the column, and the callers of that place.  The patch
-wraps the innermost expression all of whose values need this sharding (a function that is called
-from two places is wrapped where it is called).  Autodiff sees the constraint too: the gradient of a
-constrained value gets the same one.  So the patch leaves out constraints of the backward pass, and
-those in libraries; ``left_out`` names them.
+Each constraint becomes ``jax.lax.with_sharding_constraint`` around its expression. JAX records the
+source range of every equation, to the column, and its callers. The patch wraps the innermost
+expression all of whose values need this sharding (so it may wrap the call of a function that is
+called from two places). Autodiff sees the constraint too: the gradient of a constrained value gets
+the same one. So the patch leaves out constraints of the backward pass; it also leaves out those in
+libraries. ``left_out`` lists both.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 
 
 class Patch(NamedTuple):
-    """A diff, and the constraints that it lacks."""
+    """A diff, and the constraints that it leaves out."""
 
     text: str  #: unified diff, paths from ``root``; empty if there is nothing to change
-    sources: dict[str, str]  #: changed source by file
-    left_out: tuple[str, ...]  #: constraints that are not in it, each with the reason
+    sources: dict[str, str]  #: new source of each changed file
+    left_out: tuple[str, ...]  #: constraints that are not in the diff, each with the reason
 
     def __str__(self) -> str:
         return self.text
@@ -58,7 +58,7 @@ def to_patch(
     Args:
         plan: of the model.
         constraints: result of ``plan.constraints(minimal=True)``.
-        root: folder that paths in the diff are relative to; the current one by default.  Files
+        root: folder to which paths in the diff are relative; by default the current one. Files
             outside it get absolute paths.
 
     Raises:
@@ -80,12 +80,12 @@ def to_patch(
     by_file: dict[str, list[_Edit]] = {}
     for edit in edits:
         by_file.setdefault(edit.span[0], []).append(edit)
-    sources = {file: _rewritten(file, some) for file, some in by_file.items()}
-    top = Path(root if root is not None else ".").resolve()
+    sources = {file: _rewritten(file, file_edits) for file, file_edits in by_file.items()}
+    root_path = Path(root if root is not None else ".").resolve()
     texts: list[str] = []
     for file, source in sorted(sources.items()):
         path = Path(file).resolve()
-        name = path.relative_to(top) if path.is_relative_to(top) else path
+        name = path.relative_to(root_path) if path.is_relative_to(root_path) else path
         before = "".join(linecache.getlines(file)).splitlines(keepends=True)
         after = source.splitlines(keepends=True)
         texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
@@ -93,7 +93,7 @@ def to_patch(
 
 
 class _Finder:
-    """Finds the expressions of constraints."""
+    """Finds the source expressions of constraints."""
 
     def __init__(self, program: Program, equations: Sequence[Equation]) -> None:
         self.program = program
@@ -106,31 +106,35 @@ class _Finder:
                 self.users.setdefault(value, []).append(op)
         self.value = {name: value for value, name in enumerate(program.value_name)}
 
-    def edits(self, row: Pinned, every: Iterable[Pinned]) -> tuple[list[_Edit], str]:
-        """Edits that put ``row`` into the source, and why a part of it is left out, if any."""
+    def edits(self, row: Pinned, constraints: Iterable[Pinned]) -> tuple[list[_Edit], str]:
+        """The edits that put ``row`` into the source, and why a part of it is left out, if any."""
         if row.backward:
             return [], "it is in the backward pass, which has no source of its own"
         if row.targets[0].side == "operand":
             return self.at_operands(row)
         wanted = {
-            self.value[name] for other in every if other.specs == row.specs for name in other.values
+            self.value[name]
+            for constraint in constraints
+            if constraint.specs == row.specs
+            for name in constraint.values
         }
         edits: dict[_Edit, None] = {}
-        lost: dict[str, int] = {}
+        count_of_reason: dict[str, int] = {}
         for name in row.values:
             expression = self.expression(self.value[name], wanted)
             if expression is None:
                 reason = _no_expression(self.of_op[int(self.program.value_op[self.value[name]])])
-                lost[reason] = lost.get(reason, 0) + 1
+                count_of_reason[reason] = count_of_reason.get(reason, 0) + 1
             else:
                 specs = tuple(visible(self.program, self.value[name], spec) for spec in row.specs)
                 edits[_Edit(expression, specs)] = None
         return list(edits), "; ".join(
-            f"{count} of {len(row.values)} values: {reason}" for reason, count in lost.items()
+            f"{count} of {len(row.values)} values: {reason}"
+            for reason, count in count_of_reason.items()
         )
 
     def expression(self, value: int, wanted: set[int]) -> SourceSpan | None:
-        """The user's innermost expression for ``value``, all of whose values are ``wanted``."""
+        """The user's innermost expression for ``value`` whose values are all ``wanted``."""
         equation = self.of_op[int(self.program.value_op[value])]
         for expression in equation.frames:
             if _is_library(expression[0]) or _node(expression) is None:
@@ -145,23 +149,23 @@ class _Finder:
         """The values of an expression, one for each evaluation in the forward pass."""
         values: set[int] = set()
         run: list[Equation] = []
-        outer: tuple[SourceSpan, ...] | None = None
+        run_outer_frames: tuple[SourceSpan, ...] | None = None
         for equation in [*self.forward, None]:
-            around = (
+            outer_frames = (
                 equation.frames[equation.frames.index(expression) + 1 :]
                 if equation is not None and expression in equation.frames
                 else None
             )
-            if run and around != outer:
+            if run and outer_frames != run_outer_frames:
                 values.update(self.outcome(run))
                 run = []
-            outer = around
-            if equation is not None and around is not None:
+            run_outer_frames = outer_frames
+            if equation is not None and outer_frames is not None:
                 run.append(equation)
         return frozenset(values)
 
     def outcome(self, run: list[Equation]) -> list[int]:
-        """The value of an expression: the last result that the forward pass uses."""
+        """The value of one evaluation: the last result that the forward pass uses."""
         inside = {op for equation in run for op in equation.ops}
         for equation in reversed(run):
             for value in reversed(equation.results):
@@ -175,9 +179,9 @@ class _Finder:
         return []
 
     def at_operands(self, row: Pinned) -> tuple[list[_Edit], str]:
-        """Edits around the operands of the reading expressions."""
+        """The edits around the operands of the expressions that read a value."""
         edits: dict[_Edit, None] = {}
-        lost: dict[str, list[str]] = {}
+        lines_of_reason: dict[str, list[str]] = {}
         specs = tuple(visible(self.program, self.value[row.values[0]], spec) for spec in row.specs)
         for target, frames in zip(row.targets, row.frames, strict=True):
             if target.place.backward:
@@ -190,18 +194,19 @@ class _Finder:
                     if library
                     else "the expression that reads it cannot be told apart"
                 )
-                lost.setdefault(reason, []).append(
+                lines_of_reason.setdefault(reason, []).append(
                     target.place.source.partition(" < ")[0] or "unknown line"
                 )
             else:
                 edits[_Edit(operand, specs)] = None
         return list(edits), "; ".join(
-            f"{reason} at {', '.join(dict.fromkeys(lines))}" for reason, lines in lost.items()
+            f"{reason} at {', '.join(dict.fromkeys(lines))}"
+            for reason, lines in lines_of_reason.items()
         )
 
 
 def _no_expression(equation: Equation) -> str:
-    """Why no expression of the user's stands for the result of an equation."""
+    """Why no expression in the user's code stands for the result of an equation."""
     if not equation.frames:
         return "JAX records no source line for it"
     if all(_is_library(frame[0]) for frame in equation.frames):
@@ -232,7 +237,7 @@ def _node(span: SourceSpan) -> ast.expr | None:
 
 
 def _operand(span: SourceSpan, number: int) -> SourceSpan | None:
-    """The sub-expression that is operand ``number`` of a product or a call."""
+    """The sub-expression that is operand ``number`` of a binary operation, call or subscript."""
     node = _node(span)
     operands: list[ast.expr] = []
     if isinstance(node, ast.BinOp):
@@ -258,7 +263,7 @@ def _range_of(node: ast.expr) -> tuple[int, int, int, int] | None:
 
 
 def _is_library(file: str) -> bool:
-    """Is this a file that users do not change?"""
+    """Is this a library file, which users do not change?"""
     paths = sysconfig.get_paths()
     roots = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if key in paths}
     if not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots):
@@ -268,31 +273,31 @@ def _is_library(file: str) -> bool:
 
 
 def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
-    """The source of ``file`` with expressions wrapped."""
-    rows = [row.encode() for row in linecache.getlines(file)]
-    starts = [0, *itertools.accumulate(map(len, rows))]
-    source = b"".join(rows)
+    """The source of ``file`` with the expressions of ``edits`` wrapped."""
+    lines = [source_line.encode() for source_line in linecache.getlines(file)]
+    starts = [0, *itertools.accumulate(map(len, lines))]
+    source = b"".join(lines)
     tree = syntax.parse(source)
-    short = not _binds(tree, "P")
-    spec_name = "P" if short else "jax.sharding.PartitionSpec"
-    # Offset, closing ones first, larger expressions outside, text
+    can_use_p = not _binds(tree, "P")
+    spec_name = "P" if can_use_p else "jax.sharding.PartitionSpec"
+    # (offset, 0: closing, 1: opening, larger expressions outside, text), applied from the end
     inserts: list[tuple[int, int, int, bytes]] = []
     for (_, line, column, end_line, end_column), specs in edits:
-        begin, end = starts[line - 1] + column, starts[end_line - 1] + end_column
-        inserts.append((begin, 1, begin - end, b"jax.lax.with_sharding_constraint(" * len(specs)))
+        start, end = starts[line - 1] + column, starts[end_line - 1] + end_column
+        inserts.append((start, 1, start - end, b"jax.lax.with_sharding_constraint(" * len(specs)))
         closing = "".join(
             f", {spec_name}({', '.join(map(repr, spec_entries(spec)))}))" for spec in specs
         )
-        inserts.append((end, 0, end - begin, closing.encode()))
+        inserts.append((end, 0, end - start, closing.encode()))
     for offset, _, _, text in sorted(inserts, reverse=True):
         source = source[:offset] + text + source[offset:]
     return _with_imports(
-        source.decode(), "from jax.sharding import PartitionSpec as P" if short else ""
+        source.decode(), "from jax.sharding import PartitionSpec as P" if can_use_p else ""
     )
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
-    """Does a module use this name for something of its own?"""
+    """Does a module bind or use this name for something else?"""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "jax.sharding":
             continue
@@ -303,7 +308,7 @@ def _binds(tree: ast.Module, name: str) -> bool:
 
 
 def _imports_spec(tree: ast.Module) -> bool:
-    """Is ``P`` the PartitionSpec already?"""
+    """Does a module already import PartitionSpec as ``P``?"""
     return any(
         isinstance(node, ast.ImportFrom)
         and node.module == "jax.sharding"
@@ -316,21 +321,21 @@ def _with_imports(source: str, spec_import: str) -> str:
     """``source`` with the imports that constraints need."""
     tree = syntax.parse(source)
     has_jax = any(
-        isinstance(n, ast.Import)
-        and any(alias.name == "jax" and alias.asname is None for alias in n.names)
-        for n in tree.body
+        isinstance(node, ast.Import)
+        and any(alias.name == "jax" and alias.asname is None for alias in node.names)
+        for node in tree.body
     )
     missing = [] if has_jax else ["import jax"]
     if spec_import and not _imports_spec(tree):
         missing.append(spec_import)
     if not missing:
         return source
-    after = 0
+    line_count = 0
     for i, node in enumerate(tree.body):
         is_text = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
-            after = node.end_lineno or 0
+            line_count = node.end_lineno or 0
         else:
             break
     lines = source.splitlines(keepends=True)
-    return "".join([*lines[:after], *(f"{line}\n" for line in missing), *lines[after:]])
+    return "".join([*lines[:line_count], *(f"{line}\n" for line in missing), *lines[line_count:]])

@@ -1,9 +1,9 @@
 """Match the expressions of the user's source with the ops of the program.
 
 The function is traced once more with a number on each equation of its jaxpr, which the equation's
-ops carry in their names.  Apart from constants, which JAX makes anywhere, both traces must have the
-same ops in the same order; this is checked.  So every op of the program has its equation, and every
-equation its place (see ``constrained``).
+ops carry in their names. Apart from constants, which JAX may place anywhere, both traces must have
+the same ops in the same order, which is checked. So every op of the program has its equation, and
+every equation its place (see ``constrained``).
 
 Without a function (a StableHLO file) each op is its own equation, identified by its source line,
 kind and shape.
@@ -38,41 +38,41 @@ Shape = tuple[int, ...]
 
 
 class Equation(NamedTuple):
-    """An equation of the function's jaxpr and its ops in the program."""
+    """An equation of the function's jaxpr, with its ops in the program."""
 
     place: EquationPlace
-    number: int  #: among the equations of the place, in program order
-    in_pass: int  #: the same, counted anew each time the source line runs
-    of: int  #: equations of the place, including those that are not in the program
-    of_pass: int  #: those of them with the same number in their pass
+    number: int  #: its number among the equations of the place, in program order
+    in_pass: int  #: the same, starting again each time the source line runs
+    of: int  #: number of equations of the place, including those that are not in the program
+    of_pass: int  #: number of those with the same ``in_pass``
     ops: tuple[int, ...]
     #: per operand, the program's uses that read it; empty where unknown
     uses: tuple[tuple[int, ...], ...]
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
     where: str  #: "model.py:31"
     name_stack: str
-    #: innermost first
+    #: source ranges that lead to it, innermost first
     frames: tuple[SourceSpan, ...]
 
 
 class Source(NamedTuple):
-    """What the user's function tells about a program, as plain data."""
+    """What the user's function reveals about a program, as plain data."""
 
     equations: list[Equation]  #: those that are in the program, in program order
     #: for each positional argument the paths of its leaves, as JAX writes them
     argument_keys: list[list[str]]
-    #: logical names of dims that arguments carry, by our path
+    #: logical names of the dims of arguments, by the program's paths
     names: dict[str, tuple[str | None, ...]]
 
 
 def source_of(program: Program, model: Model) -> Source | None:
-    """What the function of ``model`` tells about its program; None without a function.
+    """What the function of ``model`` reveals about its program; None without a function.
 
-    User code that is not loaded in this process runs in a child.
+    User code that is not loaded in this process runs in a child process.
 
     Raises:
-        InvalidPlan: the function is not the plan's program.
-        FrontendError, RunFailed: it cannot be made again.
+        InvalidPlan: tracing the function gives another program than the plan's.
+        FrontendError, RunFailed: the function cannot be made again.
     """
     if isinstance(model.function, Recipe):
         source: Source = in_child(
@@ -86,7 +86,7 @@ def source_of(program: Program, model: Model) -> Source | None:
 
 
 def source_in_child(program: Program, recipe: Recipe) -> Source:
-    """``source_of`` where the user's code may be run."""
+    """``source_of`` in a child process, in which the user's code may run."""
     function = function_of(recipe)
     if function is None:
         raise InvalidPlan(f"{recipe.which} is not a function that JAX traces")
@@ -110,16 +110,18 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
     """The equations of a function that are in the program, in program order.
 
     Raises:
-        InvalidPlan: the function is not this program.
+        InvalidPlan: tracing the function gives another program.
     """
     walk = _Numbering()
     model = from_jax(_numbered(function.call, walk), *function.given)
-    ours, theirs = _signatures(program), _signatures(model.program)
-    if [signature for _, signature in ours] != [signature for _, signature in theirs]:
+    own_signatures, traced_signatures = _signatures(program), _signatures(model.program)
+    if [signature for _, signature in own_signatures] != [
+        signature for _, signature in traced_signatures
+    ]:
         raise InvalidPlan(different(program, model.program))
     ops_of_equation: dict[int, list[int]] = {}
-    for (op, _), (other, _) in zip(ours, theirs, strict=True):
-        numbers = _NUMBERED.findall(model.program.name_stack[other])
+    for (op, _), (traced_op, _) in zip(own_signatures, traced_signatures, strict=True):
+        numbers = _NUMBERED.findall(model.program.name_stack[traced_op])
         if numbers:
             ops_of_equation.setdefault(int(numbers[-1]), []).append(op)
     return [
@@ -132,16 +134,16 @@ def ops_as_equations(program: Program) -> list[Equation]:
     """Every op as an equation of its own, for programs without a function."""
     equations, count = [], Counter[EquationPlace]()
     for op in program.ops():
-        values = program.results(op)
+        results = program.results(op)
         if (
             op_kinds.is_control(program.kind[op])
-            or not values
-            or program.value_is_constant[values[0]]
+            or not results
+            or program.value_is_constant[results[0]]
         ):
             continue
         where = program.where(op)
         backward = "transpose" in program.name_stack[op]
-        place = EquationPlace(where, program.kind[op], backward, program.dims(values[0]))
+        place = EquationPlace(where, program.kind[op], backward, program.dims(results[0]))
         uses = tuple((use,) for use in program.uses(op))
         equations.append(
             Equation(
@@ -152,7 +154,7 @@ def ops_as_equations(program: Program) -> list[Equation]:
                 of_pass=1,
                 ops=(op,),
                 uses=uses,
-                results=tuple(values),
+                results=tuple(results),
                 where=where,
                 name_stack=program.name_stack[op],
                 frames=(),
@@ -164,11 +166,11 @@ def ops_as_equations(program: Program) -> list[Equation]:
 
 def different(mine: Program, other: Program) -> str:
     """Error message for a function whose program is not the plan's."""
-    ours, theirs = (
+    own_signatures, other_signatures = (
         [signature for _, signature in _signatures(program)] for program in (mine, other)
     )
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    shorter = min(len(ours), len(theirs))
+    pairs = enumerate(zip(own_signatures, other_signatures, strict=False))
+    shorter = min(len(own_signatures), len(other_signatures))
     index = next((i for i, (our_op, their_op) in pairs if our_op != their_op), shorter)
 
     def shown(signatures: list[tuple[Any, ...]]) -> str:
@@ -179,13 +181,13 @@ def different(mine: Program, other: Program) -> str:
 
     return (
         f"this plan shards {mine.name}; the function given is another program: op {index} is "
-        f"{shown(ours)} in the plan's, {shown(theirs)} in the function's (constants not counted). "
-        "Was it planned with the same code, arguments and versions?"
+        f"{shown(own_signatures)} in the plan's, {shown(other_signatures)} in the function's "
+        "(constants not counted). Was it planned with the same code, arguments and versions?"
     )
 
 
 class _Numbering(Walk):
-    """Evaluates a jaxpr with a number in the name of every equation."""
+    """Evaluates a jaxpr, with a number in the name of every equation."""
 
     def __init__(self) -> None:
         super().__init__((), None)
@@ -193,7 +195,7 @@ class _Numbering(Walk):
         self.passes: dict[tuple[EquationPlace, int], int] = {}
 
     def forget(self) -> None:
-        """Start again: where JAX traces more than once, the last time counts."""
+        """Clear all records: if JAX traces more than once, only the last trace counts."""
         for record in (self.count, self.in_pass, self.passes, self.seen):
             record.clear()
 
@@ -223,15 +225,15 @@ def _numbered(fn: Callable[..., Any], walk: _Numbering) -> Callable[..., Any]:
 
 
 def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
-    """(op, kind and shapes) of every op that is not made of constants alone."""
+    """(op, its kind, shapes and dtypes) of every op whose results are not all constants."""
     signatures = []
     for op in program.ops():
-        values = program.results(op)
-        if values and all(program.value_is_constant[value] for value in values):
+        results = program.results(op)
+        if results and all(program.value_is_constant[value] for value in results):
             continue
-        shapes = tuple(map(program.dims, values))
+        shapes = tuple(map(program.dims, results))
         signatures.append(
-            (op, (program.kind[op], shapes, tuple(program.value_dtype[value] for value in values)))
+            (op, (program.kind[op], shapes, tuple(program.value_dtype[value] for value in results)))
         )
     return signatures
 
@@ -257,15 +259,15 @@ def _ranges(traceback: Any) -> tuple[SourceSpan, ...]:
     """Source ranges (see ``Equation.frames``, columns from 0); empty where JAX hides them."""
     try:
         codes, offsets = traceback.raw_frames()
-        every = [
+        all_frames = [
             (code.co_filename, *traceback.code_addr2location(code, offset))
             for code, offset in zip(codes, offsets, strict=True)
         ]
     except (AttributeError, TypeError):
         return ()
-    ranges, rest = [], iter(every)
+    ranges, outer_frames = [], iter(all_frames)
     for file, line in source_lines(traceback):
-        for frame in rest:
+        for frame in outer_frames:
             if frame[0] == file and frame[1] == line:
                 ranges.append(frame)
                 break
@@ -275,7 +277,7 @@ def _ranges(traceback: Any) -> tuple[SourceSpan, ...]:
 def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...]:
     """Per result of an equation its value in the program, -1 if there is none.
 
-    It is the last value of that shape from the equation's ops that none of these ops reads.
+    It is the last value of that shape that one of the equation's ops makes and none of them reads.
     """
     inside = {value for op in ops for value in program.operands(op)}
     candidates = [
@@ -294,34 +296,37 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
 
 
 def _fits(program: Program, variable: Any, value: int) -> bool:
-    """Do a jaxpr's variable and a value of the program have the same shape?"""
+    """Do a variable of a jaxpr and a value of the program have the same shape?"""
     return _shape(variable) == program.dims(value)
 
 
 def _shape(variable: Any) -> Shape:
-    """Shape of a jaxpr's variable as the program has it, with the words of random keys."""
+    """Shape of a jaxpr's variable in the program, where random keys have a dim for their words."""
     shape = tuple(map(int, getattr(variable.aval, "shape", ())))
     return (*shape, *words_of(variable.aval)) if is_key(variable.aval) else shape
 
 
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Per operand the uses that read it; outside values come in the order of the equation's."""
+    """Per operand the uses that read it, empty where unknown.
+
+    Values that the equation's ops read from outside are matched with its operands in order.
+    """
     inside = {value for op in ops for value in program.results(op)}
     outside: dict[int, list[int]] = {}
     for op in ops:
         for use, value in zip(program.uses(op), program.operands(op), strict=True):
             if value not in inside and not program.value_is_constant[value]:
                 outside.setdefault(value, []).append(use)
-    nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
+    unknown: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
     if len(ops) == 1 and len(program.uses(ops[0])) == len(eqn.invars):
         reads = zip(program.uses(ops[0]), program.operands(ops[0]), eqn.invars, strict=True)
         return tuple((use,) if _fits(program, atom, value) else () for use, value, atom in reads)
     variables = list(dict.fromkeys(atom for atom in eqn.invars if not hasattr(atom, "val")))
     if len(variables) != len(outside):
-        return nothing
+        return unknown
     pairs = list(zip(variables, outside, strict=True))
     if not all(_fits(program, variable, value) for variable, value in pairs):
-        # Some ops read their operands in another order, as gathers that first check their indices.
+        # Some ops read operands in another order, such as gathers, which first check their indices
         pairs = [
             (variable, value)
             for variable in variables
@@ -329,6 +334,6 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
             if _fits(program, variable, value)
         ]
         if len(pairs) != len(variables) or len({value for _, value in pairs}) != len(pairs):
-            return nothing
-    groups = {variable: outside[value] for variable, value in pairs}
-    return tuple(() if hasattr(atom, "val") else tuple(groups[atom]) for atom in eqn.invars)
+            return unknown
+    uses_of = {variable: outside[value] for variable, value in pairs}
+    return tuple(() if hasattr(atom, "val") else tuple(uses_of[atom]) for atom in eqn.invars)

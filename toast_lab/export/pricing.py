@@ -1,4 +1,4 @@
-"""Predicted seconds of compiled collectives, by the evaluator's own formulas."""
+"""Predicted seconds of compiled collectives, by the formulas of the cost model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def collectives_time_s(signature: Signature, problem: Problem) -> float:
     """Seconds of all collectives; those over unknown axes are priced as over all axes."""
     links, mesh = problem.links, problem.mesh
-    total = 0.0
+    total_s = 0.0
     for (kind, axes, size), times in signature.collectives.items():
-        over = mesh.axes if axes is None else axes
-        time_s = named_time_s(kind, over, size, mesh=mesh, links=links)
-        total += times * (time_s or 0.0)
-    return total
+        priced_axes = mesh.axes if axes is None else axes
+        time_s = named_time_s(kind, priced_axes, size, mesh=mesh, links=links)
+        total_s += times * (time_s or 0.0)
+    return total_s

@@ -1,12 +1,12 @@
-"""``plan.to_python()``: a Python file that shards the user's function by the plan, with JAX alone.
+"""``plan.to_python()``: a Python file that shards the user's function by the plan, using only JAX.
 
     from my_sharding import shard
     step = shard(train_step)            # jitted; arguments, results and constraints are in the file
     params, loss = step(*step.place(params, batch))
 
-The file holds the PartitionSpecs of arguments and results by path (equal ones of all layers on one
-line), the constraints by place of the source, and the code that applies them: the sources of
-``constrained`` and ``sharded``.
+The file holds the PartitionSpecs of arguments and results by path (one line where all layers have
+the same), the constraints by their places in the source, and the code that applies them: the
+sources of ``constrained`` and ``sharded`` and of the modules that they import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import counted
 
-# Sources that exported code carries along, in this order
+# Modules whose sources exported code contains, in this order
 CARRIED = (calls, nnx_modules, constrained, sharded)
 
 
@@ -43,25 +43,25 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
         )
     program, specs = plan.program, plan.value_specs()
     arguments: list[dict[str, Any]] = []
-    where: dict[str, tuple[int, str]] = {}  # our path -> argument and path within it
+    where: dict[str, tuple[int, str]] = {}  # the program's path -> argument and path within it
     donated = []
-    leaf = 0
+    first_leaf = 0
     for argument, keys in enumerate(constraints.source.argument_keys):
-        end = leaf + len(keys)
-        arguments.append(dict(zip(keys, map(spec_entries, specs[leaf:end]), strict=True)))
-        where |= {program.value_name[leaf + i]: (argument, key) for i, key in enumerate(keys)}
-        if keys and program.donated[leaf:end].all():
+        end = first_leaf + len(keys)
+        arguments.append(dict(zip(keys, map(spec_entries, specs[first_leaf:end]), strict=True)))
+        where |= {program.value_name[first_leaf + i]: (argument, key) for i, key in enumerate(keys)}
+        if keys and program.donated[first_leaf:end].all():
             donated.append(argument)
-        leaf = end
+        first_leaf = end
     result: dict[str, Any] = {}
     changed: list[dict[str, Any]] = [{} for _ in arguments]
     for name, value in zip(program.output_paths, map(int, program.outputs), strict=True):
         entries = spec_entries(specs[value])
-        if name in where:  # of a module that the function changes
-            argument, text = where[name]
-            if arguments[argument][text] != entries:
-                changed[argument][text] = entries
-        # Other names are variables that a module gains
+        if name in where:  # in a module that the function changes
+            argument, path = where[name]
+            if arguments[argument][path] != entries:
+                changed[argument][path] = entries
+        # Other names are new variables of a module
         elif name == "result" or name[6:7] in (".", "["):
             result[name.removeprefix("result")] = entries
     return Shardings(
@@ -144,31 +144,35 @@ def _about(constraints: MinimalConstraints) -> list[str]:
 
 
 def _literal(value: Any, indent: int = 0) -> str:
-    """A literal with one entry a line."""
-    pad = " " * (indent + 4)
+    """A Python literal with one entry on each line."""
+    indentation = " " * (indent + 4)
     if isinstance(value, dict) and value:
         inner = "".join(
-            f"{pad}{key!r}: {_literal(item, indent + 4)},\n" for key, item in value.items()
+            f"{indentation}{key!r}: {_literal(entry, indent + 4)},\n"
+            for key, entry in value.items()
         )
         return "{\n" + inner + " " * indent + "}"
     if isinstance(value, list) and value:
-        inner = "".join(f"{pad}{_literal(item, indent + 4)},\n" for item in value)
+        inner = "".join(f"{indentation}{_literal(entry, indent + 4)},\n" for entry in value)
         return "[\n" + inner + " " * indent + "]"
     return repr(value)
 
 
 def _rule(rule: constrained.PinRule) -> str:
-    # The classes by their own names, which the carried source defines
+    # The classes have the names that the contained sources define
     place = f"{type(rule.place).__name__}({', '.join(map(repr, rule.place))})"
     which = rule.which
-    some = ""
+    selection = ""
     if which is not None:
-        some = f", {type(which).__name__}(frozenset({sorted(which.numbers)}), {which.in_pass})"
-    return f"{type(rule).__name__}({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
+        selection = f", {type(which).__name__}(frozenset({sorted(which.numbers)}), {which.in_pass})"
+    return (
+        f"{type(rule).__name__}({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}"
+        f"{selection})"
+    )
 
 
 def _imports(*modules: Any) -> list[str]:
-    """Imports of modules, except of each other: a line for each module that they import from."""
+    """The imports of modules, except of each other: one line for each module imported from."""
     plain: set[str] = set()
     names_from: dict[str, set[str]] = {}
     for module in modules:
@@ -185,8 +189,10 @@ def _imports(*modules: Any) -> list[str]:
 
 
 def _body(module: Any) -> list[str]:
-    """The source of a module behind its docstring and imports."""
+    """The lines of a module after its docstring and imports."""
     source = inspect.getsource(module)
     nodes = syntax.parse(source).body
-    last = max(i for i, node in enumerate(nodes) if isinstance(node, ast.Import | ast.ImportFrom))
-    return [*source.splitlines()[nodes[last].end_lineno :], "", ""]
+    last_import = max(
+        i for i, node in enumerate(nodes) if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    return [*source.splitlines()[nodes[last_import].end_lineno :], "", ""]

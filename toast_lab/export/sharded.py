@@ -1,8 +1,8 @@
-"""``jax.jit`` of a function with the shardings of a plan: on arguments, results and constraints.
+"""``jax.jit`` of a function with a plan's shardings of arguments and results and its constraints.
 
 Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under
-``nnx.jit``; static arguments and leaves other than arrays stay as they are.  Like ``constrained``,
-this file and its imports need nothing but JAX, and exported code carries them along.
+``nnx.jit``; static arguments and leaves other than arrays stay as they are. Like ``constrained``,
+this file and its imports need nothing but JAX, since exported code contains their sources.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ class Shardings(NamedTuple):
     mesh: Mapping[str, int]  #: sizes of the axes, in order
     arguments: Sequence[Specs]  #: one for each positional argument
     result: Specs
-    #: for each argument, the shardings of leaves that the function leaves in another one
+    #: for each argument, the new shardings of leaves whose sharding the function changes
     changed: Sequence[Specs]
-    rules: Sequence[PinRule]
-    donated: tuple[int, ...] = ()
+    rules: Sequence[PinRule]  #: constraints inside the function
+    donated: tuple[int, ...] = ()  #: positions of donated arguments
 
 
 def make_mesh(shardings: Shardings, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
-    """The mesh, of the first devices if none are given."""
+    """The mesh of ``shardings``, on the first of ``devices`` (by default of all devices)."""
     import numpy as np
 
     sizes = tuple(shardings.mesh.values())
-    count = int(np.prod(sizes))
+    n_devices = int(np.prod(sizes))
     available = list(jax.devices() if devices is None else devices)
-    if len(available) < count:
+    if len(available) < n_devices:
         raise ValueError(
-            f"the mesh {dict(shardings.mesh)} needs {count} devices, but there are {len(available)}"
+            f"the mesh {dict(shardings.mesh)} needs {n_devices} devices, but there are "
+            f"{len(available)}"
         )
-    return jax.sharding.Mesh(np.asarray(available[:count]).reshape(sizes), tuple(shardings.mesh))
+    return jax.sharding.Mesh(
+        np.asarray(available[:n_devices]).reshape(sizes), tuple(shardings.mesh)
+    )
 
 
 def shard(
@@ -57,8 +60,8 @@ def shard(
 ) -> Callable[..., Any]:
     """``fn``, jitted and sharded.
 
-    Each call may pass other arguments by position and by name.  ``options`` go to ``jax.jit``.
-    ``place(*args)`` of the result puts arguments on their devices, ``lower(*args)`` is that of
+    Each call may pass different arguments by position and by name. ``options`` go to ``jax.jit``.
+    The result's ``place(*args)`` puts arguments on their devices; its ``lower(*args)`` is that of
     ``jax.jit``.
     """
     mesh = make_mesh(shardings) if mesh is None else mesh
@@ -86,14 +89,16 @@ def shard(
     @functools.wraps(fn)
     def sharded(*args: Any, **keywords: Any) -> Any:
         given, (run, ins, whole, changes) = prepare(args, keywords)
-        flat: Any = jax.tree_util.tree_flatten(given.arrays)
-        leaves, tree = flat
-        gone = [
+        flattened: Any = jax.tree_util.tree_flatten(given.arrays)
+        leaves, tree = flattened
+        is_donated = [
             number in donated
             for number, arrays in enumerate(given.arrays)
             for _ in jax.tree_util.tree_leaves(arrays)
         ]
-        result, changed = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
+        result, changed = run(
+            *tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), is_donated))
+        )
         given.modules.store(changes, changed)
         return given.modules.unmarked(whole.filled(jax.tree_util.tree_leaves(result)))
 
@@ -103,13 +108,13 @@ def shard(
 
     def place(*args: Any) -> tuple[Any, ...]:
         given = _Given(fn, args, {}, shardings=shardings, donated=donated)
-        put = [
+        placed_arrays = [
             jax.device_put(arrays, _tree(mesh, arrays, specs))
             for arrays, specs in zip(given.arrays, shardings.arguments, strict=True)
         ]
         whole = [
             container.filled(jax.tree_util.tree_leaves(arrays))
-            for container, arrays in zip(given.wholes, put, strict=True)
+            for container, arrays in zip(given.wholes, placed_arrays, strict=True)
         ]
         return tuple(given.modules.put(whole)[given.call.model :])
 
@@ -118,7 +123,7 @@ def shard(
 
 
 class _Given:
-    """The arguments of one call: their arrays, and a function of those."""
+    """The arguments of one call: their arrays, and a function of these arrays."""
 
     def __init__(
         self,
@@ -140,13 +145,13 @@ class _Given:
         self.modules = Modules(() if self.call.pure else values)
         self.wholes: list[Whole] = []
         self.arrays: list[Any] = []  # per argument its pytree, None for leaves other than arrays
-        self.whole: list[Whole] = []  # of the result, known once ``run`` was traced
-        lost: list[str] = []
+        self.whole: list[Whole] = []  # of the result, known once ``run`` is traced
+        uncovered: list[str] = []
         for plain, specs in zip(self.modules.without(values), specs_of_arguments, strict=True):
-            flat: Any = jax.tree_util.tree_flatten_with_path(plain)
-            leaves, tree = flat
+            flattened: Any = jax.tree_util.tree_flatten_with_path(plain)
+            leaves, tree = flattened
             slots = tuple((leaf,) if _spec(specs, path) is None else None for path, leaf in leaves)
-            lost += [
+            uncovered += [
                 str(jax.tree_util.keystr(path)) or "the whole"
                 for (path, leaf), slot in zip(leaves, slots, strict=True)
                 if slot
@@ -157,10 +162,11 @@ class _Given:
             arrays = [None if slot else leaf for (_, leaf), slot in zip(leaves, slots, strict=True)]
             self.wholes.append(Whole(tree, slots))
             self.arrays.append(tree.unflatten(arrays))
-        if lost:
+        if uncovered:
             covered = ", ".join(key for specs in specs_of_arguments for key in specs)
             raise ValueError(
-                f"these shardings do not cover {', '.join(lost[:20])}; they know {covered[:1000]}"
+                f"these shardings do not cover {', '.join(uncovered[:20])}; they know "
+                f"{covered[:1000]}"
             )
         self.key = (
             self.call.by_name,
@@ -175,7 +181,7 @@ class _Given:
         )
 
     def run(self, *arrays: Any) -> Any:
-        """Arrays of the result, and new values of variables in modules."""
+        """Call the function. Gives the arrays of its result, and new values of module variables."""
         plain = [
             container.filled(jax.tree_util.tree_leaves(leaves))
             for container, leaves in zip(self.wholes, arrays, strict=True)
@@ -183,16 +189,16 @@ class _Given:
         values, before = self.modules.merged(plain)
         result = called(self.call.fn, values, self.call.by_name)
         changed = self.modules.changed(before, self.donated)
-        results, rest = split_result(self.modules.marked(result), self.call.numbers)
-        self.whole[:] = [rest]
+        results, other_leaves = split_result(self.modules.marked(result), self.call.numbers)
+        self.whole[:] = [other_leaves]
         return results, tuple(changed)
 
 
 def _outs_of_changes(mesh: Any, shardings: Shardings, modules: Modules) -> tuple[Any, ...]:
-    """Shardings of the variables that change in modules; None, so any, for new variables."""
+    """Shardings of the variables that change in modules; None (any sharding) for new ones."""
     changed = []
-    for argument, text in modules.keys(modules.changes):
-        spec = _of_text({**shardings.arguments[argument], **shardings.changed[argument]}, text)
+    for argument, path_text in modules.keys(modules.changes):
+        spec = _of_text({**shardings.arguments[argument], **shardings.changed[argument]}, path_text)
         changed.append(
             None if spec is None else jax.sharding.NamedSharding(mesh, partition_spec(spec))
         )
@@ -203,25 +209,25 @@ def _spec(specs: Specs, path: Any) -> Any:
     return _of_text(specs, str(jax.tree_util.keystr(path)))
 
 
-def _of_text(specs: Specs, text: str) -> Any:
-    return specs.get(text, specs.get(re.sub(r"\d+", "*", text)))
+def _of_text(specs: Specs, path_text: str) -> Any:
+    return specs.get(path_text, specs.get(re.sub(r"\d+", "*", path_text)))
 
 
 def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
     """NamedShardings for the leaves of a pytree."""
-    lost: list[str] = []
+    uncovered: list[str] = []
 
-    def of(path: Any, _: Any) -> Any:
+    def sharding_of(path: Any, _: Any) -> Any:
         spec = _spec(specs, path)
         if spec is None:
-            lost.append(str(jax.tree_util.keystr(path)) or "the whole")
+            uncovered.append(str(jax.tree_util.keystr(path)) or "the whole")
             spec = ()
         return jax.sharding.NamedSharding(mesh, partition_spec(spec))
 
-    shardings = jax.tree_util.tree_map_with_path(of, tree)
-    if lost:
+    shardings = jax.tree_util.tree_map_with_path(sharding_of, tree)
+    if uncovered:
         raise ValueError(
-            f"these shardings do not cover {', '.join(lost[:20])}; they know "
+            f"these shardings do not cover {', '.join(uncovered[:20])}; they know "
             f"{', '.join([*specs][:20])}"
         )
     return shardings

@@ -1,20 +1,19 @@
 """Try sets of constraints; runs in a child process, since passes and compilers may abort.
 
-The goal is a set of units (a unit: the constraints at one place of the source, on all its layers)
-under which the program becomes the plan.  Two judges decide that:
+The goal is a small set of units with which the program becomes the plan. A unit is the constraints
+at one place of the source, on all its layers. Two judges can decide whether a set is enough:
 
-* Shardy's propagation: every op reads and leaves its tensors in the shardings that it has in the
-  fully annotated program.  The compiler then receives the same program, except for redundant
+* Shardy's propagation: every op reads and leaves its tensors in the shardings that they have in the
+  fully annotated program. The compiler then receives the same program, except for redundant
   constraints;
 * the compiler itself, on virtual CPU devices: the same collectives, no more work and no more
-  memory.  It is the more lenient judge, since partitioners often insert a reshard by themselves
-  just where the plan has it.
+  memory. It is the more lenient judge, since partitioners often insert a reshard by themselves
+  where the plan has one.
 
-The search starts from the places where the plan changes a sharding.  Unless the compiler agrees
+The search starts from the places where the plan changes a sharding. Unless the compiler agrees
 with these already, it adds the units that propagation gets wrong, in program order, until the judge
-agrees.  Then it removes units, in halves and quarters down to single ones, as long as the judge
-still agrees.  So no single unit of the result is superfluous; that no other set is smaller is not
-proven.
+agrees. Then it removes units, in halves and quarters down to single ones, as long as the judge
+still agrees. So no single unit of the result is superfluous, but a smaller set may exist.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 
 
 def before_fork() -> None:
-    """Done once for all children that are forked to search and to try (``fork_server``)."""
+    """Load what all children that are forked to search need (see ``fork_server``)."""
     fork_server.import_jax()
     load_present()
 
@@ -42,12 +41,12 @@ def before_fork() -> None:
 # XLA counts slightly more or fewer element-wise operations where it fuses differently
 FLOPS_TOLERANCE = 1.005
 PEAK_TOLERANCE = 1.02
-#: Flags of XLA: only what it makes of the program is looked at, and machine code takes longest
+#: XLA flags that shorten code generation, the slowest part; only the optimised HLO is read
 NO_CODE: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
 }
-# Of the time, where a compiler judges as well
+# Share of the time limit for propagation, if a compiler judges as well
 PROPAGATION_SHARE = 0.4
 
 
@@ -56,20 +55,20 @@ UnitSet = frozenset[int]
 
 
 class Unit(NamedTuple):
-    """Constraints that come and go together."""
+    """Constraints that are added and removed together."""
 
-    results: Mapping[int, tuple[Spec, ...]]
-    operands: Mapping[int, Spec]
+    results: Mapping[int, tuple[Spec, ...]]  #: value -> specs that it takes in turn
+    operands: Mapping[int, Spec]  #: use -> spec in which it reads its value
     reshards: bool  #: the plan changes a sharding here
-    #: also pins ops that read the value otherwise, since the source cannot tell them apart
+    #: also pins ops that read the value in another sharding, since they have the same source place
     blunt: bool
-    cost: float  #: the least welcome go first: backward passes, then operands
+    cost: float  #: units of higher cost are removed first: backward passes, then operands
 
 
 class Signature(NamedTuple):
-    """The compiled program of one device, as far as it is compared."""
+    """The properties of one device's compiled program that are compared."""
 
-    #: (kind, axes, bytes) -> how often
+    #: (kind, axes, bytes) -> number of such collectives
     collectives: Mapping[tuple[str, tuple[str, ...] | None, int], float]
     flops: float
     peak_bytes: int
@@ -79,13 +78,13 @@ class TrialProgress(NamedTuple):
     """One step of the search."""
 
     stage: str
-    units: int  #: in the best set so far
-    tried: int
+    units: int  #: in the current set
+    tried: int  #: sets judged so far
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialRequest:
-    """Everything that the child needs to know."""
+    """The input of the child process."""
 
     text: str
     plan: ShardingPlan
@@ -97,23 +96,23 @@ class TrialRequest:
 class TrialResult(NamedTuple):
     """The smallest set found."""
 
-    chosen: tuple[int, ...]
-    #: (op, operand or result, is it a result) that propagation gets wrong
+    chosen: tuple[int, ...]  #: numbers of units
+    #: (op, operand or result number, is it a result) of tensors that propagation gets wrong
     wrong: tuple[TensorPlace, ...]
     target: Signature | None  #: of the fully annotated program
-    reached: Signature | None
-    tried: int
-    seconds: float
+    reached: Signature | None  #: of the program with the chosen units
+    tried: int  #: sets judged
+    seconds: float  #: spent
     complete: bool  #: False: time ran out before every unit was tried
 
     @property
     def compiled(self) -> tuple[Signature, Signature] | None:
-        """Signatures of the target and of the set; None if the compiler was not asked."""
+        """Signatures of the target and of the chosen set; None if nothing was compiled."""
         return None if self.target is None or self.reached is None else (self.target, self.reached)
 
 
 def search(request: TrialRequest) -> TrialResult:
-    """Find a small set of units; the entry point of the child."""
+    """Find a small set of units; the entry point of the child process."""
     return _Trials(request).run()
 
 
@@ -141,34 +140,34 @@ class _Trials:
         self.deadline = float("inf")  # the result is judged even when time is up
         reached = self.signature(self.best) if self.goal else None
         wrong = tuple(sorted(self.wrong(self.best)))
-        spent = time.monotonic() - self.began
+        seconds = time.monotonic() - self.began
         return TrialResult(
             chosen=tuple(sorted(self.best)),
             wrong=wrong,
             target=self.goal,
             reached=reached,
             tried=self.tried,
-            seconds=spent,
+            seconds=seconds,
             complete=self.complete,
         )
 
     def steps(self) -> None:
-        nothing: UnitSet = frozenset()
+        no_units: UnitSet = frozenset()
         if self.request.compiled:
             self.goal = _compiled(self.full, self.plan)
-            if not self.distance(nothing):
+            if not self.distance(no_units):
                 return
-        elif not self.wrong(nothing):
+        elif not self.wrong(no_units):
             return
-        everything = frozenset(range(len(self.units)))
-        sharp = frozenset(i for i in everything if not self.units[i].blunt)
-        self.best = sharp
-        allowed_sets = dict.fromkeys((sharp, everything))
+        all_units = frozenset(range(len(self.units)))
+        precise_units = frozenset(i for i in all_units if not self.units[i].blunt)
+        self.best = precise_units
+        allowed_sets = dict.fromkeys((precise_units, all_units))
         if self.goal is None:
             self.best = min(map(self.propagated, allowed_sets), key=self.gap)
             return
-        # A compiler that makes the plan of its changes of sharding alone makes the rest superfluous
-        changes = self.changes(sharp)
+        # If the compiler reaches the plan from the changes of sharding alone, they are enough
+        changes = self.changes(precise_units)
         if not self.distance(changes):
             self.best = changes
         else:
@@ -176,11 +175,11 @@ class _Trials:
         self.best = self.without(self.best, self.no_worse)
 
     def changes(self, allowed: UnitSet) -> UnitSet:
-        """Those of some units where the plan changes a sharding."""
+        """The units in ``allowed`` at which the plan changes a sharding."""
         return frozenset(i for i in allowed if self.units[i].reshards)
 
     def propagate(self, allowed_sets: Iterable[UnitSet]) -> None:
-        """Make that the best set to which propagation leads from any, up to one that agrees."""
+        """Improve the best set by propagation in each allowed set until the compiler agrees."""
         for allowed in allowed_sets:
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
             try:
@@ -195,32 +194,32 @@ class _Trials:
                 break
 
     def propagated(self, allowed: UnitSet) -> UnitSet:
-        """A few of the allowed units with which propagation agrees as far as with all of them."""
+        """A small subset of ``allowed`` that propagation judges as good as ``enough(allowed)``."""
         enough = self.enough(allowed)
-        most = self.gap(enough)
-        return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
+        largest_gap = self.gap(enough)
+        return self.without(enough, lambda chosen: self.gap(chosen) <= largest_gap, keep=False)
 
     def enough(self, allowed: UnitSet) -> UnitSet:
-        """Units with which propagation agrees as far as it can."""
+        """The changes in ``allowed``, and all units that correct what propagation gets wrong."""
         chosen = self.changes(allowed)
-        at_result: dict[int, int] = {}
-        at_operand: dict[int, int] = {}
+        unit_at_result: dict[int, int] = {}
+        unit_at_operand: dict[int, int] = {}
         for i in sorted(allowed):
-            at_result.update(dict.fromkeys(self.units[i].results, i))
-            at_operand.update(dict.fromkeys(self.units[i].operands, i))
+            unit_at_result.update(dict.fromkeys(self.units[i].results, i))
+            unit_at_operand.update(dict.fromkeys(self.units[i].operands, i))
         program = self.plan.program
         while True:
             self.check_time()
-            more = None
+            missing_unit = None
             for op, i, result in sorted(self.wrong(chosen)):
-                number = (program.result_ptr if result else program.use_ptr)[op] + i
-                more = (at_result if result else at_operand).get(int(number))
-                if more is not None and more not in chosen:
+                tensor = (program.result_ptr if result else program.use_ptr)[op] + i
+                missing_unit = (unit_at_result if result else unit_at_operand).get(int(tensor))
+                if missing_unit is not None and missing_unit not in chosen:
                     break
-                more = None
-            if more is None:
+                missing_unit = None
+            if missing_unit is None:
                 return chosen
-            chosen |= {more}
+            chosen |= {missing_unit}
             self.say("adding", chosen)
 
     def without(
@@ -230,14 +229,14 @@ class _Trials:
         size = max(1, len(chosen) // 2)
         while chosen:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
-            went = False
+            has_dropped = False
             for start in range(0, len(order), size):
                 dropped = chosen.intersection(order[start : start + size])
                 if dropped and agrees(chosen - dropped):
-                    chosen, went = chosen - dropped, True
+                    chosen, has_dropped = chosen - dropped, True
                     self.best = chosen if keep else self.best
                 self.say("taking away", chosen)
-            if size == 1 and not went:
+            if size == 1 and not has_dropped:
                 break
             size = max(1, size // 2)
         return chosen
@@ -248,7 +247,7 @@ class _Trials:
         return len(self.wrong(chosen))
 
     def wrong(self, chosen: UnitSet) -> set[TensorPlace]:
-        """(op, number of the operand or result, is it a result) of those tensors."""
+        """(op, operand or result number, is it a result) of tensors that propagation gets wrong."""
         if chosen not in self.mistakes:
             self.tried += 1
             shardings = propagated(self.text(chosen, numbered=True))
@@ -266,20 +265,24 @@ class _Trials:
         assert self.goal is not None
         if self.distance(chosen) > self.distance(self.best):
             return False
-        now, before, goal = self.signature(chosen), self.signature(self.best), self.goal
-        most_flops = max(before.flops, FLOPS_TOLERANCE * goal.flops)
-        most_bytes = max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
-        return now.flops <= most_flops and now.peak_bytes <= most_bytes
+        chosen_signature, best_signature, goal = (
+            self.signature(chosen),
+            self.signature(self.best),
+            self.goal,
+        )
+        most_flops = max(best_signature.flops, FLOPS_TOLERANCE * goal.flops)
+        most_bytes = max(best_signature.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
+        return chosen_signature.flops <= most_flops and chosen_signature.peak_bytes <= most_bytes
 
     def distance(self, chosen: UnitSet) -> float:
-        """Bytes of collectives that only one program has, plus one if work or memory is wasted."""
+        """Bytes of collectives that only one program has, plus 1 if work or memory is wasted."""
         assert self.goal is not None
-        now, goal = self.signature(chosen), self.goal
+        reached, goal = self.signature(chosen), self.goal
         wasted = (
-            now.flops > FLOPS_TOLERANCE * goal.flops
-            or now.peak_bytes > PEAK_TOLERANCE * goal.peak_bytes
+            reached.flops > FLOPS_TOLERANCE * goal.flops
+            or reached.peak_bytes > PEAK_TOLERANCE * goal.peak_bytes
         )
-        return difference_bytes(now, goal) + wasted
+        return difference_bytes(reached, goal) + wasted
 
     def signature(self, chosen: UnitSet) -> Signature:
         if chosen not in self.signatures:
@@ -314,7 +317,7 @@ def difference_bytes(first: Signature, second: Signature) -> float:
 
 
 def _compiled(text: str, plan: ShardingPlan) -> Signature:
-    """Compile for as many virtual devices as the mesh has."""
+    """Compile for as many virtual CPU devices as the mesh has."""
     import jax
 
     from toast_lab.runtime import _jax_private, hlo

@@ -1,4 +1,4 @@
-"""The law of every cut: the axes on one factor or dim together divide its size."""
+"""The divisibility rule: the axes on one factor or dim together divide its size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from toast_lab.kernels import helper
 def divides(
     size: int, cuts: np.ndarray, row: int, cut: int, axis: int, axis_size: np.ndarray
 ) -> bool:
-    """May ``axis`` split what has ``size``, beside the other axes that split it already?
+    """Can ``axis`` split a factor or dim in addition to the axes that split it already?
 
     Args:
         size: of the factor or dim.
-        cuts: [rows, A] the factor or dim that each axis splits, -1: none.
-        row: of the op or value.
+        cuts: [rows, A] factor or dim that each axis splits, -1: none.
+        row: of the op or value in ``cuts``.
         cut: the factor or dim.
-        axis: to be added; what ``cuts`` has on it does not count.
+        axis: to add; the entry of ``cuts`` for it is ignored.
         axis_size: [A].
     """
     ways = axis_size[axis]

@@ -1,13 +1,13 @@
-"""The divisibility report: what a mesh cannot cut because sizes do not divide.
+"""The divisibility report: the sizes in a program that the axes of a mesh do not divide.
 
 It also says which arguments stay whole for that reason.
 
-An action splits a dim on an axis only if the axis divides the dim's size.  A colour usually has one
-size, but slices and paddings of a dim keep its colour, so sizes are looked at one by one.  Axes are
-looked at one by one too: two axes on one dim need the product of their sizes.  Sizes of 1 are no
-dims to cut, and axes of size 1 cut nothing.
+An action splits a dim on an axis only if the axis divides the dim's size. A colour usually has one
+size, but slices and paddings of a dim keep its colour, so the report lists each size by itself.
+Axes are considered one by one too; two axes on one dim would have to divide it by the product of
+their sizes. Dims of size 1 and axes of size 1 do not count.
 
-Reference: TOAST section 4.2 (which actions are legal).  Start reading at ``divisibility``.
+Reference: TOAST section 4.2 (which actions are legal). Start reading at ``divisibility``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Miss(NamedTuple):
 
     axis: str
     axis_size: int
-    common: int  #: largest number of ways that divides both: an axis of this size would do
-    padded: int  #: next size that the axis divides
+    common: int  #: greatest common divisor: an axis of this size would divide the size
+    padded: int  #: next larger size that the axis divides
 
     def __str__(self) -> str:
         alternative = f", or an axis of {self.common}" if self.common > 1 else ""
@@ -42,21 +42,21 @@ class Miss(NamedTuple):
 
 
 class DimRow(NamedTuple):
-    """Dims of one colour group and one size."""
+    """The dims of one colour group that have one size."""
 
     group: int
     colour: str  #: the group's name
     size: int
     names: int  #: shardable names of this size
     arguments: tuple[str, ...]  #: arguments that have such a dim
-    bytes: float  #: bytes of the values that have such a dim, constants apart
+    bytes: float  #: bytes of the values that have such a dim, without constants
     bytes_share: float  #: of the bytes of all values
     divided_by: tuple[str, ...]  #: axes that divide the size
     misses: tuple[Miss, ...]  #: axes that do not
 
 
 class ArgumentRow(NamedTuple):
-    """An argument of which every device holds a whole copy."""
+    """An argument that every device holds whole."""
 
     argument: str
     type: str  #: ``f32[64, 12]``
@@ -70,18 +70,19 @@ class Divisibility:
     """The sizes of a program that a mesh does not divide, and the arguments that stay whole."""
 
     mesh: Mesh
-    #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut
+    #: True: ``arguments`` are those that a plan keeps whole; False: those that no action on this
+    #: mesh can cut
     planned: bool
     dims: tuple[DimRow, ...]  #: sizes that no axis divides, most bytes first
     partly: tuple[DimRow, ...]  #: sizes that some axes divide and others do not
-    #: whole arguments of more than LARGE of the bytes, largest first
+    #: whole arguments with more than the share LARGE of the bytes, largest first
     arguments: tuple[ArgumentRow, ...]
-    whole_arguments: int  #: number of whole arguments of any size, those of a single element apart
-    whole_bytes: float  #: of these
+    whole_arguments: int  #: number of whole arguments with more than one element, of any size
+    whole_bytes: float  #: of these arguments
     argument_bytes: float  #: of all arguments
 
     def headline(self) -> str:
-        """One sentence."""
+        """The report in one sentence."""
         if self.dims:
             dims = f"no axis of {self.mesh} divides {len(self.dims)} of the sizes"
         else:
@@ -102,7 +103,7 @@ class Divisibility:
         return text.as_html(self)
 
     def __str__(self) -> str:
-        """Tables of sizes and of arguments, each only if it has rows."""
+        """The headline, then tables of sizes and of arguments; empty tables are left out."""
         sections = [f"Divisibility: {self.headline()}."]
         for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
             if rows:
@@ -128,7 +129,7 @@ class Divisibility:
 
 
 def dim_cells(row: DimRow) -> tuple[object, ...]:
-    """A row as texts: colour, size, names, share of the bytes, arguments, what would do."""
+    """The cells of a row: colour, size, names, share of the bytes, arguments, alternatives."""
     return (
         row.colour,
         row.size,
@@ -140,7 +141,9 @@ def dim_cells(row: DimRow) -> tuple[object, ...]:
 
 
 def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = None) -> Divisibility:
-    """What ``mesh`` cannot cut; with ``plan``, the arguments that this plan keeps whole.
+    """Report the sizes that ``mesh`` does not divide, and the arguments that stay whole.
+
+    With ``plan`` these are the arguments that it keeps whole, without it those that no action cuts.
 
     Raises InvalidPlan if the plan is for another mesh or program.
     """
@@ -148,21 +151,25 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
         plan.check_is_of(analysis.program, mesh)
     rows = _dim_rows(analysis, mesh)
     program = analysis.program
-    size = value_bytes(program)[: program.n_arguments]
-    total = float(size.sum())
+    bytes_of = value_bytes(program)[: program.n_arguments]
+    total_bytes = float(bytes_of.sum())
     if plan is None:
-        whole = [
+        whole_arguments = [
             argument
             for argument in range(program.n_arguments)
             if not _cuts(analysis, mesh, argument)
         ]
     else:
         specs = plan.value_specs()
-        whole = [argument for argument in range(program.n_arguments) if not any(specs[argument])]
-    whole = [argument for argument in whole if math.prod(program.dims(argument)) > 1]
-    large = sorted(
-        (argument for argument in whole if size[argument] > LARGE * total),
-        key=lambda argument: -size[argument],
+        whole_arguments = [
+            argument for argument in range(program.n_arguments) if not any(specs[argument])
+        ]
+    whole_arguments = [
+        argument for argument in whole_arguments if math.prod(program.dims(argument)) > 1
+    ]
+    large_arguments = sorted(
+        (argument for argument in whole_arguments if bytes_of[argument] > LARGE * total_bytes),
+        key=lambda argument: -bytes_of[argument],
     )
     return Divisibility(
         mesh=mesh,
@@ -173,15 +180,15 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
             ArgumentRow(
                 argument=program.value_name[argument],
                 type=f"{program.value_dtype[argument]}{list(program.dims(argument))}",
-                bytes=float(size[argument]),
-                bytes_share=float(size[argument]) / total,
+                bytes=float(bytes_of[argument]),
+                bytes_share=float(bytes_of[argument]) / total_bytes,
                 why=_why_whole(analysis, mesh, argument, plan is not None),
             )
-            for argument in large
+            for argument in large_arguments
         ),
-        whole_arguments=len(whole),
-        whole_bytes=float(size[whole].sum()),
-        argument_bytes=total,
+        whole_arguments=len(whole_arguments),
+        whole_bytes=float(bytes_of[whole_arguments].sum()),
+        argument_bytes=total_bytes,
     )
 
 
@@ -190,7 +197,7 @@ def _axes(mesh: Mesh) -> list[tuple[str, int]]:
 
 
 def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
-    """Axes of ``mesh`` that do not divide ``size``, with what would do."""
+    """The axes of ``mesh`` that do not divide ``size``, with sizes that would work."""
     return tuple(
         Miss(axis, axis_size, math.gcd(size, axis_size), -(-size // axis_size) * axis_size)
         for axis, axis_size in _axes(mesh)
@@ -210,20 +217,22 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
     )
     rank = np.diff(program.shape_ptr)
     value_of_dim = np.repeat(np.arange(program.n_values), rank)
-    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value_of_dim], axis=1)
-    of_value = np.unique(of_value[~program.value_is_constant[value_of_dim]], axis=0)
-    carried: dict[tuple[int, int], list[int]] = {}
-    for group, size, value in of_value.tolist():
-        carried.setdefault((group, size), []).append(value)
+    group_size_value = np.stack(
+        [group_of[program.def_dim_factor], program.shape, value_of_dim], axis=1
+    )
+    group_size_value = np.unique(group_size_value[~program.value_is_constant[value_of_dim]], axis=0)
+    values_with_dim: dict[tuple[int, int], list[int]] = {}
+    for group, size, value in group_size_value.tolist():
+        values_with_dim.setdefault((group, size), []).append(value)
     nbytes = value_bytes(program)
-    total = float(nbytes[~program.value_is_constant].sum())
+    total_bytes = float(nbytes[~program.value_is_constant].sum())
     rows = []
     for (group, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        missed = misses(size, mesh)
-        values = carried.get((group, size), [])
-        if not missed:
+        size_misses = misses(size, mesh)
+        values = values_with_dim.get((group, size), [])
+        if not size_misses:
             continue
-        held_bytes = float(nbytes[values].sum())
+        bytes_with_dim = float(nbytes[values].sum())
         rows.append(
             DimRow(
                 group=group,
@@ -233,10 +242,10 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
                 arguments=tuple(
                     program.value_name[value] for value in values if value < program.n_arguments
                 ),
-                bytes=held_bytes,
-                bytes_share=held_bytes / total if total else 0.0,
+                bytes=bytes_with_dim,
+                bytes_share=bytes_with_dim / total_bytes if total_bytes else 0.0,
                 divided_by=tuple(axis for axis, axis_size in _axes(mesh) if size % axis_size == 0),
-                misses=missed,
+                misses=size_misses,
             )
         )
     return sorted(rows, key=lambda row: (-row.bytes, row.group, -row.size))
@@ -247,8 +256,8 @@ def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:
     return [
         f"{group.name}->{axis}"
         for _, size, group in _dims(analysis, argument)
-        for axis, ways in _axes(mesh)
-        if group.shardable and size % ways == 0
+        for axis, axis_size in _axes(mesh)
+        if group.shardable and size % axis_size == 0
     ]
 
 

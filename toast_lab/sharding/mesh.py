@@ -65,7 +65,7 @@ class Mesh:
         return self.sizes[self.axes.index(axis)]
 
     def ways(self, axes: Iterable[str]) -> int:
-        """Into how many pieces these axes together cut something."""
+        """Number of pieces into which these axes together cut a dim."""
         return math.prod(self.size(axis) for axis in axes)
 
     def divides(self, size: int, axes: Iterable[str]) -> bool:
@@ -81,9 +81,9 @@ class Mesh:
 
 
 def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
-    """A Mesh from a mapping, ``"data=4,model=2"`` or ``"4x2"`` (axes d, m, then a2, a3, ...).
+    """A Mesh from a mapping, ``"data=4,model=2"`` or ``"4x2"`` (data, model, axis2, ...).
 
-    Raises InvalidProblem with what is wrong.
+    Raises InvalidProblem if the mesh cannot be read or is not valid.
     """
     if isinstance(mesh, Mesh):
         return mesh
@@ -101,7 +101,7 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
     mesh_text = mesh.strip()
     if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", mesh_text):
         sizes = tuple(int(size) for size in mesh_text.split("x"))
-        names = ("data", "model", *(f"axis{number}" for number in range(2, len(sizes))))
+        names = ("data", "model", *(f"axis{axis_number}" for axis_number in range(2, len(sizes))))
         return Mesh(names[: len(sizes)], sizes)
     axis_texts = [
         axis_text.partition("=") for axis_text in mesh_text.split(",") if axis_text.strip()

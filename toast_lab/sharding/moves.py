@@ -21,14 +21,14 @@ from toast_lab.sharding.alike import Effects
 
 @packed
 class Moves(NamedTuple):
-    """What each of ``M`` moves does on each of ``A`` axes to one op or value of each class."""
+    """The effect of each of ``M`` moves on each of ``A`` axes, on one op or value of each class."""
 
     axis_size: Int64Array  #: [A]
     op_span: Int64Cube  #: [A, M, 2] first row and end in ``op`` and ``move_factor``
     op: Int32Array  #: class of ops that the move splits ...
     move_factor: Int32Array  #: ... along this factor of its first op
     factor_size: Int64Array  #: [F]
-    value_span: Int64Cube  #: [A, M, 2] first row and end in ``value`` and what follows
+    value_span: Int64Cube  #: [A, M, 2] first row and end in ``value`` and the two arrays below
     value: Int32Array  #: class of values that the move shards ...
     move_dim: Int8Array  #: ... along this dim
     move_dim_size: Int64Array  #: size of that dim
@@ -38,21 +38,21 @@ class Moves(NamedTuple):
 
 
 def by_axis(effects: Effects, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Entries of ``effects`` axis by axis, without those that an axis may not have.
+    """Entries of ``effects`` axis by axis, without those in which the axis is not allowed.
 
-    Gives ([A, M, 2] first place and end of each move, [places] the entry).  Where every axis may
-    have everything, all axes share the same places.
+    Gives ([A, M, 2] first row and end of each move, [rows] the entry). If every axis is allowed in
+    every entry, all axes share the same rows.
     """
-    every = np.arange(len(effects.axes))
+    all_entries = np.arange(len(effects.axes))
     if (effects.axes == 2**n_axes - 1).all():
         span = np.stack([effects.ptr[:-1], effects.ptr[1:]], axis=1).astype(np.int64)
-        return np.tile(span, (n_axes, 1, 1)), every
+        return np.tile(span, (n_axes, 1, 1)), all_entries
     spans, entries = np.empty((n_axes, len(effects.ptr) - 1, 2), np.int64), []
-    begin = 0
+    first_row = 0
     for axis in range(n_axes):
-        kept = (effects.axes >> axis) & 1 == 1
-        starts = begin + row_starts(kept)[effects.ptr]
+        allowed = (effects.axes >> axis) & 1 == 1
+        starts = first_row + row_starts(allowed)[effects.ptr]
         spans[axis, :, 0], spans[axis, :, 1] = starts[:-1], starts[1:]
-        entries.append(every[kept])
-        begin += len(entries[-1])
+        entries.append(all_entries[allowed])
+        first_row += len(entries[-1])
     return spans, np.concatenate(entries)

@@ -1,23 +1,22 @@
-"""What every plan of a problem is to keep to: pinned actions and shardings, and forbidden ones.
+"""Rules that every plan of a problem obeys: pinned and forbidden actions and shardings.
 
     problem.pin(("batch", "data")).pin("params['w']", (None, "model")).forbid(("sequence", "model"))
 
-Whatever is asked for comes down to two kinds of rules, which hold for every plan, whether it is
-made of actions or not:
+All of them become two kinds of rules, which hold for every plan, whether it is made of actions or
+not:
 
-* *fixed* entries of the plan's arrays: this op is split along this name on this axis, this value is
-  cut in this dim;
-* *closed* names and dims: no op is split along this name on this axis, no value is cut in this dim
-  on it.
+* *fixed* entries of the plan's arrays: an op is split along this name on this axis, a value is cut
+  in this dim;
+* *closed* names and dims: no op is split along this name on this axis, no value is cut in this dim.
 
-A pinned action fixes the entries that it makes, taken after the actions pinned before it, with
-nothing else sharded.  A pinned sharding fixes the axes that it names and closes the dims for all
-others, open dims (``"*"``) apart.  A forbidden action closes every name and dim of its colour on
-its axis; if it gives a resolution, those only that are split in this resolution and not in every
-other.  A value that may not be cut over an axis has all its dims closed.
+A pinned action fixes the entries that it sets when it is taken after the actions pinned before it,
+with nothing else sharded. A pinned sharding fixes the axes that it names and closes the dims for
+all other axes, except for open dims (``"*"``). A forbidden action closes every name and dim of its
+colour on its axis; if it gives a resolution, it closes only those that this resolution splits and
+some other does not. A value that must not be cut over an axis has all its dims closed for it.
 
-Searches over actions start from the fixed entries and leave out what is closed (``Space``); every
-other method reads the same.  Start reading at ``make_pins``.
+Searches over actions start from the fixed entries and leave out closed ones (``Space``); all other
+methods read the same arrays. Start reading at ``make_pins``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from toast_lab.sharding.wishes import ActionWish, ValueWish, Wish, cuts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pins:
-    """What plans of one program keep to on ``A`` axes.
+    """The fixed and closed entries for the plans of one program on ``A`` axes.
 
     The program has ``O`` ops, ``V`` values, ``N`` names and ``D`` dims of values.
     """
@@ -50,11 +49,11 @@ class Pins:
     wishes: tuple[Wish, ...]
     #: [O, A] int32 name along which the op is split on the axis, -1: not fixed
     op_fixed: np.ndarray
-    value_fixed: np.ndarray  #: [V, A] int8 dim of the value on the axis, -1: not fixed
+    value_fixed: np.ndarray  #: [V, A] int8 dim of the value that the axis cuts, -1: not fixed
     name_closed: np.ndarray  #: [N, A] bool: no op is split along the name on the axis
-    #: [D, A] bool: the dim is not on the axis; row starts are ``program.shape_ptr``
+    #: [D, A] bool: the axis does not cut the dim; row starts are ``program.shape_ptr``
     dim_closed: np.ndarray
-    notes: tuple[str, ...] = ()  #: what could not be kept, and why
+    notes: tuple[str, ...] = ()  #: annotations that could not be kept, and why
 
     @property
     def texts(self) -> list[str]:
@@ -69,7 +68,7 @@ class Pins:
         )
 
     def sharded_values(self) -> list[tuple[int, int]]:
-        """(value, mesh axis) of every sharding that was pinned by itself, and not by an action."""
+        """(value, mesh axis) of every cut pinned by a sharding rather than by an action."""
         return [
             (wish.value, axis)
             for wish in self.wishes
@@ -78,10 +77,7 @@ class Pins:
         ]
 
     def broken(self, op_factor: np.ndarray, value_dim: np.ndarray) -> list[str]:
-        """Every place where a plan, given by its arrays, does not keep to the pins.
-
-        It is empty if the plan does.
-        """
+        """A sentence for every place where a plan, given by its arrays, breaks the pins."""
         program, axes, offences = self.program, self.mesh.axes, []
         for op, axis in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_factor)).tolist():
             pinned_name, actual = int(self.op_fixed[op, axis]), int(op_factor[op, axis])
@@ -99,18 +95,20 @@ class Pins:
                 f"{f'dim {actual}' if actual >= 0 else 'nothing'}, pinned to dim "
                 f"{int(self.value_fixed[value, axis])}"
             )
-        ops, cut = np.nonzero(op_factor >= 0)
-        for place in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
-            op, axis = int(ops[place]), int(cut[place])
+        ops, entry_axes = np.nonzero(op_factor >= 0)
+        for position in np.flatnonzero(
+            self.name_closed[op_factor[ops, entry_axes], entry_axes]
+        ).tolist():
+            op, axis = int(ops[position]), int(entry_axes[position])
             name = _name(program, op, int(op_factor[op, axis]))
             offences.append(
                 f"{program.kind[op]} ({program.where(op)}): split along {name} over "
                 f"{axes[axis]}, not allowed"
             )
-        values, cut = np.nonzero(value_dim >= 0)
-        rows = program.shape_ptr[values] + value_dim[values, cut]
-        for place in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
-            value, axis = int(values[place]), int(cut[place])
+        values, entry_axes = np.nonzero(value_dim >= 0)
+        rows = program.shape_ptr[values] + value_dim[values, entry_axes]
+        for position in np.flatnonzero(self.dim_closed[rows, entry_axes]).tolist():
+            value, axis = int(values[position]), int(entry_axes[position])
             offences.append(
                 f"{program.value_name[value]}: {axes[axis]} cuts dim "
                 f"{int(value_dim[value, axis])}, not allowed"
@@ -118,7 +116,7 @@ class Pins:
         return offences
 
     def check(self, op_factor: np.ndarray, value_dim: np.ndarray) -> None:
-        """Raise InvalidPlan listing every place where a plan does not keep to the pins."""
+        """Raise InvalidPlan with every place where a plan breaks the pins."""
         offences = self.broken(op_factor, value_dim)
         if offences:
             raise InvalidPlan(
@@ -126,7 +124,7 @@ class Pins:
             )
 
     def narrowed(self, space: Space) -> Space:
-        """A space of the same program and mesh in which every state keeps to the pins."""
+        """The space with these pins added, so that every state obeys them."""
         ops, values = space.op_effects, space.value_effects
         row_of_dim = self.program.shape_ptr[values.target] + values.cut
         return dataclasses.replace(
@@ -143,7 +141,7 @@ class Pins:
 
 
 def _allowed(closed: np.ndarray) -> np.ndarray:
-    """uint8 with bit a set where [n, A] ``closed`` is False."""
+    """[n] uint8 bit mask of the axes for which [n, A] ``closed`` is False."""
     return (~closed << np.arange(closed.shape[1])).sum(axis=1).astype(np.uint8)
 
 
@@ -155,17 +153,17 @@ def _name(program: Program, op: int, name: int) -> str:
 
 
 def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Pins:
-    """What wishes come down to.
+    """The pins that carry out ``wishes``.
 
     Args:
         space: of the program and mesh, without pins.
-        wishes: in the order given.  Of two pinned actions the first has what both would take, as in
-            a plan.
+        wishes: in the order given. An entry that two pinned actions would set goes to the first, as
+            in a plan.
         notes: for ``Pins.notes``.
 
     Raises:
-        InvalidProblem: wishes contradict each other, name a thing twice, change nothing or do not
-            divide; all are listed, with sizes.
+        InvalidProblem: wishes contradict each other, are repeated, change nothing or do not divide
+            a size; all such wishes are listed, with sizes.
     """
     program, mesh = space.analysis.program, space.mesh
     draft = _PinDraft(space)
@@ -181,7 +179,7 @@ def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -
         elif not wish.pinned:
             draft.forbid(wish)
     draft.take(
-        list(dict.fromkeys(each for each in wishes if isinstance(each, ActionWish) and each.pinned))
+        list(dict.fromkeys(wish for wish in wishes if isinstance(wish, ActionWish) and wish.pinned))
     )
     draft.divide()
     if draft.wrong:
@@ -204,7 +202,7 @@ def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -
 
 
 class _PinDraft:
-    """The arrays of ``Pins`` as they come about, who asked for what, and what is wrong."""
+    """The arrays of ``Pins`` under construction, the wish behind each entry, and all offences."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.mesh, self.program = space, space.mesh, space.analysis.program
@@ -213,14 +211,14 @@ class _PinDraft:
         self.value_fixed = np.full((program.n_values, n_axes), -1, np.int8)
         self.name_closed = np.zeros((program.n_factors, n_axes), bool)
         self.dim_closed = np.zeros((len(program.shape), n_axes), bool)
-        # ("fixed", value, axis) and ("dim" or "name", row, axis)
+        # Text of the wish by ("fixed", value, axis) or ("dim" or "name", row, axis)
         self.why: dict[tuple[str, int, int], str] = {}
         self.wrong: list[str] = []
 
     def value(self, wish: ValueWish) -> None:
-        """Fix and close what the wish for a value says."""
+        """Fix and close the entries of a wish for a value."""
         program, value = self.program, wish.value
-        first, op = int(program.shape_ptr[value]), int(program.value_op[value])
+        first_row, op = int(program.shape_ptr[value]), int(program.value_op[value])
         names = program.def_names(value)
         shardable = self.space.analysis.names.shardable
         for axis, dim in wish.dims:
@@ -235,12 +233,12 @@ class _PinDraft:
             if wish.op_too and shardable[names[dim]]:
                 self.op_fixed[op, axis] = names[dim]
         for axis, dim in wish.closed:
-            self._close("dim", first + dim, axis, wish.text)
+            self._close("dim", first_row + dim, axis, wish.text)
             if wish.op_too:
                 self._close("name", names[dim], axis, wish.text)
         for axis, dim in [*wish.dims, *wish.closed]:
             fixed = int(self.value_fixed[value, axis])
-            closed = self.why.get(("dim", first + dim, axis))
+            closed = self.why.get(("dim", first_row + dim, axis))
             if fixed == dim and closed is not None and closed != self.why["fixed", value, axis]:
                 self._clash(
                     self.why["fixed", value, axis],
@@ -257,8 +255,8 @@ class _PinDraft:
         analysis, program, action = self.space.analysis, self.program, wish.action
         axis = action.axis
         if wish.every_side:
-            own = analysis.group[analysis.colour] == action.group
-            names, rows = np.flatnonzero(own), np.flatnonzero(own[program.def_dim_factor])
+            in_group = analysis.group[analysis.colour] == action.group
+            names, rows = np.flatnonzero(in_group), np.flatnonzero(in_group[program.def_dim_factor])
         else:
             try:
                 move = self.space.move_of(action)
@@ -282,7 +280,7 @@ class _PinDraft:
                 )
 
     def _sides(self, move: int, effects: Effects) -> np.ndarray:
-        """What a move splits where another move of its group splits something else."""
+        """The names or dims that a move splits where another move of its group differs."""
         others = np.flatnonzero(self.space.group == self.space.group[move])
         entries = gather(effects.ptr, others)
         pairs = np.unique(np.stack([effects.target[entries], effects.cut[entries]]), axis=1)
@@ -291,7 +289,7 @@ class _PinDraft:
         return np.asarray(effects.cut[own_entries][disputed[effects.target[own_entries]]])
 
     def take(self, wishes: Sequence[ActionWish]) -> None:
-        """Fix what the pinned actions make, in order, by themselves."""
+        """Fix the entries that the pinned actions set, in order, with nothing else sharded."""
         state, program = State(self.space), self.program
         for wish in wishes:
             ops, values = state.op_factor, state.value_dim
@@ -333,7 +331,7 @@ class _PinDraft:
                 self._clash(wish.text, f"puts {shown_places} over {self._axis(axis)}", against)
 
     def divide(self) -> None:
-        """Find what all wishes together both fix and close, and sizes that they do not divide."""
+        """Report entries that wishes both fix and close, and sizes that the pins do not divide."""
         program = self.program
         for op, axis in np.argwhere(self.op_fixed >= 0).tolist():
             against = self.why.get(("name", int(self.op_fixed[op, axis]), axis))
@@ -362,8 +360,8 @@ class _PinDraft:
                             "pinned to it"
                         )
 
-    def _clash(self, one: str, does: str, other: str) -> None:
-        self.wrong.append(f"{one} {does}, against {other}")
+    def _clash(self, pinned_text: str, effect: str, conflicting_text: str) -> None:
+        self.wrong.append(f"{pinned_text} {effect}, against {conflicting_text}")
 
     def _dim(self, value: int, dim: int) -> str:
         return (

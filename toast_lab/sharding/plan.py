@@ -1,7 +1,7 @@
-"""``ShardingPlan``: the one form in which every stage takes and gives a sharding of a program.
+"""``ShardingPlan``: the form in which all stages pass on a sharding of a program.
 
 For each value it says which mesh axes cut each dim of its definition, and for each op along which
-of its factors it is split on each axis; the axes of every operand's use follow from the latter.
+factor it is split on each axis. The axes of every operand's use follow from the op's factors.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
 
 
 class Lowered(NamedTuple):
-    """Where a plan has each of ``V`` values and ``U`` uses; what every lowering starts from."""
+    """The layouts of ``V`` values and ``U`` uses under a plan, from which every lowering starts."""
 
     layouts: np.ndarray  #: [V] packed layout in which each value is kept; see ``steps``
     wanted: np.ndarray  #: [U] packed layout in which each use reads its value
-    partial: (
-        np.ndarray
-    )  #: [V] axes over which a value is a partial sum when its op is done, a bit each
+    #: [V] bit mask of the axes over which a value is a partial sum when its op is done
+    partial: np.ndarray
     kept: tuple[Spec, ...]  #: [V] mesh axes per dim in which each value is kept
-    used: tuple[Spec, ...]  #: [U] the same in which each use reads its value
-    #: [V] the same in which its op leaves each value, partial sums taken as summed; arguments and
-    #: constants have no such op: the one in which they are kept
+    used: tuple[Spec, ...]  #: [U] mesh axes per dim in which each use reads its value
+    #: [V] mesh axes per dim in which its op leaves each value, with partial sums counted as summed.
+    #: Arguments and constants have no such op: for them, the axes in which they are kept
     natural: tuple[Spec, ...]
 
 
@@ -47,18 +46,18 @@ class Lowered(NamedTuple):
 class ShardingPlan:
     """A sharding of one program on one mesh.
 
-    Another process gets it without its analysis; whoever sent it there has one.
+    A plan is pickled without its analysis: the process that sends it keeps one.
     """
 
     program: Program
     mesh: Mesh
     sharding: Sharding
-    #: how it came about, as text; empty if it did not come from actions
+    #: the actions that led to it, as text; empty if it was not made from actions
     actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
-    analysis: Analysis | None = None  #: that it was made for, None: nobody has one
-    notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
-    #: what a judge said of it, by ``ConfirmedResult.with_judgement``; None: nobody has judged it
+    analysis: Analysis | None = None  #: of the program; None: not available in this process
+    notes: tuple[str, ...] = ()  #: the parts of a saved plan that do not fit this program, and why
+    #: a judge's verdict on it, set by ``ConfirmedResult.with_judgement``; None: not judged
     judged: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -77,25 +76,25 @@ class ShardingPlan:
 
     @classmethod
     def of(cls, plan: ShardingPlan) -> Self:
-        """A plan as one of this class; what was worked out of it stays worked out."""
-        own = object.__new__(cls)
-        own.__dict__.update(plan.__dict__)
-        return own
+        """The same plan as an instance of this class; its cached properties stay cached."""
+        copy = object.__new__(cls)
+        copy.__dict__.update(plan.__dict__)
+        return copy
 
     # -- reading ----------------------------------------------------------------------------------
     @property
     def op_factor(self) -> np.ndarray:
-        """[O, A] factor along which each op is split on each axis, -1: none."""
+        """[O, A] factor along which each op is split on each axis; -1: none."""
         return self.sharding.op_factor
 
     @property
     def value_dim(self) -> np.ndarray:
-        """[V, A] dim of each value on each axis, -1: none."""
+        """[V, A] dim of each value that each axis cuts; -1: none."""
         return self.sharding.value_dim
 
     @functools.cached_property
     def lowered(self) -> Lowered:
-        """The layouts of all values and uses, worked out once."""
+        """The layouts of all values and uses, computed once."""
         program, tables = self.program, steps.tables(self.program)
         kept = steps.kept_layouts(tables, self.op_factor, self.value_dim)
         wanted = steps.wants_of(tables, self.op_factor)
@@ -112,7 +111,7 @@ class ShardingPlan:
         )
 
     def kept_layouts(self) -> np.ndarray:
-        """[V] packed layout of each value as lowering keeps it."""
+        """[V] packed layout in which lowering keeps each value."""
         return self.lowered.layouts
 
     def spec(self, layout: int, rank: int) -> Spec:
@@ -143,16 +142,16 @@ class ShardingPlan:
 
     # -- checking ---------------------------------------------------------------------------------
     def is_of(self, program: Program) -> bool:
-        """Does it shard this program?"""
+        """Is this a plan of ``program``?"""
         return self.program is program or self.program.digest() == program.digest()
 
     def check_is_of(self, program: Program, mesh: Mesh | None = None, why: str = "") -> None:
-        """Raise InvalidPlan if the plan is of another program, or for another mesh than this.
+        """Raise InvalidPlan if the plan is for another program or another mesh.
 
         Args:
-            program: whoever takes the plan works on this one.
-            mesh: the same of its mesh; None: any will do.
-            why: what else is known of the difference, a sentence.
+            program: the one that the plan has to shard.
+            mesh: the one that it has to be for; None: any mesh.
+            why: a sentence for the message, with anything else that is known of the difference.
         """
         if not self.is_of(program):
             raise InvalidPlan(
@@ -163,12 +162,12 @@ class ShardingPlan:
             raise InvalidPlan(f"this plan is for the mesh {self.mesh}, not for {mesh}")
 
     def check(self) -> None:
-        """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
+        """Raise InvalidPlan with every op and value that cannot be sharded as the plan says."""
         if offenders := validity.offenders(self.program, self.mesh, self.sharding):
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(offenders))
 
 
-#: Results are of the plans that a search makes, or of users' (``Plan``).
+#: The class of plans in a result: ``ShardingPlan`` from a search, ``Plan`` for users.
 PlanT = TypeVar("PlanT", bound=ShardingPlan, covariant=True)
 
 
@@ -182,15 +181,15 @@ def make_plan(
     key: int = 0,
     notes: tuple[str, ...] = (),
 ) -> ShardingPlan:
-    """The plan of an analysed program with this sharding, whose arrays are frozen.
+    """The plan of an analysed program with this sharding, whose arrays become read-only.
 
     Args:
         analysis: of the program.
         mesh: of ``A`` axes.
         sharding: of every op and value.
-        actions: how it came about, as text, the pinned ones first.
-        key: tells the plan from others.
-        notes: what of a saved plan was left out.
+        actions: those that led to it, as text, pinned ones first.
+        key: 64-bit key that identifies the plan.
+        notes: the parts of a saved plan that were left out.
     """
     return ShardingPlan(
         program=analysis.program,
@@ -204,12 +203,12 @@ def make_plan(
 
 
 def unsharded_plan(analysis: Analysis, mesh: Mesh) -> ShardingPlan:
-    """The plan that shards nothing, whatever is pinned."""
+    """The plan that shards nothing, pins ignored."""
     return make_plan(analysis, mesh, Sharding.whole(analysis.program, len(mesh.axes)))
 
 
 def plan_of_state(state: State, actions: Iterable[Action]) -> ShardingPlan:
-    """Freeze a search state."""
+    """The plan of a search state to which ``actions`` led."""
     space = state.space
     texts = (*pinned_texts(space), *(space.text(action) for action in actions))
     return make_plan(space.analysis, space.mesh, state.sharding, texts, key=state.plan_key)
@@ -218,12 +217,13 @@ def plan_of_state(state: State, actions: Iterable[Action]) -> ShardingPlan:
 def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
     """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
 
-    Colours of one group are mirrored, so that whoever names each of them asks for the same action
-    again under another name; that is left out, and so are actions that the space has pinned.
+    An action on a colour is mirrored to all colours of its group. Naming several of them therefore
+    asks for one action under several names: it is taken once. Actions that the space has pinned
+    are left out too.
 
     Raises:
-        InvalidPlan: an action names no colour or axis, or changes nothing otherwise (with the
-            sizes).
+        InvalidPlan: an action names no existing colour or axis, or changes nothing for another
+            reason (the message has the sizes).
     """
     state = State(space)
     taken: dict[Action, object] = {}
@@ -239,12 +239,12 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
 def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
     """The plan that spreads given argument shardings along their colours, in the order given.
 
-    ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.
-    Last dims may be left out, and typed random keys have no others than those that JAX shows.
+    ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of axis
+    names. Trailing dims may be left out. Typed random keys have only the dims that JAX shows.
 
     Raises:
-        InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to be
-            cut, or nothing changes.
+        InvalidPlan: a path, a dim or an axis does not exist, a spec would cut the words of a random
+            key, or nothing changes.
     """
     analysis, program = space.analysis, space.analysis.program
     argument_of = {program.value_name[value]: value for value in range(program.n_arguments)}
@@ -279,7 +279,8 @@ def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:
     """The model that a plan shards: the one given, or that of its analysis.
 
     Raises:
-        InvalidPlan: the plan brings none with its text, or the one given is another program.
+        InvalidPlan: no model is given and the plan's analysis has none with its StableHLO text, or
+            the one given is of another program.
     """
     if model is not None:
         plan.check_is_of(model.program)
@@ -290,12 +291,12 @@ def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:
 
 
 def spec_text(spec: Spec) -> str:
-    """``[data, -, seq+model]``; whole tensors are ``whole``."""
+    """A spec as ``[data, -, seq+model]``, or ``whole`` if no axis cuts the tensor."""
     return "[" + ", ".join("+".join(axes) or "-" for axes in spec) + "]" if any(spec) else "whole"
 
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
-    """The pinned actions of a space as text, with which the actions of every plan begin."""
+    """The pinned actions of a space as text; the actions of every plan start with them."""
     return tuple(map(space.text, space.pinned_actions))
 
 

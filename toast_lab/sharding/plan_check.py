@@ -1,6 +1,6 @@
-"""Is some JSON a saved plan?
+"""Validation of the JSON of a saved plan.
 
-Every field is looked at before it is used; what is wrong is named by its place.
+Every field is checked before it is used; offences name the field in question.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from toast_lab import checks
 
-MOST_OPS = 10_000_000  #: that one entry may stand for
+MOST_OPS = 10_000_000  #: most ops that one entry may stand for
 MOST_RANK = 127
 _NEEDED = ("program", "mesh", "arguments", "ops")
 
 
 def offenders(data: Any, rounds: int) -> Iterator[str]:
-    """What is wrong with the data of a plan (see ``portable``), a sentence each.
+    """Everything that is wrong with the data of a plan (see ``portable``), one sentence each.
 
-    ``rounds`` is the number of labels of an entry.
+    ``rounds`` is the number of labels that each entry must have.
     """
     if not isinstance(data, dict):
         yield f"it is {_kind(data)}, a plan is an object"
@@ -57,13 +57,13 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     if not isinstance(ops, list):
         yield f"ops must be a list of entries, it is {_kind(ops)}"
         return
-    for number, entry in enumerate(ops):
+    for position, entry in enumerate(ops):
         if offence := _entry_offence(entry, rounds):
-            yield f"ops, entry {number}{_named(entry)}: {offence}"
+            yield f"ops, entry {position}{_named(entry)}: {offence}"
 
 
 def _judged_offence(judged: Any) -> str:
-    """What is wrong with what a judge said of the plan."""
+    """What is wrong with the judgement of the plan; empty if nothing is."""
     if not isinstance(judged, dict) or not isinstance(judged.get("judge"), str):
         return f"must be an object that names its judge, it is {_shown(judged)}"
     if not isinstance(judged.get("confirmed"), bool):
@@ -125,19 +125,21 @@ def _dims_offence(dim_of_axis: Any) -> str:
 def _named(entry: Any) -> str:
     if not isinstance(entry, Mapping):
         return ""
-    named = [str(entry[key])[:60] for key in ("op", "at") if isinstance(entry.get(key), str)]
-    return f" ({', '.join(named)})" if named else ""
+    op_and_location = [
+        str(entry[key])[:60] for key in ("op", "at") if isinstance(entry.get(key), str)
+    ]
+    return f" ({', '.join(op_and_location)})" if op_and_location else ""
 
 
 def _kind(value: Any) -> str:
-    names = {
+    kind_of_type = {
         dict: "an object",
         list: "a list",
         str: "a text",
         bool: "a truth value",
         type(None): "null",
     }
-    return names.get(type(value), "a number")
+    return kind_of_type.get(type(value), "a number")
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Saved plans: as JSON, in files, and read back for the same program or a relative of it.
 
-``portable`` has what the JSON holds; ``plan_check`` looks at every field before it is used.
+``portable`` defines the content of the JSON; ``plan_check`` validates every field before use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def to_json(plan: ShardingPlan) -> dict[str, Any]:
 
 
 def _renames(plan: ShardingPlan) -> dict[str, dict[str, str]]:
-    """What users call the plan's colours, by the names that the analysis gave; nothing if as is."""
+    """The users' names of colours by the names of the analysis; empty if none was renamed."""
     renames = {} if plan.analysis is None else dict(plan.analysis.renames)
     return {"colours": renames} if renames else {}
 
@@ -44,7 +44,7 @@ def save(plan: ShardingPlan, path: PathLike) -> None:
     """Write a plan as JSON with a checksum, whole or not at all.
 
     Raises:
-        NotSaved: it cannot be written; a file that was there is as it was.
+        NotSaved: it cannot be written; an existing file is left as it was.
     """
     write_whole(path, portable.file_text(to_json(plan)), "the plan")
 
@@ -52,8 +52,8 @@ def save(plan: ShardingPlan, path: PathLike) -> None:
 def load(path: PathLike, analysis: Analysis, mesh: Mesh | None = None) -> ShardingPlan:
     """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
 
-    A file without a checksum, as earlier versions wrote it or after an edit by hand, is read as it
-    stands.
+    A file without a checksum is read as it stands: earlier versions wrote none, and people who edit
+    a file by hand remove it.
 
     Raises:
         InvalidPlan: the file is not a plan, is cut off or damaged, or is for another kind of
@@ -77,17 +77,17 @@ def from_json(
 ) -> ShardingPlan:
     """Rebuild a plan from ``to_json`` data.
 
-    The program may have other sizes or numbers of layers; what then does not fit is left out, and
-    ``notes`` of the plan say so.
+    The program may have other sizes or another number of layers. The parts of the plan that do not
+    fit it are left out, and the plan's ``notes`` list them.
 
     Args:
-        data: what ``to_json`` gave, or whatever is taken for it.
-        analysis: of the program that the plan is to shard.
-        mesh: with the same axes as the saved one; that one by default.
+        data: the result of ``to_json``, not yet validated.
+        analysis: of the program to shard.
+        mesh: with the same axes as the saved one; by default the saved one.
         where: the file, for messages.
 
     Raises:
-        InvalidPlan: the data are no plan, are damaged, or are for another kind of program.
+        InvalidPlan: the data are not a plan, are damaged, or are for another kind of program.
     """
     if not isinstance(data, dict) or "format" not in data:
         raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
@@ -96,10 +96,10 @@ def from_json(
             f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it "
             "again with the version that wrote it, or search again."
         )
-    if wrong := list(plan_check.offenders(data, portable.ROUNDS)):
+    if offences := list(plan_check.offenders(data, portable.ROUNDS)):
         raise InvalidPlan(
             f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or save it "
-            f"anew:\n{join_offenders(wrong)}"
+            f"anew:\n{join_offenders(offences)}"
         )
     try:
         saved_mesh = make_mesh(data["mesh"])
@@ -107,23 +107,28 @@ def from_json(
         raise InvalidPlan(f"{where}: damaged plan: {error}") from None
     program, mesh = analysis.program, mesh or saved_mesh
     applied = portable.apply(data, program, mesh, where)
-    same = data["program"]["digest"] == program.digest() and saved_mesh == mesh
-    if same and applied.notes:
+    is_same_problem = data["program"]["digest"] == program.digest() and saved_mesh == mesh
+    if is_same_problem and applied.notes:
         raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
     renames = dict(data.get("colours", {}))
-    if same and renames and not analysis.renames and renames.keys() <= {*analysis.colour_name}:
+    if (
+        is_same_problem
+        and renames
+        and not analysis.renames
+        and renames.keys() <= {*analysis.colour_name}
+    ):
         analysis = analysis.renamed(renames)
     plan = make_plan(
         analysis,
         mesh,
         applied.sharding,
         tuple(data.get("actions", ())),
-        key=int(data.get("key", "0"), 16) if same else 0,
+        key=int(data.get("key", "0"), 16) if is_same_problem else 0,
         notes=applied.notes,
     )
     plan.check()
-    # What a judge said of one program says nothing of another
-    judged = data.get("judged") if same else None
+    # A judgement holds only for the program and mesh that were judged
+    judged = data.get("judged") if is_same_problem else None
     return plan if judged is None else dataclasses.replace(plan, judged=judged)
 
 

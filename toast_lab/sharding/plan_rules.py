@@ -1,19 +1,19 @@
 """What a person has to write to get a plan: rules for arguments, and places in the source.
 
-The *size* of a plan counts both.  A *rule* shards all arguments of one role alike: those whose
-paths end alike and that have one sharding, so that repeated layers, and the moments of an optimiser
-beside their parameters, are one rule.  Arguments that stay whole need none.  A *place* is a source
-line at which a tensor changes its sharding, with the sharding that it gets: what one
-``with_sharding_constraint`` says, for every layer that runs through the line, and for its gradient,
-which stands at the same line.
+The *size* of a plan counts both. A *rule* shards all arguments of one role alike: their paths end
+alike and they have the same sharding, so that repeated layers, and the moments of an optimiser
+along with their parameters, need one rule. Arguments that stay whole need none. A *place* is a
+source line at which a tensor changes its sharding, with the new sharding: one
+``with_sharding_constraint``, which covers every layer that runs through the line, and the gradient,
+which has the same line.
 
-What several ops read in one sharding is written once, where it is read first.  Where several
-operands of an op change, one constraint on its result does for them all, if no cut is left open.
-An operand that is only cut further, along with another one of its op, needs no place.  Nor does a
-value that takes over shape and sharding of an argument: gradients and new parameters follow the
-parameter.  Propagation implies some of the other places too (``export.minimal`` finds out which,
-with minutes of compiling), so the size is what has to be written at most.  It takes milliseconds,
-which is why searches can ask for it.
+A value that several ops read in one sharding needs one place, at the op that reads it first. Where
+several operands of an op change, one constraint on its result stands for all of them if it leaves
+no cut open. An operand that is only cut further, along with another operand of its op, needs no
+place. Nor does a value with the shape and sharding of an argument: gradients and new parameters
+follow the parameter. Propagation implies some of the other places too (``export.minimal`` finds
+them, with minutes of compiling), so the size is an upper bound on what has to be written. It takes
+milliseconds, so that searches can ask for it.
 
 Start reading at ``plan_size``.
 """
@@ -38,21 +38,21 @@ from toast_lab.text import counted
 
 _INDEX = re.compile(r"\[\d+\]|(?<=[._])\d+(?=[._'\]]|$)|^\d+$")
 _WORD = re.compile(r"\w+")
-#: words at the end of a path that tell roles apart, tried in this order; 0: all
+#: numbers of words at the end of a path that identify a role, tried in this order; 0: all words
 _LOOKS = (1, 2, 3, 0)
 _LAYOUT_MASK = (1 << steps.LAYOUT_BITS) - 1
-_DEEPEST_ROOT = 3  #: words before the parameters in the tree of an optimiser, ``opt_state[0].mu``
+_DEEPEST_ROOT = 3  #: most words that lead to the parameters in a tree, as ``opt_state[0].mu``
 
 
 class PlanSize(NamedTuple):
-    """How much a person has to write."""
+    """The amount of text that a person has to write, as numbers of rules and places."""
 
-    rules: int  #: of arguments
-    places: int  #: in the source
+    rules: int  #: number of argument rules
+    places: int  #: number of places in the source
 
     @property
     def total(self) -> int:
-        """Rules and places."""
+        """Rules and places together."""
         return self.rules + self.places
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class PlanSize(NamedTuple):
 class ArgumentRule(NamedTuple):
     """Arguments of one role with one sharding."""
 
-    role: str  #: what their paths end with: ``wq``, or ``down[*].conv1``
+    role: str  #: common end of their paths: ``wq``, or ``down[*].conv1``
     arguments: tuple[int, ...]
     layout: int  #: packed, see ``steps``
     exception: bool  #: most arguments of the role have another sharding
@@ -71,28 +71,28 @@ class ArgumentRule(NamedTuple):
 class ConstraintPlace(NamedTuple):
     """A source line at which tensors of one rank get a sharding."""
 
-    line: str  #: "src/model.py:31", the innermost that is not a library's
-    values: tuple[int, ...]  #: one for each layer that runs through it, and more
+    line: str  #: "src/model.py:31", the innermost line that is not in a library
+    values: tuple[int, ...]  #: at least one for each layer that runs through the line
     layout: int  #: packed, see ``steps``
-    exception: bool  #: most tensors of this shape get another sharding at the line
+    exception: bool  #: most tensors of this shape get another sharding at this line
 
 
 class _Sites(NamedTuple):
-    """What of a program does not depend on plans."""
+    """The roles, shapes and source lines of a program, which do not depend on plans."""
 
-    #: of each argument the number of its role, at finer and finer looks
+    #: for each of ``_LOOKS``: [n_arguments] number of each argument's role
     roles: tuple[np.ndarray, ...]
-    role_texts: tuple[tuple[str, ...], ...]  #: text of each role by its number
-    shape: np.ndarray  #: [V] class of its shape
+    role_texts: tuple[tuple[str, ...], ...]  #: for each of ``_LOOKS``: text of each role by number
+    shape: np.ndarray  #: [V] class of each value's shape
     rank: np.ndarray  #: [V]
-    lines: tuple[str, ...]  #: text of each site by its number
-    value_site: np.ndarray  #: [V] place of the op that makes it
-    use_site: np.ndarray  #: [U] place of the op that reads it
-    has_op: np.ndarray  #: [V] bool: an op makes it, and not of constants alone
+    lines: tuple[str, ...]  #: text of each site by number
+    value_site: np.ndarray  #: [V] site of the op that makes the value
+    use_site: np.ndarray  #: [U] site of the op that reads the value
+    has_op: np.ndarray  #: [V] bool: an op makes the value, and not from constants alone
 
 
 def folded_path(path: str) -> str:
-    """The path of a layer's value as one for every layer.
+    """The path of a layer's value, with its index replaced so that it stands for every layer.
 
     >>> folded_path("params['layers'][3]['w1']"), folded_path("blocks.3.weight")
     ("params['layers'][*]['w1']", 'blocks.*.weight')
@@ -104,20 +104,22 @@ def folded_path(path: str) -> str:
 def _sites(program: Program) -> _Sites:
     paths = program.value_name[: program.n_arguments]
     words = [[folded_path(word) for word in parts] for parts in own_words(paths)]
-    looks = [[".".join(parts[-count:]) for parts in words] for count in _LOOKS]
+    role_lists = [[".".join(parts[-count:]) for parts in words] for count in _LOOKS]
     numbers: list[np.ndarray] = []
     texts: list[tuple[str, ...]] = []
-    for look in looks:
+    for role_list in role_lists:
         number_of: dict[str, int] = {}
-        numbers.append(np.asarray([number_of.setdefault(text, len(number_of)) for text in look]))
+        numbers.append(
+            np.asarray([number_of.setdefault(text, len(number_of)) for text in role_list])
+        )
         texts.append(tuple(number_of))
     shape = classes(program.n_values, Ragged(program.shape_ptr, program.shape)).label
     line_of: dict[str, int] = {}
-    own = np.asarray(
+    line_number = np.asarray(
         [line_of.setdefault(user_line(where), len(line_of)) for where in program.locations]
     )
-    # Without a source line ops are told apart by their kinds
-    site = own[program.location].astype(np.int64)
+    # Ops without a source line have one site for each kind
+    site = line_number[program.location].astype(np.int64)
     for op in np.flatnonzero(
         np.asarray([not where for where in program.locations])[program.location]
     ):
@@ -135,47 +137,53 @@ def _sites(program: Program) -> _Sites:
 
 
 def own_words(paths: Sequence[str]) -> list[list[str]]:
-    """The words of arguments' paths, without the roots of trees that are alike.
+    """The words of arguments' paths, without the roots of trees that are equal below their roots.
 
     >>> own_words(["p['w1']", "p['w2'][3]", "opt[0].mu['w1']", "opt[0].mu['w2'][3]"])
     [['w1'], ['w2.3'], ['w1'], ['w2.3']]
     """
     words = [_named(_WORD.findall(path) or [path]) for path in paths]
-    below: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    for parts in words:
-        for depth in range(1, min(len(parts) - 1, _DEEPEST_ROOT) + 1):
-            if "*" not in folded_path(parts[depth - 1]):
-                below[tuple(parts[:depth])].add(tuple(parts[depth:]))
-    twins = Counter(frozenset(rest) for rest in below.values())
-    roots = {root for root, rest in below.items() if twins[frozenset(rest)] > 1}
+    paths_below: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for path_words in words:
+        for depth in range(1, min(len(path_words) - 1, _DEEPEST_ROOT) + 1):
+            if "*" not in folded_path(path_words[depth - 1]):
+                paths_below[tuple(path_words[:depth])].add(tuple(path_words[depth:]))
+    tree_counts = Counter(frozenset(path_below) for path_below in paths_below.values())
+    roots = {
+        root for root, path_below in paths_below.items() if tree_counts[frozenset(path_below)] > 1
+    }
     return [
         next(
-            (parts[depth:] for depth in range(1, len(parts)) if tuple(parts[:depth]) in roots),
-            parts,
+            (
+                path_words[depth:]
+                for depth in range(1, len(path_words))
+                if tuple(path_words[:depth]) in roots
+            ),
+            path_words,
         )
-        for parts in words
+        for path_words in words
     ]
 
 
 def _named(words: list[str]) -> list[str]:
-    """Words of a path with those at its end that are places in lists joined to their name."""
-    last = len(words)
-    while last > 1 and not words[last - 1].isidentifier():
-        last -= 1
-    return [*words[: last - 1], ".".join(words[last - 1 :])]
+    """Words of a path, with list indices at its end joined to the name before them."""
+    name_end = len(words)
+    while name_end > 1 and not words[name_end - 1].isidentifier():
+        name_end -= 1
+    return [*words[: name_end - 1], ".".join(words[name_end - 1 :])]
 
 
 class _Entries(NamedTuple):
-    """Values that get a sharding at a place, one for each time that it happens."""
+    """Occasions on which a value gets a sharding at a place, as columns."""
 
     value: np.ndarray
     site: np.ndarray
-    op: np.ndarray  #: at whose source line
+    op: np.ndarray  #: the op whose source line it is
     layout: np.ndarray
 
 
 class _Written(NamedTuple):
-    """Layouts of all arguments, and what has to be pinned elsewhere."""
+    """Layouts of all arguments, and the entries that need a constraint in the source."""
 
     arguments: np.ndarray  #: [n_arguments]
     entries: _Entries
@@ -186,11 +194,14 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     kept = steps.kept_layouts(tables, *sharding)
     wanted = steps.wants_of(tables, sharding.op_factor)
     natural, _ = steps.natural_layouts_of(tables, sharding.op_factor)
-    of_arguments = kept[: program.n_arguments]
+    argument_layouts = kept[: program.n_arguments]
     values = np.flatnonzero(sites.has_op & (kept != natural))
     follows = _pairs_in(
         (sites.shape[values], kept[values]),
-        (sites.shape[: program.n_arguments][of_arguments != 0], of_arguments[of_arguments != 0]),
+        (
+            sites.shape[: program.n_arguments][argument_layouts != 0],
+            argument_layouts[argument_layouts != 0],
+        ),
     )
     values = values[~follows]
     used, axis_count = program.use_value, sharding.op_factor.shape[1]
@@ -205,21 +216,21 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     )
     ops = _saving(sites, candidates, kept_entries, by_uses)
     if not len(ops):
-        return _Written(of_arguments, _joined(kept_entries, by_uses))
+        return _Written(argument_layouts, _joined(kept_entries, by_uses))
     changed &= ~np.isin(program.use_op, ops)
     results = program.result_ptr[ops]
     by_results = _Entries(results, sites.value_site[results], ops, natural[results])
-    # Where a value is read first may have changed
+    # The first op that reads a value may have changed
     by_uses = _read_entries(program, sites, np.flatnonzero(changed), wanted)
-    return _Written(of_arguments, _joined(kept_entries, by_results, by_uses))
+    return _Written(argument_layouts, _joined(kept_entries, by_results, by_uses))
 
 
 def _read_entries(
     program: Program, sites: _Sites, uses: np.ndarray, wanted: np.ndarray
 ) -> _Entries:
-    """Entries of uses that change the sharding of what they read.
+    """Entries of uses that change the sharding of the value that they read.
 
-    What several ops read in one sharding is written where the first of them reads it.
+    If several ops read a value in one sharding, its site is that of the first of them.
     """
     used = program.use_value[uses]
     alike = classes(len(uses), used, wanted[uses])
@@ -232,18 +243,18 @@ def _joined(*parts: _Entries) -> _Entries:
 
 
 def _places_of(sites: _Sites, entries: _Entries) -> Classes:
-    """The place of each entry: a site, the rank of what gets a sharding there, and the sharding."""
+    """The place of each entry: its site, the rank of its value, and the sharding."""
     return classes(len(entries.op), entries.site, sites.rank[entries.value], entries.layout)
 
 
 def _saving(sites: _Sites, candidates: np.ndarray, kept: _Entries, by_uses: _Entries) -> np.ndarray:
-    """Those ops whose operands need two places or more that nothing else needs anyway."""
+    """Candidates whose operands need two or more places that no other entry needs."""
     is_candidate = np.concatenate([np.zeros(len(kept.op), bool), np.isin(by_uses.op, candidates)])
     entries = _joined(kept, by_uses)
     place = _places_of(sites, entries).label
-    own = is_candidate & ~np.isin(place, place[~is_candidate])
-    pairs = classes(int(own.sum()), entries.op[own], place[own]).first
-    ops, counts = np.unique(entries.op[own][pairs], return_counts=True)
+    is_own_place = is_candidate & ~np.isin(place, place[~is_candidate])
+    pairs = classes(int(is_own_place.sum()), entries.op[is_own_place], place[is_own_place]).first
+    ops, counts = np.unique(entries.op[is_own_place][pairs], return_counts=True)
     return ops[counts > 1]
 
 
@@ -258,104 +269,104 @@ def _settled_by_results(
 ) -> np.ndarray:
     """Ops with several operands that change, all of which a constraint on the result implies.
 
-    It does if each mesh axis cuts a dim of the result, or a dim that goes away and that an operand
-    already has cut, or nothing that an operand has.
+    It implies them if each mesh axis cuts a dim of the result, or a reduced dim that an operand
+    already has cut, or neither the op nor any of its operands.
 
     Args:
         program: the program.
         changed: [U] bool, operands that change their sharding.
-        op_factor: [O, A] factor that each axis cuts.
-        wanted: [U] packed layouts that ops want.
+        op_factor: [O, A] factor along which each axis splits each op.
+        wanted: [U] packed layouts in which ops want their operands.
         kept: [U] packed layouts in which the operands are kept.
         natural: [V] packed layouts in which ops leave their results.
 
     Returns:
         Numbers of the ops, ascending.
     """
-    several = np.bincount(program.use_op[changed], minlength=program.n_ops) > 1
-    several &= np.diff(program.result_ptr) > 0
-    layout = natural[np.where(several, program.result_ptr[:-1], 0)]
+    settled = np.bincount(program.use_op[changed], minlength=program.n_ops) > 1
+    settled &= np.diff(program.result_ptr) > 0
+    layout = natural[np.where(settled, program.result_ptr[:-1], 0)]
     for axis in range(op_factor.shape[1]):
         before, after = _cut(kept, axis), _cut(wanted, axis)
-        held = np.zeros(program.n_ops, bool)
-        held[program.use_op[before != 0]] = True
-        steady = np.zeros(program.n_ops, bool)
-        steady[program.use_op[(before != 0) & (before == after)]] = True
+        is_cut_before = np.zeros(program.n_ops, bool)
+        is_cut_before[program.use_op[before != 0]] = True
+        stays_cut = np.zeros(program.n_ops, bool)
+        stays_cut[program.use_op[(before != 0) & (before == after)]] = True
         uncut = op_factor[program.owner, axis] < 0
-        several &= np.where(uncut, ~held, (_cut(layout, axis) != 0) | steady)
-    return np.flatnonzero(several)
+        settled &= np.where(uncut, ~is_cut_before, (_cut(layout, axis) != 0) | stays_cut)
+    return np.flatnonzero(settled)
 
 
 def _implied(program: Program, wanted: np.ndarray, kept: np.ndarray, axis_count: int) -> np.ndarray:
-    """[U] bool: is the value only cut further, as another operand of the op already is?"""
+    """[U] bool: is the operand only cut further, on axes that already cut another one?"""
     implied = np.ones(len(wanted), bool)
     for axis in range(axis_count):
         cut, before = _cut(wanted, axis), _cut(kept, axis)
-        # Ops that read an operand as it is kept, cut on this axis
-        steady = np.zeros(program.n_ops, bool)
-        steady[program.use_op[(wanted == kept) & (cut != 0)]] = True
-        implied &= (cut == before) | ((before == 0) & steady[program.use_op])
+        # Ops with an operand that this axis cuts and that is read in the layout in which it is kept
+        has_steady_operand = np.zeros(program.n_ops, bool)
+        has_steady_operand[program.use_op[(wanted == kept) & (cut != 0)]] = True
+        implied &= (cut == before) | ((before == 0) & has_steady_operand[program.use_op])
     return implied
 
 
 def _cut(layouts: np.ndarray, axis: int) -> np.ndarray:
-    """The dim that an axis cuts in each packed layout, counted from 1; 0: none."""
+    """The dim that an axis cuts in each packed layout, numbered from 1; 0: none."""
     return (layouts >> steps.LAYOUT_BITS * axis) & _LAYOUT_MASK
 
 
 def _pairs_in(
     pairs: tuple[np.ndarray, np.ndarray], among: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """[n] bool: is each pair of numbers one of the others?"""
+    """[n] bool: is each pair of numbers among the pairs of ``among``?"""
     count = len(pairs[0])
-    both = [np.concatenate(columns) for columns in zip(pairs, among, strict=True)]
-    label = classes(len(both[0]), *both).label
+    all_pairs = [np.concatenate(columns) for columns in zip(pairs, among, strict=True)]
+    label = classes(len(all_pairs[0]), *all_pairs).label
     return np.isin(label[:count], label[count:])
 
 
 def plan_size(program: Program, sharding: Sharding) -> PlanSize:
-    """What a person has to write to get a plan, counted."""
+    """The number of rules and places that a person has to write to get a plan."""
     written, sites = _written(program, sharding), _sites(program)
     rules = 0
-    left = np.arange(program.n_arguments)
-    for role in sites.roles:
-        own, layout = role[left], written.arguments[left]
-        uniform = _uniform(own, layout)
-        rules += len(np.unique(own[uniform & (layout != 0)]))
-        left = left[~uniform]
-    if len(left):
-        own, layout = sites.roles[-1][left], written.arguments[left]
-        pairs = classes(len(left), own, layout)
-        usual = _usual(own, pairs.label)
-        rules += int(((layout[pairs.first] != 0) | ~usual[pairs.first]).sum())
+    remaining = np.arange(program.n_arguments)
+    for role_numbers in sites.roles:
+        roles, layouts = role_numbers[remaining], written.arguments[remaining]
+        uniform = _uniform(roles, layouts)
+        rules += len(np.unique(roles[uniform & (layouts != 0)]))
+        remaining = remaining[~uniform]
+    if len(remaining):
+        roles, layouts = sites.roles[-1][remaining], written.arguments[remaining]
+        pairs = classes(len(remaining), roles, layouts)
+        usual = _usual(roles, pairs.label)
+        rules += int(((layouts[pairs.first] != 0) | ~usual[pairs.first]).sum())
     return PlanSize(rules, len(_places_of(sites, written.entries).first))
 
 
 def argument_rules(program: Program, sharding: Sharding) -> list[ArgumentRule]:
-    """The rules, exceptions last; arguments that no rule names stay whole."""
+    """The argument rules of a plan, exceptions last; arguments without a rule stay whole."""
     layouts, sites = _written(program, sharding).arguments, _sites(program)
-    rules, left = [], np.arange(program.n_arguments)
-    for role, texts in zip(sites.roles, sites.role_texts, strict=True):
-        own, layout = role[left], layouts[left]
-        uniform = _uniform(own, layout)
-        for number in dict.fromkeys(own[uniform & (layout != 0)].tolist()):
-            members = left[own == number]
+    rules, remaining = [], np.arange(program.n_arguments)
+    for role_numbers, texts in zip(sites.roles, sites.role_texts, strict=True):
+        roles, remaining_layouts = role_numbers[remaining], layouts[remaining]
+        uniform = _uniform(roles, remaining_layouts)
+        for number in dict.fromkeys(roles[uniform & (remaining_layouts != 0)].tolist()):
+            members = remaining[roles == number]
             rules.append(_rule(texts[number], members, layouts, exception=False))
-        left = left[~uniform]
-    if len(left):
-        own, layout = sites.roles[-1][left], layouts[left]
-        pairs = classes(len(left), own, layout)
-        usual = _usual(own, pairs.label)
+        remaining = remaining[~uniform]
+    if len(remaining):
+        roles, remaining_layouts = sites.roles[-1][remaining], layouts[remaining]
+        pairs = classes(len(remaining), roles, remaining_layouts)
+        usual = _usual(roles, pairs.label)
         for number, first in enumerate(pairs.first.tolist()):
-            if layout[first] != 0 or not usual[first]:
-                members = left[pairs.label == number]
-                text = sites.role_texts[-1][int(own[first])]
+            if remaining_layouts[first] != 0 or not usual[first]:
+                members = remaining[pairs.label == number]
+                text = sites.role_texts[-1][int(roles[first])]
                 rules.append(_rule(text, members, layouts, exception=not usual[first]))
     return sorted(rules, key=lambda rule: rule.exception)
 
 
 def constraint_places(program: Program, sharding: Sharding) -> list[ConstraintPlace]:
-    """The places in program order, exceptions last."""
+    """The places of a plan in program order, exceptions last."""
     entries, sites = _written(program, sharding).entries, _sites(program)
     at_place = _places_of(sites, entries)
     at_line = classes(len(entries.value), entries.site, sites.shape[entries.value]).label
@@ -379,21 +390,24 @@ def _rule(role: str, members: np.ndarray, layouts: np.ndarray, *, exception: boo
 
 
 def _uniform(key: np.ndarray, layout: np.ndarray) -> np.ndarray:
-    """[n] bool: have all with the same key the same layout?"""
+    """[n] bool: do all items with the same key have the same layout?"""
     pairs = classes(len(key), key, layout).first
     several = np.bincount(key[pairs], minlength=int(key.max(initial=0)) + 1) > 1
     return ~several[key]
 
 
 def _usual(key: np.ndarray, variant: np.ndarray) -> np.ndarray:
-    """[n] bool: is it of the variant that most with the same key have, the first of equals?"""
+    """[n] bool: is the item's variant the most frequent of its key (of equals the first)?"""
     counts = np.bincount(variant, minlength=1)
     usual: dict[int, int] = {}
-    for own, label in zip(key.tolist(), variant.tolist(), strict=True):
-        best = usual.setdefault(own, label)
-        if counts[label] > counts[best]:
-            usual[own] = label
+    for item_key, label in zip(key.tolist(), variant.tolist(), strict=True):
+        usual_label = usual.setdefault(item_key, label)
+        if counts[label] > counts[usual_label]:
+            usual[item_key] = label
     return np.asarray(
-        [usual[own] == label for own, label in zip(key.tolist(), variant.tolist(), strict=True)],
+        [
+            usual[item_key] == label
+            for item_key, label in zip(key.tolist(), variant.tolist(), strict=True)
+        ],
         dtype=bool,
     )

@@ -10,8 +10,8 @@
     exceptions
       model.py:142            h whole
 
-Dims are called by their colours.  Paths of repeated layers are folded into one, and what most of a
-kind get stands before the exceptions.
+Dims are named after their colours. Paths of repeated layers are folded into one, and the usual
+shardings come before the exceptions.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from toast_lab.sharding.plan_rules import (
 )
 from toast_lab.text import bounded, counted, few, line_text
 
-_WIDEST = 48  #: the left column
-_ROLES = 8  #: that one line names
+_WIDEST = 48  #: most characters of the left column
+_ROLES = 8  #: most roles that one line names
 
 
 def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
-    """A plan as a few lines that a person can check, at most ``limit`` (None: all)."""
+    """A plan as lines that a person can check, at most ``limit`` of them (None: all)."""
     program, sharding = plan.program, plan.sharding
     size = plan_size(program, sharding)
     head = f"{program.name} on {plan.mesh}: {size}"
@@ -64,8 +64,8 @@ def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
             ),
             *_place_lines(plan, odd_places),
         ]
-    lefts = [len(line[0]) for line in lines if not isinstance(line, str)]
-    width = min(max(lefts, default=0), _WIDEST)
+    left_widths = [len(line[0]) for line in lines if not isinstance(line, str)]
+    width = min(max(left_widths, default=0), _WIDEST)
     texts = [head]
     for line in lines:
         texts.append(line if isinstance(line, str) else f"  {line[0]:<{width}}  {line[1]}")
@@ -75,13 +75,13 @@ def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
 
 
 def layout_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
-    """``batch on data, heads on model``; ``whole`` if no axis cuts the value."""
-    cut = [
+    """A spec as ``batch on data, heads on model``, or ``whole`` if no axis cuts the value."""
+    cut_dims = [
         f"{_dim_name(plan, value, dim)} on {'+'.join(axes)}"
         for dim, axes in enumerate(spec)
         if axes
     ]
-    return ", ".join(cut) or "whole"
+    return ", ".join(cut_dims) or "whole"
 
 
 def _words(plan: ShardingPlan, value: int, layout: int) -> str:
@@ -99,36 +99,36 @@ def _dim_name(plan: ShardingPlan, value: int, dim: int) -> str:
 def argument_words(
     plan: ShardingPlan, rules: Sequence[ArgumentRule] | None = None
 ) -> list[tuple[str, str]]:
-    """What a plan does with its arguments: what is cut on which axes, and the roles that are.
+    """The shardings of a plan's arguments, each with the roles that have it.
 
-    Roles that have the same dims on the same axes stand together; exceptions are left out.  The
-    rules are those of the plan.
+    Roles that have the same dims on the same axes share a row; exceptions are left out. ``rules``
+    are those of the plan, if the caller has them.
     """
     rules = argument_rules(plan.program, plan.sharding) if rules is None else rules
     by_words: dict[str, list[ArgumentRule]] = {}
     for rule in rules:
         if not rule.exception:
-            first = rule.arguments[0]
-            spec = plan.spec(rule.layout, len(plan.program.dims(first)))
-            by_words.setdefault(_sorted_words(plan, first, spec), []).append(rule)
+            first_argument = rule.arguments[0]
+            spec = plan.spec(rule.layout, len(plan.program.dims(first_argument)))
+            by_words.setdefault(_sorted_words(plan, first_argument, spec), []).append(rule)
     rows = []
-    for words, alike in by_words.items():
-        count = sum(len(rule.arguments) for rule in alike)
-        roles = few(dict.fromkeys(rule.role for rule in alike), _ROLES)
+    for words, rules_alike in by_words.items():
+        count = sum(len(rule.arguments) for rule in rules_alike)
+        roles = few(dict.fromkeys(rule.role for rule in rules_alike), _ROLES)
         rows.append((words, f"{roles} ({counted(count, 'argument')})"))
-    whole = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
-    if whole and by_words:
-        rows.append(("all others whole", counted(whole, "argument")))
-    elif whole:
-        rows.append(("all whole", counted(whole, "argument")))
+    whole_count = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
+    if whole_count and by_words:
+        rows.append(("all others whole", counted(whole_count, "argument")))
+    elif whole_count:
+        rows.append(("all whole", counted(whole_count, "argument")))
     return rows
 
 
 def _sorted_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
-    """The dims in the order of the mesh axes, so that transposed weights read alike."""
-    cut = [(axes, _dim_name(plan, value, dim)) for dim, axes in enumerate(spec) if axes]
-    cut.sort(key=lambda part: plan.mesh.axes.index(part[0][0]))
-    return ", ".join(f"{name} on {'+'.join(axes)}" for axes, name in cut)
+    """Like ``layout_words``, with dims in mesh axis order: transposed weights read alike."""
+    cut_dims = [(axes, _dim_name(plan, value, dim)) for dim, axes in enumerate(spec) if axes]
+    cut_dims.sort(key=lambda axes_and_name: plan.mesh.axes.index(axes_and_name[0][0]))
+    return ", ".join(f"{name} on {'+'.join(axes)}" for axes, name in cut_dims)
 
 
 def _exception(plan: ShardingPlan, rule: ArgumentRule) -> str:
@@ -138,9 +138,9 @@ def _exception(plan: ShardingPlan, rule: ArgumentRule) -> str:
 
 
 def places_by_function(places: Iterable[ConstraintPlace]) -> Counter[str]:
-    """How many places stand in each function of the source, which is a kind of layer.
+    """The number of places in each function of the source, which stands for a kind of layer.
 
-    Lines outside of functions, or in libraries, count for themselves.
+    Lines outside of functions, or in libraries, are counted line by line.
     """
     return Counter(map(_function, places))
 
@@ -150,21 +150,21 @@ def _function(place: ConstraintPlace) -> str:
 
 
 def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[tuple[str, str]]:
-    """One line for each line of the source and sharding that stand beside each other."""
+    """A row for each place: its line and function, and the values that get the sharding there."""
     program, lines = plan.program, list[tuple[str, str]]()
     for place in places:
         names = Counter(_value_name(plan, value) for value in place.values)
-        called = few(names)
+        names_text = few(names)
         times = f", {len(place.values)} times" if len(place.values) > len(names) else ""
         words = _words(plan, place.values[0], place.layout)
         where, function = line_text(place.line), _function(place)
         where = where if function == where else f"{where} {function}"
-        lines.append((where, f"{called} [{words}]{times}"))
+        lines.append((where, f"{names_text} [{words}]{times}"))
     return lines if program.n_ops else []
 
 
 def _value_name(plan: ShardingPlan, value: int) -> str:
-    """What the user calls a value; values without a name are called by what makes them."""
+    """The user's name of a value; unnamed values are named after the op that makes them."""
     program = plan.program
     name = program.value_name[value]
     if value < program.n_arguments:

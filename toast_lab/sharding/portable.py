@@ -1,16 +1,16 @@
-"""A plan as JSON keyed by paths and names, which applies to the program's relatives, too.
+"""A plan as JSON keyed by paths and names, so that it also applies to relatives of its program.
 
 Plans are worth keeping longer than the program that they were searched for: the batch doubles,
-layers are added, the sequence grows.  So no number of an op or a value is kept.  An op is known by
-what it is and where it stands: its kind, its name stack, the ranks of what it reads and makes, and,
-in rounds, the same of its neighbours.  Ops alike in all rounds are one entry with their shardings
-in program order, one for each stretch of equal ones; argument paths are known by themselves first,
-and with other numbers in them after that (``layers[3]`` is like ``layers[2]``).
+layers are added, the sequence grows. So the file refers to no op or value by number. An op is
+identified by its kind, its name stack, the ranks of its operands and results and, in rounds, the
+same of its neighbours. Ops that are alike in all rounds share one entry, which has their shardings
+in program order, one run for each stretch of equal ones. Argument paths are matched exactly at
+first, then with their numbers ignored (``layers[3]`` is like ``layers[2]``).
 
-Applied to the very program it came from, a plan comes back bit for bit.  Applied to another one, an
-op takes the sharding of the entry that it agrees with in the most rounds; where the sizes do not
-divide, the axis is left out, and the plan's ``notes`` say so, as they do of ops that nothing in the
-file is like.
+Applied to the program that it came from, a plan comes back bit for bit. In another program, an op
+takes the sharding of the entry with which it agrees in the most rounds. An axis that does not
+divide a size there is left out, and the plan's ``notes`` list it, along with the ops that resemble
+no entry.
 
 Start reading at ``to_json`` and ``apply``.
 """
@@ -36,11 +36,11 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.text import line_text
 
-ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
-# The user's own function, which may be called otherwise tomorrow
+ROUNDS = 8  #: of labels: round ``i`` takes an op's surroundings up to ``i`` ops away into account
+# The user's own function, whose name may change
 _JIT = re.compile(r"^jit\([^)]*\)/?")
 CHECKSUM = "checksum"
-#: share of a program's arguments or ops that a plan must know by more than their kind
+#: share of a program's arguments, or of its ops, that a plan must match by more than their kind
 LEAST_KNOWN = 0.5
 
 Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ...]]
@@ -48,15 +48,15 @@ Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ..
 
 
 class Applied(NamedTuple):
-    """A plan on a program."""
+    """A saved plan applied to a program."""
 
     sharding: Sharding
-    notes: tuple[str, ...]  #: what of the plan was left out, and why
+    notes: tuple[str, ...]  #: the parts of the plan that were left out, and why
 
 
 # -- names -----------------------------------------------------------------------------------------
 def labels(program: Program) -> np.ndarray:
-    """[ROUNDS, O] uint64: what each op is known by, equal in every process."""
+    """[ROUNDS, O] uint64: labels by which each op is matched, the same in every process."""
     n_ops = program.n_ops
     texts = [
         _numberless(program.value_name[program.results(op)[0]])
@@ -70,20 +70,22 @@ def labels(program: Program) -> np.ndarray:
         for text in set(texts)
     }
     label = np.array([hash_of_text[text] for text in texts], np.uint64)
-    user = program.use_op
-    position = np.arange(program.n_uses) - program.use_ptr[user]
+    reader = program.use_op
+    position = np.arange(program.n_uses) - program.use_ptr[reader]
     maker = program.value_op[program.use_value]
     rounds = [label]
     with np.errstate(over="ignore"):  # hashes wrap around
         for _ in range(ROUNDS - 1):
-            above = rows(program.use_ptr, label[maker])
-            # Each kind of use once: what every layer reads is to be known by the same name however
-            # many there are.
-            seen = mix(label[user] ^ mix(position.astype(np.uint64)))
-            _, first = np.unique(mix(seen ^ mix(maker.astype(np.uint64))), return_index=True)
-            below = np.zeros(n_ops, np.uint64)
-            np.add.at(below, maker[first], seen[first])
-            label = mix(label ^ mix(above ^ mix(below)))
+            operand_label = rows(program.use_ptr, label[maker])
+            # Each kind of use counts once, so that a value that every layer reads has the same
+            # label for any number of layers.
+            kind_of_use = mix(label[reader] ^ mix(position.astype(np.uint64)))
+            _, first_uses = np.unique(
+                mix(kind_of_use ^ mix(maker.astype(np.uint64))), return_index=True
+            )
+            use_label = np.zeros(n_ops, np.uint64)
+            np.add.at(use_label, maker[first_uses], kind_of_use[first_uses])
+            label = mix(label ^ mix(operand_label ^ mix(use_label)))
             rounds.append(label)
     return np.stack(rounds)
 
@@ -98,9 +100,9 @@ def _ranks(program: Program, op: int) -> str:
 
 
 def _places(program: Program, op: int) -> dict[int, str]:
-    """Each name that an op can be split along, as the first dim that carries it.
+    """The first dim that carries each name of an op, as text.
 
-    ``r0.1`` is a result's dim, ``o1.0`` an operand's.
+    ``r0.1`` is dim 1 of the first result, ``o1.0`` dim 0 of the second operand.
     """
     place_of: dict[int, str] = {}
     for position, value in enumerate(program.results(op)):
@@ -124,8 +126,8 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
     entries = []
     for members in _members(label[-1]).values():
         runs = [
-            [len(list(same)), *_plain(split)]
-            for split, same in itertools.groupby(splits[op] for op in members)
+            [len(list(equal_splits)), *_plain(split)]
+            for split, equal_splits in itertools.groupby(splits[op] for op in members)
         ]
         if all(not split[0] and not any(split[1]) for split in (splits[op] for op in members)):
             runs = [[len(members)]]  # nothing is sharded
@@ -133,7 +135,7 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
         entries.append(
             {
                 "op": program.kind[op],
-                # For people who read the file, which leaves the machine that it was written on
+                # For people who read the file, perhaps on another machine: without the folder
                 "at": line_text(program.where(op)),
                 "labels": [f"{int(number):016x}" for number in label[:, op]],
                 "runs": runs,
@@ -158,13 +160,13 @@ def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
 
 
 def _plain(split: Split) -> list[Any]:
-    return [dict(split[0]), [dict(kept) for kept in split[1]]]
+    return [dict(split[0]), [dict(axis_dims) for axis_dims in split[1]]]
 
 
 def _members(label: np.ndarray) -> dict[int, list[int]]:
     members: dict[int, list[int]] = defaultdict(list)
-    for op, one in enumerate(label.tolist()):
-        members[one].append(op)
+    for op, op_label in enumerate(label.tolist()):
+        members[op_label].append(op)
     return members
 
 
@@ -173,14 +175,14 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     """Apply what ``to_json`` gave to a program.
 
     Args:
-        data: let through by ``plan_check``.
-        program: to apply it to.
-        mesh: to shard it over.
+        data: validated by ``plan_check``.
+        program: to apply the plan to.
+        mesh: to shard the program over.
         where: the file, for messages.
 
     Raises:
-        InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no
-            relative.
+        InvalidPlan: the data name axes that the mesh lacks, or are of a program that is not a
+            relative of this one.
     """
     file_entries = _FileEntries(data)
     missing = sorted(file_entries.axes - set(mesh.axes))
@@ -199,8 +201,8 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     for op in range(program.n_arguments):
         by_path = file_entries.arguments.get(program.value_name[program.results(op)[0]])
         if by_path is not None and len(by_path) <= len(program.dims(program.results(op)[0])):
-            # How it is kept goes by its path.  Where its entry says the same of that, the entry
-            # says more: refined plans may hand an argument on in another way than they keep it.
+            # The path decides how an argument is kept. If its entry agrees, the entry is used: it
+            # says more, since refined plans may pass an argument on split otherwise than kept.
             by_entry = splits[op]
             if by_entry is None or by_entry[1] != by_path[1]:
                 splits[op] = by_path
@@ -220,7 +222,7 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
 
 
 class _FileEntries:
-    """The entries of a file by label, from the most rounds to the fewest."""
+    """The shardings in a file by the labels of each round, and those of arguments by path."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.by_round: list[dict[int, list[Split]]] = [defaultdict(list) for _ in range(ROUNDS)]
@@ -253,9 +255,9 @@ class _FileEntries:
         return split, result_dims
 
     def find(self, label: Sequence[int], count: int) -> tuple[list[Split | None], int]:
-        """Shardings of ``n`` alike ops in program order, and how far an entry agrees.
+        """Shardings of ``count`` alike ops in program order, and the last round that matched.
 
-        -1: none agrees with them at all.
+        The round is -1 if no entry agrees with the ops at all.
         """
         for depth in reversed(range(ROUNDS)):
             splits = self.by_round[depth].get(label[depth])
@@ -267,9 +269,9 @@ class _FileEntries:
 
 
 def _stretched(splits: Sequence[Split], count: int) -> list[Split]:
-    """The shardings of an entry stretched, or thinned out, to ``count`` ops.
+    """The shardings of an entry, stretched or thinned out to ``count`` ops.
 
-    They are repeated if they repeat themselves, as layers do, else each stands for its share of the
+    Periodic shardings, as layers have, are repeated; otherwise each stands for its share of the
     program.
     """
     if len(splits) == count:
@@ -278,7 +280,10 @@ def _stretched(splits: Sequence[Split], count: int) -> list[Split]:
         if (
             len(splits) % period == 0
             and count % period == 0
-            and all(first == second for first, second in zip(splits, splits[period:], strict=False))
+            and all(
+                split == repeated_split
+                for split, repeated_split in zip(splits, splits[period:], strict=False)
+            )
         ):
             return [splits[position % period] for position in range(count)]
     return [splits[position * len(splits) // count] for position in range(count)]
@@ -289,7 +294,7 @@ def _most(splits: Iterable[Split]) -> Split:
 
 
 class _Writer:
-    """Writes shardings onto a program as far as they fit."""
+    """Applies shardings to a program as far as they fit."""
 
     def __init__(self, program: Program, mesh: Mesh) -> None:
         self.program, self.mesh = program, mesh
@@ -301,16 +306,19 @@ class _Writer:
         for op, split in enumerate(splits):
             if split is not None:
                 self._op(op, split)
-        # What a loop or a conditional hands on is one value that is seen at several places.  Where
-        # all of them were known in every round, each is as the plan had it.
+        # A value that a loop or a conditional passes on stands at several places, which share an
+        # owner. A place that matched in all rounds, as its owner did, stays as the plan had it;
+        # every other place follows its owner.
         for op in np.flatnonzero(program.owner != np.arange(program.n_ops)).tolist():
             owner = int(program.owner[op])
             if min(deepest[op], deepest[owner]) >= ROUNDS - 1:
                 continue
             self.sharding.op_factor[op] = -1  # its names are the owner's
-            for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
-                if program.dims(mine) == program.dims(theirs):
-                    self.sharding.value_dim[mine] = self.sharding.value_dim[theirs]
+            for value, owner_value in zip(
+                program.results(op), program.results(owner), strict=False
+            ):
+                if program.dims(value) == program.dims(owner_value):
+                    self.sharding.value_dim[value] = self.sharding.value_dim[owner_value]
         unknown = Counter(
             f"{program.kind[op]} ({program.where(op)})"
             for op in np.flatnonzero(deepest < 0).tolist()
@@ -339,9 +347,9 @@ class _Writer:
                 int(program.factor_size[name]),
                 op,
             )
-        for value, kept in zip(program.results(op), split[1], strict=False):
+        for value, axis_dims in zip(program.results(op), split[1], strict=False):
             shape = program.dims(value)
-            for axis, dim in kept:
+            for axis, dim in axis_dims:
                 if dim >= len(shape):
                     self._leave_out(axis, f"{self._called(op)} has no dimension {dim}")
                     continue
@@ -351,7 +359,7 @@ class _Writer:
                 self._give(self.sharding.value_dim[value], axis, dim, shape[dim], op)
 
     def _give(self, row: np.ndarray, axis: str, cut: int, size: int, op: int) -> None:
-        """Put an axis on the factor or dim ``cut`` of an op or a value, if that divides."""
+        """Put an axis on the factor or dim ``cut`` of an op or a value if it divides the size."""
         position = self.mesh.axes.index(axis)
         ways = math.prod(
             axis_size
@@ -376,22 +384,22 @@ class _Writer:
 def file_text(data: Mapping[str, Any]) -> str:
     """``text`` with a checksum as its second line.
 
-    Whoever edits the file may take the line out.
+    People who edit the file can remove that line.
     """
     format_, *others = data.items()
     return text(dict([format_, (CHECKSUM, checksum(data)), *others]))
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Of everything but the checksum itself; how the JSON is spaced does not matter."""
+    """SHA-256 of all data but the checksum itself, whatever the whitespace of the JSON."""
     content = {key: value for key, value in data.items() if key != CHECKSUM}
     return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_undamaged(data: Any, where: str) -> None:
-    """Raise InvalidPlan if a plan file's content is not what its checksum says.
+    """Raise InvalidPlan if the content of a plan file does not match its checksum.
 
-    Without one there is nothing to say.
+    Data without a checksum pass.
     """
     if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (actual := checksum(data)):
         raise InvalidPlan(

@@ -1,37 +1,37 @@
 """Propagation: how a sharding of arguments spreads through a program, one mesh axis at a time.
 
-This is what partitioners with a propagating compiler do, and what searches over argument shardings
-lean on.  A sharding decided for one argument dim goes forward to the ops that use it, to their
-results, backward to their other operands and to whatever makes those, until nothing changes.
-Nothing is worked out ahead of time and nothing is known of colours or of repeated layers: every op
-is looked at by itself.
+Partitioners with a propagating compiler work in this way, and searches over argument shardings rely
+on it. The sharding of one argument dim goes forward to the ops that use the argument and to their
+results, and backward to their other operands and the ops that make those, until nothing changes.
+Nothing is computed ahead of time, and colours and repeated layers play no part: every op is
+considered by itself.
 
-What a value's dim means to an op is said by the op's rule: the dim has one factor of the op.  An op
-*is wanted* along the factors of the dims in which its operands and results are sharded on the axis;
-a value *is wanted* in the dims along which the ops that use it are split.  An op wanted along one
-factor takes it.  An op wanted along two is in conflict and left as it is: it is computed whole on
-this axis, and its operands are gathered for it.  Likewise a value.  What an earlier decision gave
-away stays, so the order of decisions counts, as it does for PartIR's tactics.  Example, ``x @ x.T``
-with the rows of ``x`` on ``a``: both operands want another dim of the product, hence the product is
-whole.
+The op's rule says what a value's dim means to the op: the dim has one factor of the op. An op *is
+wanted* along the factors of the dims in which its operands and results are sharded on the axis; a
+value *is wanted* in the dims along which the ops that use it are split. An op that is wanted along
+one factor takes it. An op that is wanted along two is in conflict and left as it is: it is computed
+whole on this axis, and its operands are gathered for it. The same holds for values. Earlier
+decisions are never revised, so their order matters, as it does for PartIR's tactics. Example: in
+``x @ x.T`` with the rows of ``x`` on ``a``, the operands want different dims of the product, so the
+product is whole.
 
-Passes go forward (an op, then its results) and backward (results by their uses, then the op) in
-turn.  An op decides in a forward pass after everything it takes was decided, in a backward pass
-after everything it gives was, so the outcome does not depend on how independent ops are listed.
-The ops of a loop or conditional that share factors (see ``toast_lab.ir.walk``) decide as one, where
-the op stands that has the factors.
+Passes alternate between forward (an op, then its results) and backward (results by their uses, then
+the op). In a forward pass an op is decided after everything that it reads, in a backward pass after
+everything that reads its results, so the outcome does not depend on the order in which independent
+ops are listed. The ops of a loop or conditional that share factors (see ``toast_lab.ir.walk``) are
+decided as one, at the position of the op that has the factors.
 
-Factors that cannot be sharded, or whose size the axis does not divide, are never wanted.  Values
-made of constants neither take nor pass on anything.  Arguments and results that nothing reaches
-stay whole.
+Factors that cannot be sharded, or whose size the axis does not divide, are never wanted. Values
+made of constants neither take on nor pass on shardings. Arguments and results that propagation does
+not reach stay whole.
 
-Differences from the published engines.  PartIR rewrites the program into loops and propagates
-through those; here the loops are implied.  Shardy also orders ops by priority and settles some
-conflicts by size (see ``tests/lowering/test_propagation_oracle.py``).  Only the major factor of a
-merged dim is propagated, which is all that a plan can express.
+Differences from the published engines: PartIR rewrites the program into loops and propagates
+through those; here the loops are implied. Shardy also orders ops by priority and settles some
+conflicts by size (see ``tests/lowering/test_propagation_oracle.py``). Only the major factor of a
+merged dim is propagated, since a plan can express no more.
 
 Reference: TOAST section 2.2 ("How it was done before"); PartIR (arXiv 2401.11202), section on
-propagation.  Start reading at ``Propagation``.
+propagation. Start reading at ``Propagation``.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ from toast_lab.sharding.sharding import Sharding
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
 
-CONFLICT = -2  #: wanted in two ways
-#: ops that wait are looked for in blocks of this size, so that a small change costs little
+CONFLICT = -2  #: wanted along two factors, or in two dims
+#: waiting ops are looked for in blocks of this size, so that a small change costs little
 BLOCK = 64
 
 
 @packed
 class Flow(NamedTuple):
-    """Who is next to whom, for compiled code.
+    """Where ops and values meet, as arrays for compiled code.
 
-    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors, ``A`` axes.  *Op* means the one that has the
-    factors (``program.owner``); the rows of other ops are empty.  A *touch* is a place where a
-    value meets an op: its uses, and then the definitions (touch ``U + v`` is that of value ``v``).
+    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors, ``A`` axes. *Op* means the one that has the
+    factors (``program.owner``); the rows of other ops are empty. A *touch* is a place where a
+    value meets an op: first come the uses, then the definitions (touch ``U + v`` defines value
+    ``v``).
     """
 
     op_touch_ptr: Int32Array  #: [O+1] row starts into op_touch
@@ -80,21 +81,21 @@ class Flow(NamedTuple):
     touch_op: Int32Array  #: [U+V]
     touch_value: Int32Array  #: [U+V]
     touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
-    dim_factor: Int32Array  #: factor of the op that the dim has there
+    dim_factor: Int32Array  #: factor of the op that the dim has at the touch
     value_dim_ptr: Int32Array  #: [V+1] row starts into value_size
-    #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
+    #: [A, sum of ranks] sizes; 1 where the axis may not cut (constants, pins)
     value_size: Int64Matrix
     factor_size: Int64Array  #: [F]
-    #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
+    #: [A, F] bool: the factor can be sharded, the axis by itself divides it, and pins allow it
     usable: BoolMatrix
     axis_size: Int64Array  #: [A]
 
 
 class Propagation:
-    """Propagates through one program on one mesh; holds scratch, so one for each thread.
+    """Propagates through one program on one mesh; holds scratch arrays, so use one per thread.
 
-    With ``pins`` every state keeps to them: what they fix is there from the start, and nothing gets
-    what they close.
+    With ``pins`` every state obeys them: it has their fixed entries from the start, and takes on
+    none that they close.
     """
 
     def __init__(self, analysis: Analysis, mesh: Mesh, pins: Pins | None = None) -> None:
@@ -102,35 +103,35 @@ class Propagation:
         self.flow = _flow(analysis, mesh, pins)
         self._start: Sharding | None = None
         blocks = -(-analysis.program.n_ops // BLOCK)
-        # Ops to be looked at in the next pass forward (row 0) and backward (row 1), and blocks that
-        # may hold some.
+        # Ops to visit in the next pass forward (row 0) and backward (row 1), and blocks that may
+        # have such ops.
         self._waiting = np.zeros((2, blocks * BLOCK), np.bool_)
         self._blocks = np.zeros((2, blocks), np.bool_)
 
     def start(self) -> Sharding:
-        """What the pins fix, propagated; without any the unsharded state."""
+        """The fixed entries of the pins, propagated; without pins the unsharded state."""
         if self._start is None:
             self._start = self.unsharded()
             if self.pins is not None:
                 self._start = Sharding(self.pins.op_fixed.copy(), self.pins.value_fixed.copy())
                 for value, axis in self.pins.sharded_values():
                     dim = int(self.pins.value_fixed[value, axis])
-                    # A value that has the axis counts as reached; this one has it, and has told
-                    # nobody yet.
+                    # ``shard`` skips values that have the axis already, so this one gives it up
+                    # first.
                     self._start.value_dim[value, axis] = -1
                     self.shard(self._start, np.array([value]), dim, axis)
         return self._start.copy()
 
     def unsharded(self) -> Sharding:
-        """The state in which nothing is sharded, pinned or not."""
+        """The state in which nothing is sharded, pins ignored."""
         return Sharding.whole(self.analysis.program, len(self.mesh.axes))
 
     def shard(self, state: Sharding, values: np.ndarray, dim: int, axis: int) -> int:
         """Shard ``dim`` of each of ``values`` on ``axis`` (by number) and propagate, in place.
 
-        The values are taken in order, each with its own propagation; one that an earlier one has
-        reached on this axis already, or whose dim no longer divides, is left as it is.  Gives how
-        many ops and values were changed.
+        The values are taken in order, each with its own propagation. A value that an earlier one
+        has already reached on this axis, or whose dim the axis no longer divides, is left as it is.
+        Gives the number of ops and values changed.
         """
         return int(
             shard_values(
@@ -152,11 +153,11 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     touch_op = program.owner[np.concatenate([program.use_op, program.value_op])].astype(np.int32)
     touches = Ragged.by_key(touch_op, program.n_ops)
     uses = Ragged.by_key(program.use_value, program.n_values)
-    whole = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
-    never = np.tile(whole, (len(axis_size), 1))
+    never_cut = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
+    closed = np.tile(never_cut, (len(axis_size), 1))
     if pins is not None:
         usable &= ~pins.name_closed.T
-        never |= pins.dim_closed.T
+        closed |= pins.dim_closed.T
     return Flow(
         op_touch_ptr=touches.ptr.astype(np.int32),
         op_touch=touches.flat.astype(np.int32),
@@ -173,7 +174,7 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
             np.int32
         ),
         value_dim_ptr=np.array(program.shape_ptr, np.int32),
-        value_size=np.where(never, 1, program.shape),
+        value_size=np.where(closed, 1, program.shape),
         factor_size=program.factor_size,
         usable=usable,
         axis_size=axis_size,
@@ -183,38 +184,38 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
 @helper
 def _wanted_factor(flow: Flow, op: int, held: np.ndarray, usable: np.ndarray) -> int:
     """The one factor along which the values around ``op`` want it, -1: none, CONFLICT: several."""
-    want = -1
-    for place in range(flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]):
-        touch = flow.op_touch[place]
+    wanted_factor = -1
+    for row in range(flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]):
+        touch = flow.op_touch[row]
         dim = held[flow.touch_value[touch]]
         if dim >= 0:
             factor = flow.dim_factor[flow.touch_dim[touch] + dim]
-            if usable[factor] and want != factor:
-                if want >= 0:
+            if usable[factor] and wanted_factor != factor:
+                if wanted_factor >= 0:
                     return CONFLICT
-                want = factor
-    return want
+                wanted_factor = factor
+    return wanted_factor
 
 
 @helper
 def _wanted_dim(flow: Flow, value: int, split: np.ndarray) -> int:
     """The one dim in which the ops that use ``value`` want it, -1: none, CONFLICT: several."""
-    want = -1
-    for place in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
-        use = flow.value_use[place]
+    wanted_dim = -1
+    for row in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
+        use = flow.value_use[row]
         factor = split[flow.touch_op[use]]
         if factor >= 0:
             dim = _dim_of(flow, value, use, factor)
-            if dim >= 0 and want != dim:
-                if want >= 0:
+            if dim >= 0 and wanted_dim != dim:
+                if wanted_dim >= 0:
                     return CONFLICT
-                want = dim
-    return want
+                wanted_dim = dim
+    return wanted_dim
 
 
 @helper
 def _dim_of(flow: Flow, value: int, touch: int, factor: int) -> int:
-    """The first dim of ``value`` that has the factor where it meets an op, -1: none."""
+    """The first dim of ``value`` that has the factor at a touch, -1: none."""
     start = flow.touch_dim[touch]
     for dim in range(flow.value_dim_ptr[value + 1] - flow.value_dim_ptr[value]):
         if flow.dim_factor[start + dim] == factor:
@@ -233,9 +234,9 @@ def shard_values(
     waiting: BoolMatrix,
     blocks: BoolMatrix,
 ) -> int:
-    """``Propagation.shard``, in place.
+    """The kernel of ``Propagation.shard``.
 
-    ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False.
+    ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` have to be all False.
     """
     split = op_factor[:, axis]
     changed = 0
@@ -258,15 +259,15 @@ def _hold(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> bool:
-    """Shard a dim of a value on ``axis``, if that divides, and let the ops around it look again."""
+    """Shard a dim of a value on ``axis`` if that divides, and let the ops that it meets wait."""
     size = flow.value_size[axis, flow.value_dim_ptr[value] + dim]
     if not divides(size, value_dim, value, dim, axis, flow.axis_size):
         return False
     value_dim[value, axis] = dim
-    # Ops that have a factor on the axis already are left alone.
+    # Ops that already have a factor on the axis do not wait.
     _wait_both_ways(flow.touch_op[flow.value_use.shape[0] + value], split, waiting, blocks)
-    for place in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
-        _wait_both_ways(flow.touch_op[flow.value_use[place]], split, waiting, blocks)
+    for row in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
+        _wait_both_ways(flow.touch_op[flow.value_use[row]], split, waiting, blocks)
     return True
 
 
@@ -278,9 +279,9 @@ def _wait_both_ways(op: int, split: np.ndarray, waiting: np.ndarray, blocks: np.
 
 
 @helper
-def _wait(op: int, way: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
-    waiting[way, op] = True
-    blocks[way, op // BLOCK] = True
+def _wait(op: int, direction: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
+    waiting[direction, op] = True
+    blocks[direction, op // BLOCK] = True
 
 
 @helper
@@ -292,27 +293,27 @@ def _spread(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> int:
-    """Make forward and backward passes until no op waits; gives how many changes they make."""
+    """Make forward and backward passes until no op waits, and return the number of changes."""
     n_uses, n_blocks = flow.value_use.shape[0], blocks.shape[1]
     split, held, usable = op_factor[:, axis], value_dim[:, axis], flow.usable[axis]
     changed = 0
     while True:
         visited = False
-        for turn in range(2 * n_blocks):
-            way = 0 if turn < n_blocks else 1
-            block = turn if turn < n_blocks else 2 * n_blocks - 1 - turn
-            if not blocks[way, block]:
+        for visit in range(2 * n_blocks):
+            direction = 0 if visit < n_blocks else 1
+            block = visit if visit < n_blocks else 2 * n_blocks - 1 - visit
+            if not blocks[direction, block]:
                 continue
             visited = True
             for offset in range(BLOCK):
-                op = block * BLOCK + (offset if way == 0 else BLOCK - 1 - offset)
-                if not waiting[way, op]:
+                op = block * BLOCK + (offset if direction == 0 else BLOCK - 1 - offset)
+                if not waiting[direction, op]:
                     continue
-                waiting[way, op] = False
-                first, last = flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]
-                if way == 1:  # the results follow what uses them
-                    for place in range(first, last):
-                        touch = flow.op_touch[place]
+                waiting[direction, op] = False
+                begin, end = flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]
+                if direction == 1:  # the results follow their uses
+                    for row in range(begin, end):
+                        touch = flow.op_touch[row]
                         value = flow.touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
@@ -328,17 +329,19 @@ def _spread(
                     ):
                         split[op] = factor
                         changed += 1
-                        # What makes its operands, and itself, may go on from here.
-                        for place in range(first, last):
-                            touch = flow.op_touch[place]
+                        # The ops that make its operands, and the op itself, may follow.
+                        for row in range(begin, end):
+                            touch = flow.op_touch[row]
                             value = flow.touch_value[touch]
                             if held[value] < 0:
-                                other_way = 0 if touch >= n_uses else 1
-                                _wait(flow.touch_op[n_uses + value], other_way, waiting, blocks)
-                if way == 0 and split[op] >= 0:  # the results follow the op
+                                other_direction = 0 if touch >= n_uses else 1
+                                _wait(
+                                    flow.touch_op[n_uses + value], other_direction, waiting, blocks
+                                )
+                if direction == 0 and split[op] >= 0:  # the results follow the op
                     waiting[0, op] = False
-                    for place in range(first, last):
-                        touch = flow.op_touch[place]
+                    for row in range(begin, end):
+                        touch = flow.op_touch[row]
                         value = flow.touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
@@ -347,10 +350,10 @@ def _spread(
                             flow, value_dim, split, value, dim, axis, waiting, blocks
                         ):
                             changed += 1
-            # A loop may have let an op wait that stands before the one just seen: that is for the
+            # Because of loops, an op before the one just visited may wait now: it is left for the
             # next pass.
-            blocks[way, block] = False
+            blocks[direction, block] = False
             for op in range(block * BLOCK, (block + 1) * BLOCK):
-                blocks[way, block] |= waiting[way, op]
+                blocks[direction, block] |= waiting[direction, op]
         if not visited:
             return changed

@@ -1,4 +1,4 @@
-"""``Sharding``: what a plan says of every op and value, as the two arrays that kernels read."""
+"""``Sharding``: how a plan splits every op and value, as the two arrays that kernels read."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Sharding(NamedTuple):
 
     @classmethod
     def whole(cls, program: Program, n_axes: int) -> Sharding:
-        """The one that splits nothing."""
+        """The sharding that splits nothing."""
         return cls(
             np.full((program.n_ops, n_axes), -1, np.int32),
             np.full((program.n_values, n_axes), -1, np.int8),
         )
 
     def same_as(self, other: Sharding) -> bool:
-        """Are both equal, number by number?"""
+        """Are the arrays of both equal?"""
         return all(map(np.array_equal, self, other))
 
     def copy(self) -> Sharding:
-        """The same in arrays of its own, which may be written."""
+        """A copy in new, writeable arrays."""
         return Sharding(self.op_factor.copy(), self.value_dim.copy())
 
     def frozen(self) -> Sharding:
-        """Itself, with arrays that can no longer be written."""
+        """Make the arrays read-only and return the sharding itself."""
         self.op_factor.flags.writeable = self.value_dim.flags.writeable = False
         return self
 
     def key(self) -> int:
-        """64 bits that tell it from others."""
+        """64-bit hash of the arrays."""
         return int.from_bytes(digest(self.op_factor, self.value_dim), "little")

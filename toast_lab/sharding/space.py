@@ -1,9 +1,8 @@
-"""The action space: what each action would shard, worked out once, as flat arrays.
+"""The action space: what each action would shard, computed once, as flat arrays.
 
-A *move* is (colour group, resolution bits): for every op that has a name of the group, the name
-that the move would split, and for every value the dim.  Conflicts are settled here, by the bits, so
-that taking an action in a search is a loop over two integer lists.  An action is a move on one mesh
-axis.
+A *move* is a colour group with resolution bits. It chooses, for every op that has a name of the
+group, the name to split, and for every value the dim. The bits settle all conflicts here, so that
+taking an action in a search is a loop over two integer lists. An action is a move on one mesh axis.
 
 Reference: TOAST section 4.2.
 """
@@ -26,8 +25,8 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.moves import Moves, by_axis
 from toast_lab.sharding.sharding import Sharding
 
-# Beyond this many independent sets in one group only uniform and one-bit-off resolutions are
-# offered
+# A group that meets more resolution classes than this offers only uniform resolutions and those
+# that differ from them in one bit
 MAX_BITS = 5
 
 
@@ -44,25 +43,25 @@ class Action(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What every state of a space has from the start, and who asked for it (see ``pins``)."""
+    """What pins fix in every state of a space, and the pins themselves (see ``pins``)."""
 
     op_factor: np.ndarray  #: [O, A] int32 name along which the op is split on the axis, -1: open
-    value_dim: np.ndarray  #: [V, A] int8 dim of the value on the axis, -1: open
-    actions: tuple[Action, ...]  #: those that were pinned
-    texts: tuple[str, ...]  #: everything that was pinned or forbidden, in words
+    value_dim: np.ndarray  #: [V, A] int8 dim of the value that the axis cuts, -1: open
+    actions: tuple[Action, ...]  #: the pinned actions
+    texts: tuple[str, ...]  #: all pins and prohibitions, in words
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Space:
-    """Moves (``M``) and what they touch."""
+    """The ``M`` moves of a program on a mesh, and the ops and values that each changes."""
 
     analysis: Analysis
     mesh: Mesh
     group: np.ndarray  #: [M] colour group
-    bits: np.ndarray  #: [M] resolution of the group's conflicts
+    bits: np.ndarray  #: [M] resolution bits of the group's conflicts
     n_names: np.ndarray  #: [M] names of the group with size above 1
-    op_effects: Effects  #: what each move does to ops, where pins allow it
-    value_effects: Effects  #: what each move does to values, where pins allow it
+    op_effects: Effects  #: effects of moves on ops, where pins allow them
+    value_effects: Effects  #: effects of moves on values, where pins allow them
     fixed: Fixed | None = None  #: None: nothing was pinned or forbidden
 
     def __repr__(self) -> str:
@@ -75,7 +74,7 @@ class Space:
 
     @functools.cached_property
     def alike(self) -> Alike:
-        """Ops and values whose states never differ, and the moves on one of each."""
+        """Classes of ops and values with equal states, and the moves on one member of each."""
         return find_alike(
             self.analysis.program, self.op_effects, self.value_effects, *self._start_sharding
         )
@@ -87,19 +86,19 @@ class Space:
 
     @property
     def _start_sharding(self) -> Sharding:
-        """What every state has from the start."""
+        """The sharding that every state starts from."""
         if self.fixed is None:
             return Sharding.whole(self.analysis.program, len(self.mesh.axes))
         return Sharding(self.fixed.op_factor, self.fixed.value_dim)
 
     @functools.cached_property
     def first_name(self) -> np.ndarray:
-        """[O+1] first name of each op, writable likewise."""
+        """[O+1] first name of each op, in a writeable array for kernels."""
         return np.array(self.analysis.program.factor_ptr, np.int32)
 
     @functools.cached_property
     def moves(self) -> Moves:
-        """The moves on one of each class, axis by axis, as kernels read them."""
+        """The moves on one member of each class, axis by axis, as kernels read them."""
         ops, values = self.alike.op_effects, self.alike.value_effects
         op_span, op_entry = by_axis(ops, len(self.mesh.axes))
         value_span, value_entry = by_axis(values, len(self.mesh.axes))
@@ -121,19 +120,19 @@ class Space:
 
     @functools.cached_property
     def start(self) -> tuple[np.ndarray, np.ndarray]:
-        """The state that every search starts from, as rows of its classes.
+        """The state that every search starts from, as one row for each class.
 
-        Gives ([K, A] names of the classes' first ops, [L, A] dims).
+        Gives ([K, A] names of the classes' first ops, [L, A] dims of the values).
         """
         alike, (op_factor, value_dim) = self.alike, self._start_sharding
         return op_factor[alike.ops.first], value_dim[alike.values.first]
 
     def action(self, move: int, axis: int) -> Action:
-        """The action of a move on a mesh axis, both given by number."""
+        """The action that takes a move on a mesh axis, both given by number."""
         return Action(int(self.group[move]), int(self.bits[move]), axis)
 
     def move_of(self, action: Action) -> int:
-        """Row of the action's (group, bits).  Raises InvalidPlan."""
+        """The move with the action's group and bits. Raises InvalidPlan if there is none."""
         rows = np.flatnonzero((self.group == action.group) & (self.bits == action.bits))
         if not len(rows):
             name = self.analysis.group_name[action.group]
@@ -150,10 +149,10 @@ class Space:
         return int(rows[0])
 
     def _of_keys(self, group: int) -> str:
-        """What to add where a group has dims that hold the words of random keys."""
+        """The addition to a message if dims of the group hold the words of random keys."""
         program = self.analysis.program
-        own = self.analysis.group[self.analysis.colour[program.def_dim_factor]] == group
-        rows = np.flatnonzero(own & program.hidden)
+        in_group = self.analysis.group[self.analysis.colour[program.def_dim_factor]] == group
+        rows = np.flatnonzero(in_group & program.hidden)
         if not len(rows):
             return ""
         value = int(np.searchsorted(program.shape_ptr, rows[0], side="right")) - 1
@@ -161,12 +160,12 @@ class Space:
         return f". {program.value_name[value]}: {random_keys.offence(program, value, dim)}"
 
     def text(self, action: Action) -> str:
-        """``sequence@1->model``; the resolution is left out where there is nothing to resolve."""
+        """An action as ``sequence@1->model``, without bits if there is nothing to resolve."""
         return action_text(self.analysis, self.mesh, action)
 
 
 def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool = False) -> str:
-    """``sequence@1->model``; without the bits for every side, or if there is nothing to resolve."""
+    """An action as ``sequence@1->model``, without bits if it stands for every side or has none."""
     group = analysis.groups[action.group]
     bit_count = len(group.resolutions)
     side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
@@ -176,9 +175,9 @@ def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: b
 def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:
     """Read an Action from a tuple or from text.
 
-    As in ``("batch", "data")``, ``("sequence", "model", 1)`` or ``"sequence@1->model"``.
+    Accepts ``("batch", "data")``, ``("sequence", "model", 1)`` and ``"sequence@1->model"``.
 
-    Raises InvalidPlan or ToastError, naming close matches.
+    Raises InvalidPlan or ToastError, with close matches of the names in question.
     """
     if isinstance(request, Action):
         return request
@@ -189,17 +188,17 @@ def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:
             raise InvalidPlan(
                 f'cannot read the action {request!r}; write "colour->axis" or "colour@bits->axis"'
             )
-        fields: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
+        parts: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
     else:
-        fields = tuple(request)  # type: ignore[arg-type]
-        if len(fields) == 2:
-            fields = (*fields, 0)
-        if len(fields) != 3:
+        parts = tuple(request)  # type: ignore[arg-type]
+        if len(parts) == 2:
+            parts = (*parts, 0)
+        if len(parts) != 3:
             raise InvalidPlan(
                 f'cannot read the action {request!r}; give ("colour", "axis") or '
                 '("colour", "axis", bits)'
             )
-    colour, axis, bits = fields
+    colour, axis, bits = parts
     if isinstance(bits, str) and not re.fullmatch("[01]+", bits):
         raise InvalidPlan(
             f"resolution bits of {request!r} must be 0s and 1s, one for each resolution, not "
@@ -218,51 +217,52 @@ def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:
 
 
 class GroupChoices(NamedTuple):
-    """Ops, or values, with names of each colour group, and the names to choose from.
+    """The ops, or the values, of each colour group, with the names that a move can choose.
 
-    They are ordered by group, then as in the program; one of several groups stands in each.
+    They are ordered by group, then as in the program. An op or value that has names of several
+    groups is listed in each of them.
     """
 
     group_ptr: np.ndarray  #: [groups+1] row starts into item
     item: np.ndarray  #: op or value
-    first: np.ndarray  #: its first candidate, as a row of name and dim
-    options: np.ndarray  #: how many candidates follow one another there
-    name: np.ndarray  #: candidates: the name ...
-    dim: np.ndarray  #: ... and, of values, the dim
+    first: np.ndarray  #: its first candidate, as a row of ``name`` and ``dim``
+    options: np.ndarray  #: its number of candidates, which are consecutive rows
+    name: np.ndarray  #: name of each candidate
+    dim: np.ndarray  #: dim of each candidate, if it is of a value
 
 
 def build_space(analysis: Analysis, mesh: Mesh) -> Space:
-    """Work out all moves of an analysed program."""
+    """Compute all moves of an analysed program on a mesh."""
     program, names = analysis.program, analysis.names
     sides = _sides(analysis)
     ops_of, values_of = _op_choices(analysis), _value_choices(analysis)
     group_row: list[int] = []
     bits_row: list[int] = []
-    ops: list[np.ndarray] = []
-    op_names: list[np.ndarray] = []
-    values: list[np.ndarray] = []
-    value_dims: list[np.ndarray] = []
+    ops_of_move: list[np.ndarray] = []
+    names_of_move: list[np.ndarray] = []
+    values_of_move: list[np.ndarray] = []
+    dims_of_move: list[np.ndarray] = []
     for group in analysis.groups:
         if not group.shardable:
             continue
         n_bits = len(group.resolutions)
         for bits in _resolutions(n_bits):
             bit_of = {
-                resolution: bits >> (n_bits - 1 - place) & 1
-                for place, resolution in enumerate(group.resolutions)
+                resolution: bits >> (n_bits - 1 - position) & 1
+                for position, resolution in enumerate(group.resolutions)
             }
             op, picked = _choose(ops_of, group.index, sides, bit_of)
             chosen = ops_of.name[picked]
             may_split = names.shardable[chosen]
-            ops.append(op[may_split])
-            op_names.append(chosen[may_split])
+            ops_of_move.append(op[may_split])
+            names_of_move.append(chosen[may_split])
             value, picked = _choose(values_of, group.index, sides, bit_of)
-            values.append(value)
-            value_dims.append(values_of.dim[picked])
+            values_of_move.append(value)
+            dims_of_move.append(values_of.dim[picked])
             group_row.append(group.index)
             bits_row.append(bits)
-    op, name = _joined(ops), _joined(op_names)
-    value, dim = _joined(values), _joined(value_dims)
+    op, name = _joined(ops_of_move), _joined(names_of_move)
+    value, dim = _joined(values_of_move), _joined(dims_of_move)
     every_axis = np.uint8(2 ** len(mesh.axes) - 1)
     return Space(
         analysis=analysis,
@@ -271,14 +271,14 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
         bits=np.asarray(bits_row, dtype=np.int32),
         n_names=np.asarray([analysis.groups[group].n_names for group in group_row], np.int32),
         op_effects=Effects(
-            ptr=row_starts([len(row) for row in ops]).astype(np.int32),
+            ptr=row_starts([len(row) for row in ops_of_move]).astype(np.int32),
             target=op.astype(np.int32),
             cut=name.astype(np.int32),
             size=program.factor_size[name],
             axes=np.full(len(op), every_axis),
         ),
         value_effects=Effects(
-            ptr=row_starts([len(row) for row in values]).astype(np.int32),
+            ptr=row_starts([len(row) for row in values_of_move]).astype(np.int32),
             target=value.astype(np.int32),
             cut=dim.astype(np.int8),
             size=program.shape[program.shape_ptr[value] + dim],
@@ -326,9 +326,9 @@ def _choices(
     item = item[order].astype(np.int64)
     name = name[order].astype(np.int64)
     dim = dim[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (group[1:] != group[:-1]) | (item[1:] != item[:-1])
-    first = np.flatnonzero(new)
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (group[1:] != group[:-1]) | (item[1:] != item[:-1])
+    first = np.flatnonzero(is_first)
     group_ptr = np.searchsorted(group[first], np.arange(len(analysis.groups) + 1))
     return GroupChoices(
         group_ptr=group_ptr,
@@ -346,7 +346,7 @@ def _choose(
     sides: Sides,
     bit_of: dict[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ops or values of a group and, for each, the row of the candidate that the bits choose."""
+    """The ops or values of a group and, for each, the row of the candidate that the bits choose."""
     rows = slice(choices.group_ptr[group], choices.group_ptr[group + 1])
     picked = choices.first[rows].copy()
     options = choices.options[rows]
@@ -357,7 +357,7 @@ def _choose(
 
 
 def _pick(candidates: list[int], sides: Sides, bit_of: dict[int, int]) -> int:
-    """The candidate that loses no conflict; the first one if each loses some."""
+    """The candidate that loses no conflict; the first one if all of them lose one."""
     for name in candidates:
         if all(_wins(name, other, sides, bit_of) for other in candidates if other != name):
             return name
@@ -365,22 +365,22 @@ def _pick(candidates: list[int], sides: Sides, bit_of: dict[int, int]) -> int:
 
 
 def _wins(name: int, other: int, sides: Sides, bit_of: dict[int, int]) -> bool:
-    side = sides.get((min(name, other), max(name, other)))
-    if side is None:
+    class_and_winner = sides.get((min(name, other), max(name, other)))
+    if class_and_winner is None:
         return name < other
-    resolution, winner0 = side
+    resolution, winner0 = class_and_winner
     return (name == winner0) == (bit_of.get(resolution, 0) == 0)
 
 
 def _resolutions(bit_count: int) -> list[int]:
     if bit_count <= MAX_BITS:
         return list(range(2**bit_count))
-    full = 2**bit_count - 1
+    all_ones = 2**bit_count - 1
     return sorted(
         {
             0,
-            full,
+            all_ones,
             *(1 << bit for bit in range(bit_count)),
-            *(full ^ (1 << bit) for bit in range(bit_count)),
+            *(all_ones ^ (1 << bit) for bit in range(bit_count)),
         }
     )

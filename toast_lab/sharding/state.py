@@ -1,17 +1,19 @@
 """The search state and how an action changes it.
 
-State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes: ``op_factor[O, A]`` is the
-factor along which the op is split on that axis (-1: none), ``value_dim[V, A]`` the dim of the
-value on that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are
-separate on purpose.  Earlier actions win an axis on an op or a value.
+The state of a program with ``O`` ops and ``V`` values on ``A`` mesh axes is ``op_factor[O, A]``,
+the factor along which each op is split on each axis (-1: none), and ``value_dim[V, A]``, the dim of
+each value that each axis cuts (-1: none). They are separate on purpose: an op may have lost a
+colour while its result keeps it. Earlier actions win an axis on an op or a value.
 
-Ops that no sequence of actions tells apart, those of repeated layers above all, are in one class
-(see ``alike``), and so are values.  A state holds one row for each class, ``ops[K, A]`` and
-``values[L, A]``; ``op_factor`` and ``value_dim`` spread them over the whole program.
+Ops that every sequence of actions treats alike, above all those of repeated layers, form one class
+(see ``alike``), and so do values. A state holds one row for each class, ``ops[K, A]`` and
+``values[L, A]``; the properties ``op_factor`` and ``value_dim`` expand them to the whole program.
 
-The state key is a 64-bit Zobrist hash of the rows, so two orders that end in one sharding are one
-node of the search.  What pins fix is there from the start (``Space.start``) and does not count: the
-key of the state that a search starts from is 0.  Reference: TOAST sections 4.2 and 4.3.
+The state key is a 64-bit Zobrist hash of the rows, so two orders of actions that lead to one
+sharding meet in one node of the search. Whatever pins fix is part of every state (``Space.start``)
+and does not enter the key: the key of the state that a search starts from is 0.
+
+Reference: TOAST sections 4.2 and 4.3.
 """
 
 from __future__ import annotations
@@ -64,23 +66,23 @@ def _take_rows(
     values: Int8Matrix,
     key: UInt64Array,
 ) -> bool:
-    """Fill the rows of the classes and the key from those of all ops and values.
+    """Fill the rows of the classes and the key from the rows of all ops and values.
 
-    Gives False if those of a class differ.
+    Gives False if the members of a class differ.
     """
     n_axes = ops.shape[1]
     for op in range(op_factor.shape[0]):
-        first = op_first[op_label[op]]
+        first_member = op_first[op_label[op]]
         for axis in range(n_axes):
-            own, other = op_factor[op, axis], op_factor[first, axis]
-            if (own < 0) != (other < 0) or (
-                own >= 0 and own - first_name[op] != other - first_name[first]
+            factor, first_factor = op_factor[op, axis], op_factor[first_member, axis]
+            if (factor < 0) != (first_factor < 0) or (
+                factor >= 0 and factor - first_name[op] != first_factor - first_name[first_member]
             ):
                 return False
     for value in range(value_dim.shape[0]):
-        first = value_first[value_label[value]]
+        first_member = value_first[value_label[value]]
         for axis in range(n_axes):
-            if value_dim[value, axis] != value_dim[first, axis]:
+            if value_dim[value, axis] != value_dim[first_member, axis]:
                 return False
     for axis in range(n_axes):
         for row in range(ops.shape[0]):
@@ -103,16 +105,16 @@ def apply_move(
 ) -> int:
     """Take one action in place; ``key[0]`` is updated.
 
-    Gives the number of rows changed (dry: 1 if any would).  ``op_factor[K, A]`` and
-    ``value_dim[L, A]`` are rows of the classes that ``moves`` counts.
+    Gives the number of rows changed (``dry``: changes nothing, and gives 1 if any row would
+    change). ``op_factor[K, A]`` and ``value_dim[L, A]`` have one row for each class of ``moves``.
     """
     axis_size = moves.axis_size
     changed = 0
-    for place in range(moves.op_span[axis, move, 0], moves.op_span[axis, move, 1]):
-        op = moves.op[place]
+    for row in range(moves.op_span[axis, move, 0], moves.op_span[axis, move, 1]):
+        op = moves.op[row]
         if op_factor[op, axis] >= 0:
             continue
-        factor = moves.move_factor[place]
+        factor = moves.move_factor[row]
         if not divides(moves.factor_size[factor], op_factor, op, factor, axis, axis_size):
             continue
         if dry:
@@ -120,12 +122,12 @@ def apply_move(
         changed += 1
         op_factor[op, axis] = factor
         key[0] ^= _op_hash(factor, axis)
-    for place in range(moves.value_span[axis, move, 0], moves.value_span[axis, move, 1]):
-        value = moves.value[place]
+    for row in range(moves.value_span[axis, move, 0], moves.value_span[axis, move, 1]):
+        value = moves.value[row]
         if value_dim[value, axis] >= 0:
             continue
-        dim = moves.move_dim[place]
-        if not divides(moves.move_dim_size[place], value_dim, value, dim, axis, axis_size):
+        dim = moves.move_dim[row]
+        if not divides(moves.move_dim_size[row], value_dim, value, dim, axis, axis_size):
             continue
         if dry:
             return 1
@@ -145,7 +147,7 @@ class State:
         self.space = space
         self.ops = ops.copy()  #: [K, A] name of the class's first op
         self.values = values.copy()  #: [L, A] dim
-        #: what a pricer worked out for this state or one before it; never changed in place
+        #: a pricer's intermediate results for this state or an earlier one; never changed in place
         self.priced: object = None
         self._key = np.zeros(1, dtype=np.uint64)
 
@@ -153,13 +155,13 @@ class State:
     def from_arrays(
         cls, space: Space, op_factor: np.ndarray, value_dim: np.ndarray
     ) -> State | None:
-        """The state that has these ``op_factor[O, A]`` and ``value_dim[V, A]``.
+        """The state with these ``op_factor[O, A]`` and ``value_dim[V, A]``.
 
-        It is None if they tell alike ones apart.
+        Gives None if they treat members of one class differently.
         """
         state, alike = cls(space), space.alike
         state._key[0] = start_key(space)
-        same = _take_rows(
+        is_consistent = _take_rows(
             op_factor,
             value_dim,
             space.first_name,
@@ -171,61 +173,65 @@ class State:
             state.values,
             state._key,
         )
-        return state if same else None
+        return state if is_consistent else None
 
     @property
     def key(self) -> int:
-        """64-bit hash of the sharding.
+        """64-bit hash of the sharding without its pinned entries.
 
-        Only what goes beyond the state that a search starts from counts.
+        It is 0 for the state that a search starts from.
         """
         return int(self._key[0])
 
     @property
     def plan_key(self) -> int:
-        """64-bit hash of the whole sharding, pinned or not."""
+        """64-bit hash of the whole sharding, pinned entries included."""
         return int(self._key[0]) ^ int(start_key(self.space))
 
     @property
     def op_factor(self) -> np.ndarray:
         """[O, A] name along which each op is split on each axis, -1: none.
 
-        A new array at every call.
+        Every access makes a new array.
         """
         return self.space.alike.over_ops(self.space.analysis.program, self.ops)
 
     @property
     def value_dim(self) -> np.ndarray:
-        """[V, A] dim of each value on each axis, -1: none.  A new array at every call."""
+        """[V, A] dim of each value that each axis cuts, -1: none.
+
+        Every access makes a new array.
+        """
         return self.values[self.space.alike.values.label]
 
     @property
     def sharding(self) -> Sharding:
-        """Over the whole program, in new arrays."""
+        """The sharding of the whole program, in new arrays."""
         return Sharding(self.op_factor, self.value_dim)
 
     def copy(self) -> State:
         """An independent copy."""
-        new = State.__new__(State)
-        new.space, new.priced = self.space, self.priced
-        new.ops, new.values, new._key = self.ops.copy(), self.values.copy(), self._key.copy()
-        return new
+        copy = State.__new__(State)
+        copy.space, copy.priced = self.space, self.priced
+        copy.ops, copy.values, copy._key = self.ops.copy(), self.values.copy(), self._key.copy()
+        return copy
 
     def apply(self, action: Action, *, dry: bool = False) -> int:
         """Take ``action``.
 
-        Gives how many classes of ops and values it changed (with ``dry``: 1 if any would).
+        Gives the number of classes of ops and values that it changed (with ``dry``: changes
+        nothing, and gives 1 if any class would change).
         """
         return self.apply_row(self.space.move_of(action), action.axis, dry=dry)
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
-        """``apply`` by row of the space."""
+        """Like ``apply``, for a move given by its row in the space."""
         moves = self.space.moves
         return int(apply_move(moves, self.ops, self.values, self._key, move, axis, dry))
 
 
 def start_key(space: Space) -> np.uint64:
-    """Hash of all that a state has from the start; 0 without pins."""
+    """Hash of the entries that every state starts with; 0 without pins."""
     return np.uint64(0) if space.fixed is None else _pinned_key(space)
 
 
@@ -252,7 +258,7 @@ def _hash_rows(ops: Int32Matrix, values: Int8Matrix, key: UInt64Array) -> None:
 def legal_pairs(
     moves: Moves, op_factor: Int32Matrix, value_dim: Int8Matrix, min_names: int
 ) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state.
+    """[n, 2] (move, axis) pairs that would change the state; the kernel of ``legal_rows``.
 
     Moves with fewer than ``min_names`` names are left out.
     """

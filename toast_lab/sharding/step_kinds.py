@@ -1,4 +1,4 @@
-"""The kinds of device-local steps, by number."""
+"""The kinds of device-local steps and their numbers."""
 
 STEP_KINDS = (
     "compute",

@@ -1,22 +1,22 @@
 """What a plan means: device-local steps.
 
 Every reader of a plan - the cost model, the device-local listing, the exporter - goes through
-``lower``, so that they cannot disagree.  For each op in program order:
+``lower``, so that they cannot disagree. For each op in program order:
 
-* each operand goes from its value's axes to its use's axes: axis added = local slice, axis moved
-  between dims = all_to_all, axis dropped = all_gather.  The same value brought to the same layout
-  for several uses is brought there once, and the copy is kept until its last use (XLA merges
-  identical gathers likewise); a copy made inside a loop body or a branch serves that body only;
+* each operand goes from its value's axes to its use's axes: an added axis is a local slice, an axis
+  moved between dims an all_to_all, a dropped axis an all_gather. If several uses want a value in
+  the same layout, it is brought there once, and the copy is kept until its last use (XLA merges
+  identical gathers likewise). A copy made inside a loop body or a branch serves that body only;
 * the op is computed on local shards;
-* each result goes from the op's natural axes to the value's axes; a partial result over a sharded
-  reduction factor becomes a reduce_scatter where the value carries that axis, else an all_reduce.
-  A reduce_scatter whose every use gathers it straight back is an all_reduce.
+* each result goes from the op's natural axes to the value's axes. A result that is partial over a
+  sharded reduction factor needs a reduce_scatter where the value has that axis, else an all_reduce.
+  A reduce_scatter that every use gathers straight back becomes an all_reduce.
 
-Axes on one dim are always ordered as the mesh orders them, so a layout is a set of (axis, dim)
-pairs and the order of actions leaves no trace in it.  Where that order makes shards move (the axes
-kept on a dim are not the leading ones before and after a step) a collective_permute stands in the
-steps.  Values made of constants alone are recomputed in whatever layout a use wants and cause no
-steps.
+Axes on one dim are always in mesh order, so a layout is a set of (axis, dim) pairs and does not
+depend on the order of actions. Where mesh order makes shards move between devices (the axes kept on
+a dim are not its leading ones both before and after a step), the steps contain a
+collective_permute. Values made of constants alone are recomputed in whatever layout a use wants and
+cause no steps.
 
 Reference: TOAST section 2.1 (device-local code), Shardy's collectives.
 """
@@ -50,20 +50,20 @@ from toast_lab.sharding.step_kinds import (
     SLICE,
 )
 
-#: in a folded program: the copy that an earlier use made, whose row depends on the layer
+#: in a folded program: an earlier use's copy, whose row differs between layers
 SHARED = -2
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 
 
 @packed
 class Tables(NamedTuple):
-    """What lowering needs of a program, as a plain tuple of arrays for compiled code.
+    """What lowering needs to know of a program, as a plain tuple of arrays for compiled code.
 
-    The same arrays describe a program op by op (``tables``) or folded, one op for each class of
-    alike ones (see ``toast_lab.cost.fold``).  That is why a value and a use name the row of the
-    state that decides about them instead of having its number.  Sizes: ``O`` ops, ``V`` values,
-    ``U`` uses, ``W`` wants (ways in which uses want their values; unfolded: the uses), ``K`` and
-    ``L`` rows of ``op_factor`` and ``value_dim``.
+    The same arrays describe a program op by op (``tables``) or folded, with one op for each class
+    of alike ops (see ``toast_lab.cost.fold``). Rows of the state therefore need not be numbered as
+    values and uses are; each value and use names the row that decides its layout. Sizes: ``O`` ops,
+    ``V`` values, ``U`` uses, ``W`` wants (distinct ways in which uses want their values; unfolded:
+    the uses), ``K`` and ``L`` rows of ``op_factor`` and ``value_dim``.
     """
 
     shape_ptr: Int32Array  #: [V+1]
@@ -84,14 +84,14 @@ class Tables(NamedTuple):
     use_value: Int32Array  #: [U]
     use_op: Int32Array  #: [U]
     use_want: Int32Array  #: [U]
-    #: [U] row starts into earlier: what other uses wanted of the value before ...
+    #: [U] first row in ``earlier``: the wants of the value's earlier uses ...
     earlier_begin: Int64Array
-    earlier_end: Int64Array  #: [U] ... and ends
+    earlier_end: Int64Array  #: [U] ... and end
     earlier: Int32Array  #: wants
     use_owner: Int32Array  #: [W] row of op_factor that decides the layout
     use_dim_ptr: Int32Array  #: [W+1]
     use_dim_factor: Int32Array
-    #: [W] first op after the innermost loop body or branch that the use is in
+    #: [W] first op after the innermost loop body or branch that contains the use
     use_until: Int32Array
     factor_reduction: BoolArray  #: [F] bool
     n_arguments: int
@@ -105,16 +105,17 @@ class Steps(NamedTuple):
     kind: Int32Array  #: [S] index into STEP_KINDS
     op: Int32Array  #: [S] the op it computes or serves
     value: Int32Array  #: [S] the value it reads and writes (compute: first result or -1)
-    use: Int32Array  #: [S] the use it serves, -1 when it belongs to the definition
+    use: Int32Array  #: [S] the use it serves, -1 if it belongs to the definition
     axes: Int32Array  #: [S] bit mask of mesh axes
     before: Int64Array  #: [S] packed layout of its input
     after: Int64Array  #: [S] packed layout of its output
     in_bytes: Float64Array  #: [S] float64 local bytes read
     out_bytes: Float64Array  #: [S] float64 local bytes written
-    #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
+    #: [U] row of the last step that made the use's copy; -1: the use reads the value itself;
+    #: SHARED: see there
     copy: Int32Array
     wanted: Int64Array  #: [W] packed layout that each use wants
-    layout: Int64Array  #: [V] packed layout of each value as it is kept
+    layout: Int64Array  #: [V] packed layout in which each value is kept
 
 
 @functools.lru_cache(maxsize=8)
@@ -124,8 +125,8 @@ def tables(program: Program) -> Tables:
     use_op = program.use_op.astype(np.int32)
     uses = Ragged.by_key(program.use_value, n_values)
     order = uses.flat.astype(np.int32)
-    place = np.empty(n_uses, np.int64)
-    place[order] = np.arange(n_uses)
+    rank_of_use = np.empty(n_uses, np.int64)
+    rank_of_use[order] = np.arange(n_uses)
     output = np.zeros(n_values, dtype=bool)
     output[program.outputs] = True
     return Tables(
@@ -149,7 +150,7 @@ def tables(program: Program) -> Tables:
         use_op=use_op,
         use_want=np.arange(n_uses, dtype=np.int32),
         earlier_begin=uses.ptr[program.use_value],
-        earlier_end=place,
+        earlier_end=rank_of_use,
         earlier=order,
         use_owner=program.owner[use_op],
         use_dim_ptr=program.use_dim_ptr,
@@ -163,26 +164,26 @@ def tables(program: Program) -> Tables:
 
 @helper
 def layout_dim(layout: int, axis: int) -> int:
-    """Dim on which ``axis`` stands in a packed layout, -1 if none."""
+    """Dim that ``axis`` cuts in a packed layout, -1 if none."""
     return ((layout >> (LAYOUT_BITS * axis)) & 31) - 1
 
 
 @helper
 def is_spread(layout: int, axes: int, n_axes: int) -> bool:
-    """Do the axes of a mask cut more than one dim?"""
+    """Do the axes of the bit mask ``axes`` cut more than one dim?"""
     dim = -1
     for axis in range(n_axes):
-        own = layout_dim(layout, axis) if (axes >> axis) & 1 else -1
-        if own >= 0 and dim >= 0 and own != dim:
+        axis_dim = layout_dim(layout, axis) if (axes >> axis) & 1 else -1
+        if axis_dim >= 0 and dim >= 0 and axis_dim != dim:
             return True
-        if own >= 0:
-            dim = own
+        if axis_dim >= 0:
+            dim = axis_dim
     return False
 
 
 @helper
 def ways(layout: int, axis_size: np.ndarray) -> float:
-    """Into how many pieces a layout cuts a tensor."""
+    """Number of pieces into which a layout cuts a tensor."""
     total = 1.0
     for axis in range(axis_size.shape[0]):
         if (layout >> (LAYOUT_BITS * axis)) & 31:
@@ -192,7 +193,7 @@ def ways(layout: int, axis_size: np.ndarray) -> float:
 
 @helper
 def local_size(size: float, dim: int, layout: int, axis_size: np.ndarray) -> float:
-    """Size of a dim of each device's part, of ``size`` in all."""
+    """Local size, on each device, of a dim whose global size is ``size``."""
     for axis in range(axis_size.shape[0]):
         if layout_dim(layout, axis) == dim:
             size /= axis_size[axis]
@@ -201,7 +202,7 @@ def local_size(size: float, dim: int, layout: int, axis_size: np.ndarray) -> flo
 
 @helper
 def cut_dims(layout: int, n_axes: int) -> int:
-    """The dims that a layout cuts, as bits."""
+    """Bit mask of the dims that a layout cuts."""
     dims = 0
     for axis in range(n_axes):
         dim = layout_dim(layout, axis)
@@ -211,21 +212,21 @@ def cut_dims(layout: int, n_axes: int) -> int:
 
 
 @helper
-def _put(layout: int, axis: int, dim: int) -> int:
+def _with_axis_on(layout: int, axis: int, dim: int) -> int:
     cleared = layout & ~(31 << (LAYOUT_BITS * axis))
     return cleared | ((dim + 1) << (LAYOUT_BITS * axis))
 
 
 @helper
 def use_layout(tables: Tables, op_factor: np.ndarray, use: int, n_axes: int) -> int:
-    """Layout that the op wants of one operand (``use`` counts wants)."""
+    """Layout in which the op wants one operand (``use`` is the number of a want)."""
     layout = 0
     op = tables.use_owner[use]
     for axis in range(n_axes):
-        name = op_factor[op, axis]
-        if name >= 0:
+        factor = op_factor[op, axis]
+        if factor >= 0:
             for row in range(tables.use_dim_ptr[use], tables.use_dim_ptr[use + 1]):
-                if tables.use_dim_factor[row] == name:
+                if tables.use_dim_factor[row] == factor:
                     layout |= (row - tables.use_dim_ptr[use] + 1) << (LAYOUT_BITS * axis)
                     break
     return layout
@@ -239,14 +240,14 @@ def natural_layout(
     layout, partial = 0, 0
     op = tables.value_owner[value]
     for axis in range(n_axes):
-        name = op_factor[op, axis]
-        if name < 0:
+        factor = op_factor[op, axis]
+        if factor < 0:
             continue
-        if tables.factor_reduction[name]:
+        if tables.factor_reduction[factor]:
             partial |= 1 << axis
             continue
         for row in range(tables.shape_ptr[value], tables.shape_ptr[value + 1]):
-            if tables.def_dim_factor[row] == name:
+            if tables.def_dim_factor[row] == factor:
                 layout |= (row - tables.shape_ptr[value] + 1) << (LAYOUT_BITS * axis)
                 break
     return layout, partial
@@ -254,7 +255,7 @@ def natural_layout(
 
 @compiled
 def wanted_layouts(tables: Tables, op_factor: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
-    """Fill ``wanted[W]``: layout that each use wants."""
+    """Fill ``wanted[W]`` with the layout that each use wants."""
     for want in range(wanted.shape[0]):
         wanted[want] = use_layout(tables, op_factor, want, n_axes)
 
@@ -270,10 +271,10 @@ def kept_layouts_into(
 ) -> None:
     """Fill ``kept[V]`` with the layout in which each value is kept.
 
-    Moves that every use would undo at once are taken back.
+    A reshard that every use would undo at once is dropped.
 
-    A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where
-    the value would be brought, it stays as its op leaves it.
+    A reduce_scatter that every use gathers becomes an all_reduce. A value stays as its op leaves it
+    if no use wants any of the axes that the reshard changes where the reshard would put it.
     """
     for value in range(kept.shape[0]):
         kept[value] = 0
@@ -287,9 +288,9 @@ def kept_layouts_into(
         if not tables.value_output[value] and tables.value_op[value] >= tables.n_arguments:
             natural, partial = natural_layout(tables, op_factor, value, n_axes)
             if layout != natural:
-                used = 0  # axes that some use wants where they are kept
-                for place in range(tables.value_use_ptr[value], tables.value_use_ptr[value + 1]):
-                    want = wanted[tables.value_use[place]]
+                used = 0  # axes that some use wants where the value would have them
+                for position in range(tables.value_use_ptr[value], tables.value_use_ptr[value + 1]):
+                    want = wanted[tables.value_use[position]]
                     for axis in range(n_axes):
                         wanted_dim = layout_dim(want, axis)
                         if wanted_dim == layout_dim(layout, axis) or (
@@ -304,7 +305,7 @@ def kept_layouts_into(
                     layout = natural
                 for axis in range(n_axes):
                     if (partial >> axis) & 1 and not (used >> axis) & 1:
-                        layout = _put(layout, axis, -1)
+                        layout = _with_axis_on(layout, axis, -1)
         kept[value] = layout
 
 
@@ -325,9 +326,9 @@ def wants_of(tables: Tables, op_factor: np.ndarray) -> np.ndarray:
 
 
 def natural_layouts_of(tables: Tables, op_factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How values are made, for the rows of a plan.
+    """Layouts in which ops leave their results, for the rows of a plan.
 
-    Gives ([V] layout in which each value is made, [V] axes over which it is then partial).
+    Gives ([V] natural layout of each value, [V] bit mask of the axes over which it is partial).
     """
     natural = np.empty(len(tables.value_op), np.int64)
     partial = np.empty_like(natural)
@@ -347,49 +348,53 @@ def kept_layouts(tables: Tables, op_factor: np.ndarray, value_dim: np.ndarray) -
 
 @helper
 def _moved_axes(before: int, after: int, n_axes: int) -> int:
-    """Axes between which shards move from one layout to another, 0 if none.
+    """Bit mask of the axes along which shards move between devices, 0 if none do.
 
-    They move because the axes kept on a dim do not lead on it before and after.
+    Shards move if the axes kept on a dim are not its leading ones both before and after.
     """
     mask = 0
     for axis in range(n_axes):
         dim = layout_dim(before, axis)
         if dim < 0 or layout_dim(after, axis) != dim:
             continue
-        for other in range(
-            axis
-        ):  # axis a is kept: every axis before it on this dim must be kept too
+        # This axis is kept, so every axis before it on this dim must be kept too
+        for other in range(axis):
             if (layout_dim(before, other) == dim) != (layout_dim(after, other) == dim):
-                for third in range(n_axes):
-                    if layout_dim(before, third) == dim or layout_dim(after, third) == dim:
-                        mask |= 1 << third
+                for moved_axis in range(n_axes):
+                    if (
+                        layout_dim(before, moved_axis) == dim
+                        or layout_dim(after, moved_axis) == dim
+                    ):
+                        mask |= 1 << moved_axis
     return mask
 
 
 @helper
-def _exchanged(current: int, after: int, n_axes: int) -> int:
-    """``current`` with the axes that both layouts have on the dims of ``after``."""
+def _with_exchanged_axes(current: int, after: int, n_axes: int) -> int:
+    """``current``, with every axis that both layouts have moved to its dim in ``after``."""
     target = current
     for axis in range(n_axes):
         if layout_dim(current, axis) >= 0 and layout_dim(after, axis) >= 0:
-            target = _put(target, axis, layout_dim(after, axis))
+            target = _with_axis_on(target, axis, layout_dim(after, axis))
     return target
 
 
 @helper
-def _cut_alike(first: int, second: int, axis_size: np.ndarray) -> bool:
-    """Do two layouts cut every dim into as many pieces?"""
+def _cut_alike(one_layout: int, other_layout: int, axis_size: np.ndarray) -> bool:
+    """Do two layouts cut every dim into the same number of pieces?"""
     for axis in range(axis_size.shape[0]):
-        for layout in (first, second):
+        for layout in (one_layout, other_layout):
             dim = layout_dim(layout, axis)
-            if dim >= 0 and _pieces(first, dim, axis_size) != _pieces(second, dim, axis_size):
+            if dim >= 0 and _pieces(one_layout, dim, axis_size) != _pieces(
+                other_layout, dim, axis_size
+            ):
                 return False
     return True
 
 
 @helper
 def _pieces(layout: int, dim: int, axis_size: np.ndarray) -> int:
-    """Into how many pieces a layout cuts a dim."""
+    """Number of pieces into which a layout cuts a dim."""
     pieces = 1
     for axis in range(axis_size.shape[0]):
         if layout_dim(layout, axis) == dim:
@@ -398,8 +403,8 @@ def _pieces(layout: int, dim: int, axis_size: np.ndarray) -> int:
 
 
 @helper
-def _together(current: int, after: int, axis: int, n_axes: int) -> int:
-    """Axes that go from the dim of ``axis`` to the dim to which it goes, as a mask."""
+def _axes_moving_with(current: int, after: int, axis: int, n_axes: int) -> int:
+    """Bit mask of the axes that leave the same dim as ``axis`` for the same other dim."""
     mask = 0
     for other in range(n_axes):
         if layout_dim(current, other) == layout_dim(current, axis) and layout_dim(
@@ -410,22 +415,22 @@ def _together(current: int, after: int, axis: int, n_axes: int) -> int:
 
 
 @helper
-def _all_put(layout: int, axes: int, dim: int, n_axes: int) -> int:
+def _with_axes_on(layout: int, axes: int, dim: int, n_axes: int) -> int:
     for axis in range(n_axes):
         if (axes >> axis) & 1:
-            layout = _put(layout, axis, dim)
+            layout = _with_axis_on(layout, axis, dim)
     return layout
 
 
 @helper
-def _permutes(current: int, after: int, moved: int, step: int, n_axes: int) -> int:
-    """How often shards have to move besides the all_to_alls to ``after``.
+def _permute_count(current: int, after: int, moved: int, step: int, n_axes: int) -> int:
+    """Number of permutes needed beside the all_to_alls that lead to ``after``.
 
     Args:
         current: layout before the first all_to_all.
-        after: layout after the last one, up to gathers.
-        moved: axes between which shards have to move before.
-        step: 1: the first axis goes first; -1: the last one.
+        after: layout after the last all_to_all, up to gathers.
+        moved: bit mask of the axes along which shards have to move beforehand.
+        step: 1: the first axis goes first; -1: the last axis goes first.
         n_axes: of the mesh.
     """
     count = 0
@@ -433,7 +438,9 @@ def _permutes(current: int, after: int, moved: int, step: int, n_axes: int) -> i
         axis = turn if step > 0 else n_axes - 1 - turn
         old, new = layout_dim(current, axis), layout_dim(after, axis)
         if old >= 0 and new >= 0 and old != new:
-            target = _all_put(current, _together(current, after, axis, n_axes), new, n_axes)
+            target = _with_axes_on(
+                current, _axes_moving_with(current, after, axis, n_axes), new, n_axes
+            )
             if moved | _moved_axes(current, target, n_axes):
                 count += 1
             moved, current = 0, target
@@ -481,9 +488,9 @@ def reshard(
     whole_bytes: float,
     axis_size: np.ndarray,
 ) -> int:
-    """Emit the steps from one layout to another.
+    """Emit the steps from one layout to another, and return the new number of steps.
 
-    Axes in ``partial`` still carry partial results.
+    ``partial`` is the bit mask of the axes over which the value is still partial.
     """
     n_axes = axis_size.shape[0]
     current = before
@@ -500,7 +507,7 @@ def reshard(
             sliced |= bit
         elif old >= 0 and new < 0:
             gathered |= bit
-    # Axes between which shards have to move before the next step that depends on their order
+    # Axes along which shards have to move before the next step that depends on their order
     moved = 0
     for kind in (SLICE, REDUCE_SCATTER, ALL_REDUCE):
         mask = sliced if kind == SLICE else scattered if kind == REDUCE_SCATTER else reduced
@@ -509,7 +516,7 @@ def reshard(
             if kind != ALL_REDUCE:
                 for axis in range(n_axes):
                     if (mask >> axis) & 1:
-                        target = _put(target, axis, layout_dim(after, axis))
+                        target = _with_axis_on(target, axis, layout_dim(after, axis))
             large = whole_bytes / ways(current, axis_size)
             small = whole_bytes / ways(target, axis_size)
             n_steps = _emit(
@@ -518,11 +525,11 @@ def reshard(
             moved |= _moved_axes(current, target, n_axes)
             current = target
     local = whole_bytes / ways(current, axis_size)
-    target = _exchanged(current, after, n_axes)
+    target = _with_exchanged_axes(current, after, n_axes)
     if target == current:
         moved |= _moved_axes(current, after, n_axes)
     elif _cut_alike(current, target, axis_size):
-        # Every shard stays as it is, and goes to another device
+        # The shards stay as they are, and move to other devices
         for axis in range(n_axes):
             if layout_dim(current, axis) != layout_dim(target, axis):
                 moved |= 1 << axis
@@ -532,17 +539,17 @@ def reshard(
         )
         current, moved = target, 0
     else:
-        # Axes that go from one dim to the same other dim go together, in the order that has to
-        # bring shards into place least often; of equal ones the last axis first, since it is the
-        # minor one.
-        last_first = _permutes(current, after, moved, -1, n_axes)
-        step = 1 if _permutes(current, after, moved, 1, n_axes) < last_first else -1
+        # Axes that go from one dim to the same other dim go together, in the order that needs the
+        # fewest permutes. Of equal orders it is the one with the last axis first, which is the
+        # minor axis.
+        last_first = _permute_count(current, after, moved, -1, n_axes)
+        step = 1 if _permute_count(current, after, moved, 1, n_axes) < last_first else -1
         for turn in range(n_axes):
             axis = turn if step > 0 else n_axes - 1 - turn
             old, new = layout_dim(current, axis), layout_dim(after, axis)
             if old >= 0 and new >= 0 and old != new:
-                mask = _together(current, after, axis, n_axes)
-                target = _all_put(current, mask, new, n_axes)
+                mask = _axes_moving_with(current, after, axis, n_axes)
+                target = _with_axes_on(current, mask, new, n_axes)
                 moved |= _moved_axes(current, target, n_axes)
                 if moved:
                     n_steps = _emit(
@@ -589,12 +596,10 @@ def reshard(
 def lower_into(
     tables: Tables, ops: Int32Array, op_factor: Int32Matrix, axis_size: Int64Array, steps: Steps
 ) -> int:
-    """Fill ``steps`` (see ``buffers``) with the steps of ``ops``.
+    """Fill ``steps`` (see ``buffers``) with the steps of ``ops``, and return their number.
 
-    ``ops`` are ascending and hold no arguments.  Gives the number of steps.
-
-    Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see
-    ``wanted_layouts`` and ``kept_layouts_into``).
+    ``ops`` are ascending and contain no arguments. ``steps.wanted`` and ``steps.layout`` have to
+    hold the layouts of the state (see ``wanted_layouts`` and ``kept_layouts_into``).
     """
     n_axes = axis_size.shape[0]
     wanted, kept = steps.wanted, steps.layout
@@ -609,9 +614,9 @@ def lower_into(
             if want == kept[value]:
                 continue
             shared = False
-            for place in range(tables.earlier_begin[use], tables.earlier_end[use]):
-                earlier = tables.earlier[place]
-                # A copy that a loop body or a branch brought does not exist outside of it.
+            for position in range(tables.earlier_begin[use], tables.earlier_end[use]):
+                earlier = tables.earlier[position]
+                # A copy made inside a loop body or a branch does not exist outside of it.
                 if wanted[earlier] == want and op < tables.use_until[earlier]:
                     steps.copy[use] = SHARED if tables.folded else steps.copy[earlier]
                     shared = True
@@ -630,7 +635,7 @@ def lower_into(
                     axis_size,
                 )
                 steps.copy[use] = n_steps - 1
-        first = (
+        first_result = (
             tables.result[tables.result_ptr[op]]
             if tables.result_ptr[op + 1] > tables.result_ptr[op]
             else -1
@@ -640,9 +645,9 @@ def lower_into(
         for axis in range(n_axes):
             if op_factor[row, axis] >= 0:
                 mask |= 1 << axis
-        n_steps = _emit(steps, n_steps, COMPUTE, op, first, -1, mask, 0, 0, 0.0, 0.0)
-        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-            value = tables.result[place]
+        n_steps = _emit(steps, n_steps, COMPUTE, op, first_result, -1, mask, 0, 0, 0.0, 0.0)
+        for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            value = tables.result[position]
             if tables.value_constant[value]:
                 continue
             natural, partial = natural_layout(tables, op_factor, value, n_axes)
@@ -665,9 +670,9 @@ def lower_into(
 def lower_all(
     tables: Tables, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
 ) -> tuple[Steps, int]:
-    """All steps of a plan over a whole program, in buffers, and how many there are."""
+    """All steps of a plan over a whole program, in untrimmed buffers, and their number."""
     steps, n_axes = buffers(tables, len(axis_size)), len(axis_size)
-    # Writeable copies of the same types, so that one compiled kernel serves all callers
+    # Writeable copies with fixed dtypes, so that one compiled kernel serves all callers
     op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
     wanted_layouts(tables, op_factor, n_axes, steps.wanted)
     kept_layouts_into(tables, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
@@ -680,7 +685,7 @@ def buffers(tables: Tables, n_axes: int) -> Steps:
     n_uses = len(tables.use_value)
     n_values = len(tables.value_op)
     n_results = len(tables.result)
-    # Most programs need about one step per op; the bound holds for plans that reshard everything.
+    # Most programs need about one step per op; this bound allows for plans that reshard all values.
     rows = n_ops + n_uses * (3 + 2 * n_axes) + n_results * (5 + 2 * n_axes) + 1
 
     def ints(dtype: type) -> np.ndarray:
@@ -705,7 +710,7 @@ def buffers(tables: Tables, n_axes: int) -> Steps:
 def lower(
     program: Program, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
 ) -> Steps:
-    """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
+    """Device-local steps of a plan given by its state arrays (see ``state``), trimmed to size."""
     steps, n_steps = lower_all(tables(program), op_factor, value_dim, axis_size)
     return Steps._make([*(column[:n_steps].copy() for column in steps[:9]), *steps[9:]])
 

@@ -1,4 +1,4 @@
-"""Can a plan's arrays be carried out on a program and a mesh?"""
+"""Checks whether the arrays of a plan are valid for a program and a mesh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toast_lab.sharding.sharding import Sharding
 
 
 def offenders(program: Program, mesh: Mesh, sharding: Sharding) -> list[str]:
-    """Every op and value of a program that cannot be sharded so on a mesh, a sentence each."""
+    """A sentence for every op and value of a program that cannot be sharded in this way."""
     ops = _ops(program, mesh, sharding.op_factor)
     return sorted({*ops, *_values(program, mesh, sharding.value_dim)})
 
@@ -21,9 +21,9 @@ def _ops(program: Program, mesh: Mesh, op_factor: np.ndarray) -> list[str]:
     name = op_factor[op, axis]
     is_own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
     ways = _ways(op_factor[op], name, mesh)
-    own_name = np.where(is_own, name, 0)
-    unsplittable = (program.factor_size[own_name] % ways != 0) | ~np.isin(
-        program.factor_class[own_name], (PASS, REDUCTION)
+    valid_name = np.where(is_own, name, 0)
+    unsplittable = (program.factor_size[valid_name] % ways != 0) | ~np.isin(
+        program.factor_class[valid_name], (PASS, REDUCTION)
     )
     sentences = []
     for row in np.flatnonzero(~is_own | unsplittable):
@@ -64,6 +64,6 @@ def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
 
 
 def _ways(rows: np.ndarray, target: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """[K] product of the sizes of the axes that are on ``target`` in each of the K rows."""
+    """[K] product of the sizes of the axes that cut ``target`` in each of the K rows."""
     sizes = np.where(rows == target[:, None], mesh.array(), 1)
     return np.asarray(sizes.prod(axis=1, dtype=np.int64))

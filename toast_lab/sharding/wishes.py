@@ -1,6 +1,6 @@
-"""What is asked of every plan: actions and shardings to have, and not to have.
+"""Users' requests for every plan: pinned and forbidden actions and shardings.
 
-``pins`` says what they come down to.
+``pins`` turns them into rules for the arrays of plans.
 
 Start reading at ``read_pin``.
 """
@@ -17,26 +17,26 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.space import Action, action_text, parse_action
 
-OPEN = ("*", "?", ...)  #: of a dim on which axes may be added
+OPEN = ("*", "?", ...)  #: entries of a spec that leave a dim open for more axes
 
 
 class ActionWish(NamedTuple):
-    """An action to be taken, or never to be."""
+    """An action that is pinned or forbidden."""
 
-    text: str  #: for people, and for telling one problem from another
-    pinned: bool
+    text: str  #: shown to people, and part of what identifies a problem
+    pinned: bool  #: False: forbidden
     action: Action
-    every_side: bool  #: forbidden however the conflicts of its colour are settled
+    every_side: bool  #: forbidden for every resolution of its colour's conflicts
 
 
 class ValueWish(NamedTuple):
-    """How one value is to be cut."""
+    """A request for how one value is cut."""
 
     text: str
     value: int
-    dims: tuple[tuple[int, int], ...]  #: (mesh axis, dim) that are to be
-    closed: tuple[tuple[int, int], ...]  #: (mesh axis, dim) that are not
-    #: the op that makes it is split just so: it does nothing but hand the value on
+    dims: tuple[tuple[int, int], ...]  #: (mesh axis, dim) pairs that every plan has
+    closed: tuple[tuple[int, int], ...]  #: (mesh axis, dim) pairs that no plan has
+    #: the op that makes the value only passes it on, and is split in the same way
     op_too: bool = False
 
 
@@ -44,14 +44,14 @@ Wish = ActionWish | ValueWish
 
 
 def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None) -> Wish:
-    """A pin from an action, or from the path of an argument or result and a spec.
+    """Read a pin: an action, or the path of an argument or result with a spec.
 
     Texts: ``"batch->data"``, ``"params['w']=data,-"`` (``-``: whole, ``*``: open, ``data+model``:
     both).
 
     Raises:
-        ToastError: it names no colour, axis, argument or result, or the spec does not go with the
-            shape.
+        ToastError: it names an unknown colour, axis, argument or result, or the spec does not fit
+            the shape.
     """
     if spec is None and isinstance(target, str) and "->" not in target and "=" in target:
         path, _, spec_text = target.rpartition("=")
@@ -64,19 +64,19 @@ def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None
 
 
 def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None = None) -> Wish:
-    """Read what is forbidden: an action, or an axis for a value.
+    """Read a prohibition: of an action, or of an axis for a value.
 
-    A value is an argument or result by its path; it may then not be cut over the axis.
+    The value is an argument or result, given by its path, that the axis must not cut.
 
-    Texts: ``"sequence@1->model"``, ``"sequence->model"`` (however its conflicts are settled),
+    Texts: ``"sequence@1->model"``, ``"sequence->model"`` (for every resolution of its conflicts),
     ``"params['w']->data"``.
 
     Raises:
-        ToastError: it names no colour, axis, argument or result.
+        ToastError: it names an unknown colour, axis, argument or result.
     """
     program = analysis.program
     if axis is None and isinstance(target, str) and "->" in target:
-        target_text, _, axis_name = (part.strip() for part in target.rpartition("->"))
+        target_text, _, axis_name = (text.strip() for text in target.rpartition("->"))
         if target_text.partition("@")[0] not in (
             *analysis.group_name,
             *analysis.colour_name,
@@ -121,22 +121,22 @@ def pin_value(
         program: the program.
         mesh: the mesh.
         value: number of the value.
-        spec: one entry a dim: None (whole), an axis, several axes, ``"*"`` (open), or axes and
-            ``"*"``: at least these.
-        called: its name for people.
-        never: axes that are on no dim, the open ones included.
-        op_too: the op that makes the value does nothing but hand it on, and is to be split just so.
+        spec: one entry for each dim: None (whole), an axis, several axes, ``"*"`` (open), or axes
+            and ``"*"`` (at least these axes).
+        called: name of the value in messages.
+        never: axes that must not cut any dim, open dims included.
+        op_too: the op that makes the value only passes it on, and is split in the same way.
 
     Raises:
-        InvalidPlan: the spec does not go with the shape or the mesh; all that is wrong is listed.
+        InvalidPlan: the spec does not fit the shape or the mesh; all offences are listed.
     """
     shape = program.dims(value)
     if isinstance(spec, str) or not isinstance(spec, Iterable):
         raise InvalidPlan(f'{called}: give one entry a dim, such as ("data", None), not {spec!r}')
     entries = [_entry(entry) for entry in spec]
-    unseen = random_keys.hidden_dims(program, value)
-    if unseen and len(entries) == len(shape) - unseen:
-        entries += [([], False)] * unseen  # users of typed random keys know of the other dims only
+    hidden_count = random_keys.hidden_dims(program, value)
+    if hidden_count and len(entries) == len(shape) - hidden_count:
+        entries += [([], False)] * hidden_count  # JAX hides the last dims of typed random keys
     if len(entries) != len(shape):
         raise InvalidPlan(
             f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim"
@@ -190,15 +190,13 @@ def pin_value(
 
 
 def _entry(dim_spec: object) -> tuple[list[str], bool]:
-    """(axes, are more allowed?) of one dim of a spec."""
+    """The axes of one dim of a spec, and whether the dim is open for more."""
     if dim_spec is None:
         return [], False
     if isinstance(dim_spec, str) or dim_spec is ...:
         dim_spec = [dim_spec]
-    members = list(dim_spec)  # type: ignore[call-overload]
-    return [str(member) for member in members if member not in OPEN], any(
-        member in OPEN for member in members
-    )
+    axes = list(dim_spec)  # type: ignore[call-overload]
+    return [str(axis) for axis in axes if axis not in OPEN], any(axis in OPEN for axis in axes)
 
 
 def _spec_of(spec_text: str) -> list[list[str]]:
@@ -213,7 +211,7 @@ def _spec_of(spec_text: str) -> list[list[str]]:
 def _paths(program: Program) -> dict[str, int]:
     """Values by the paths of arguments and results.
 
-    An argument comes before a result of its name.
+    Where an argument and a result have the same path, it means the argument.
     """
     results = zip(program.output_paths, program.outputs.tolist(), strict=True)
     return {
@@ -242,7 +240,7 @@ def _no_axis(axis: str, mesh: Mesh) -> InvalidPlan:
 
 
 def cuts(mesh: Mesh, axes: Sequence[str]) -> str:
-    """``data=4 x model=2``."""
+    """Axes with their sizes, as ``data=4 x model=2``."""
     return " x ".join(f"{axis}={mesh.size(axis)}" for axis in axes)
 
 
@@ -256,7 +254,7 @@ def read_all(
     """Wishes from the arguments of ``read_pin`` and ``read_forbid``.
 
     Raises:
-        InvalidProblem: listing every one that cannot be read.
+        InvalidProblem: some cannot be read; all of them are listed.
     """
     wishes, offenders = list[Wish](), []
     for read, verb, requests in ((read_pin, "pin", pins), (read_forbid, "forbid", forbids)):
@@ -264,20 +262,20 @@ def read_all(
             try:
                 wishes.append(read(analysis, mesh, *arguments))
             except ToastError as error:
-                shown = [
+                argument_texts = [
                     argument if isinstance(argument, str) else repr(argument)
                     for argument in arguments
                 ]
-                offenders.append(f"{verb} {', '.join(shown)}: {error}")
+                offenders.append(f"{verb} {', '.join(argument_texts)}: {error}")
     if offenders:
         raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(offenders))
     return wishes
 
 
 def given_as(analysis: Analysis, request: object) -> tuple:
-    """Arguments of ``read_pin`` or ``read_forbid`` from one item.
+    """Arguments of ``read_pin`` or ``read_forbid`` from one request.
 
-    A tuple of path and spec or axis is about a value.
+    A pair of a path with a spec or an axis concerns a value; any other request is an action.
     """
     if isinstance(request, tuple) and not isinstance(request, Action) and len(request) == 2:
         colours = (*analysis.group_name, *analysis.colour_name)

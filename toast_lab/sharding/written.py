@@ -14,13 +14,13 @@ from toast_lab.sharding.wishes import ValueWish, Wish, pin_value
 def keep_annotations(
     space: Space, before: Sequence[Wish], *, strict: bool
 ) -> tuple[list[Wish], list[str]]:
-    """Put the annotations of the space's program behind the wishes before them.
+    """Add the annotations of the space's program to the wishes in ``before``.
 
-    Gives (all wishes, why the other annotations are left out).
+    Gives (all wishes, notes on the annotations that are left out and why).
 
     Raises:
-        InvalidProblem: with ``strict``, some cannot be kept; all are listed, and the contradictions
-            between the others.
+        InvalidProblem: ``strict`` is set and some annotations cannot be kept; all of them are
+            listed, with the contradictions between the others.
     """
     program = space.analysis.program
     wishes: dict[tuple, ValueWish] = {}
@@ -35,25 +35,28 @@ def keep_annotations(
         else:
             if wish.dims or wish.closed:
                 wishes.setdefault((wish.value, wish.dims, wish.closed), wish)
-    own_wishes = list(wishes.values())
+    annotation_wishes = list(wishes.values())
     contradiction = ""
     try:
-        make_pins(space, [*before, *own_wishes])
+        make_pins(space, [*before, *annotation_wishes])
     except InvalidProblem as error:
         contradiction = str(error)
     if strict and (offenders or contradiction):
-        listed = (
+        offenders_text = (
             "these annotations cannot be kept (strict=False leaves them out):\n"
             + join_offenders(offenders)
         )
         raise InvalidProblem(
             "\n".join(
-                [*([listed] if offenders else []), *([contradiction] if contradiction else [])]
+                [
+                    *([offenders_text] if offenders else []),
+                    *([contradiction] if contradiction else []),
+                ]
             )
         )
     if contradiction:
         kept_wishes: list[Wish] = list(before)
-        for wish in own_wishes:
+        for wish in annotation_wishes:
             try:
                 make_pins(space, [*kept_wishes, wish])
             except InvalidProblem as error:
@@ -61,11 +64,11 @@ def keep_annotations(
             else:
                 kept_wishes.append(wish)
         return kept_wishes, [f"left out: {offence}" for offence in offenders]
-    return [*before, *own_wishes], [f"left out: {offence}" for offence in offenders]
+    return [*before, *annotation_wishes], [f"left out: {offence}" for offence in offenders]
 
 
 def _wish(space: Space, annotation: Annotation) -> ValueWish:
-    """An annotation as a wish.  Raises ToastError if no plan can keep it on this mesh."""
+    """An annotation as a wish. Raises ToastError if no plan on this mesh can keep it."""
     if annotation.trouble:
         raise InvalidProblem(annotation.trouble)
     program = space.analysis.program
