@@ -1,4 +1,4 @@
-"""Buttons that shard the selected colour, each with what it would make of the plan by hand."""
+"""Buttons that shard the selected colour, each with the price that the plan by hand would have."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_PRICED = 8
 
 
 class ActionList(JSComponent):
-    """Buttons of one colour.
+    """The buttons of one colour.
 
-    A click says which colour its button stood for, since another one may have been selected
-    meanwhile.  It travels as a message, which Panel handles at once and in order: changes of
-    parameters wait for others to come.
+    A click names the colour of its button, since another one may have been selected meanwhile. It
+    is sent as a message, which Panel handles at once and in order: changes of parameters wait for
+    further changes.
     """
 
     group = param.Integer(default=-1, doc="colour group that the buttons shard")
@@ -35,9 +35,9 @@ class ActionList(JSComponent):
 
 
 class ActionButtons(look.Pane):
-    """Offer only what changes something.
+    """Buttons for those actions alone that would change the plan.
 
-    For an axis with nothing to offer, give the reason.
+    With ``reasons``, an axis without such an action is listed with the reason.
     """
 
     def __init__(self, session: Session, *, reasons: bool = False) -> None:
@@ -51,24 +51,24 @@ class ActionButtons(look.Pane):
         self._reasons = reasons
 
     def refresh(self) -> None:
-        """Price what the selected colour can do now."""
+        """Price the actions that the selected colour has now."""
         session, group = self.session, self.session.selection.group
-        every = session.hand.action_prices()
-        rows = every[:MAX_PRICED]
+        prices = session.hand.action_prices()
+        rows = prices[:MAX_PRICED]
         notes = [] if rows else [session.hand.why_no_action()]
         if rows and self._reasons:
-            notes = session.hand.refusals(every)
-        shown = session.loaded.analysis is not None and group is not None
-        if shown and group is not None:
+            notes = session.hand.refusals(prices)
+        is_shown = session.loaded.analysis is not None and group is not None
+        if is_shown and group is not None:
             name = session.loaded.analysis.groups[group].name
             self.head.object = h("h2", f"shard {name} on …  ", ESTIMATED)
         self.list.param.update(
             group=-1 if group is None else group,
-            rows=[[row.axis, row.bits, _label(row)] for row in rows] if shown else [],
+            rows=[[row.axis, row.bits, _label(row)] for row in rows] if is_shown else [],
         )
         self.notes.object = h("div", *[quiet(note) for note in notes if note])
-        self.head.visible = shown
-        self.list.visible, self.notes.visible = bool(shown and rows), bool(shown and notes)
+        self.head.visible = is_shown
+        self.list.visible, self.notes.visible = bool(is_shown and rows), bool(is_shown and notes)
 
     def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session
@@ -82,5 +82,5 @@ class ActionButtons(look.Pane):
 
 
 def _label(row: ActionPrice) -> str:
-    fits = "" if row.fits else ", does not fit"
-    return f"{row.axis}{row.side}: {cost_text(row)}{fits}"
+    misfit = "" if row.fits else ", does not fit"
+    return f"{row.axis}{row.side}: {cost_text(row)}{misfit}"

@@ -1,7 +1,7 @@
 """The address bar follows the session, and the session follows the back button.
 
-The address is written at most once a tick, however much changed; going back changes the session,
-whose address is then the one that the browser shows already, so nothing goes round in circles.
+The address is written at most once per tick, however much has changed. Going back changes the
+session, whose address is then the one that the browser already shows, so this causes no loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from toast_lab.app.shell import Shell
 
 
 class Address:
-    """Made by ``Explorer``.
+    """The address of one page, made by ``Explorer``.
 
     Attributes:
-        extra: fields that are the server's own, such as the key of this page's state.
-        bound_for: what the link that was opened asks for, while its model is loaded; the address
-            stays that, so that a copy or a reload meanwhile leads there, too. ``lead_to`` sets it.
+        extra: fields of the server itself, such as the key of this page's state.
+        bound_for: fields of the link that was opened, while its model is loaded; the address keeps
+            them, so that a copy or a reload meanwhile leads there, too. ``lead_to`` sets it.
     """
 
     def __init__(self, session: Any, shell: Shell) -> None:
@@ -27,8 +27,8 @@ class Address:
         self.extra: dict[str, str] = {}
         self.bound_for: list[tuple[str, str]] = []
         self._dirty, self._loading = True, ""
-        # Model and step of the last address.  What the page begins with counts, written or not:
-        # who goes on from it before a busy server has written it comes back to it.
+        # Model and step of the last address. The view that the page begins with counts, written or
+        # not: going back leads to it even if the user left before a busy server had written it.
         self._at: tuple[str, str] | None = None
         if session.loaded.analysis is not None:
             self._at = self._view(link.write(session))
@@ -46,10 +46,10 @@ class Address:
         self._dirty = True
 
     def lead_to(self, asked: list[tuple[str, str]]) -> None:
-        """A link was opened, whose model is still to be loaded: the address stays that link.
+        """Keep the address of an opened link while its model is still to be loaded.
 
-        Its view counts as the first of this page: who goes on from it before the address is written
-        comes back to it.
+        Its view counts as the first of this page: going back leads to it even if the user left
+        before the address was written.
         """
         self.bound_for = asked
         fields = dict(asked)
@@ -65,7 +65,7 @@ class Address:
         if not session.loading:
             self.bound_for = []
         elif not self.bound_for and session.loading_built_in[0]:
-            # A copy or a reload meanwhile leads to what was asked for, not to what was there before
+            # A copy or a reload meanwhile leads to the requested model, not to the previous one
             self.bound_for = link.to_model(session, *session.loading_built_in)
         pairs = list(self.bound_for or link.write(session))
         job = session.work.job
@@ -83,7 +83,7 @@ class Address:
         return fields.get("model", session.loaded.which), fields.get("step", session.step)
 
     def _arrived(self, arrived: list[Any]) -> None:
-        """Back or forward: the same page goes to that view."""
+        """Bring the page to the view of the address, after back or forward."""
         view, _ = link.read(str(arrived[0]) if arrived else "", STEPS)
         step = view.step or STEPS[0]
         self._at = (view.model or self.session.loaded.which, step)

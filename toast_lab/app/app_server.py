@@ -3,10 +3,10 @@
 It is started by ``toast-lab serve``, ``python -m toast_lab.app.app_server``, or inside
 ``panel serve``.
 
-The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes
+The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, accepts
 websockets from its own pages only, and offers the user's own model only where nobody else can reach
-it.  No URL parameter loads or runs code or a file: a link shows a view of a built-in model
-(``link``), and the key of this page's own state makes a reload keep everything.
+it. No URL parameter loads or runs code or a file: a link shows a view of a built-in model
+(``link``), and the key of a page's state lets a reload keep everything.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def is_loopback(address: str) -> bool:
 
 
 def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) -> tuple[str, str]:
-    """(model that the page may offer, why it may not)."""
+    """(the user's own model if the page may offer it, else the reason why it may not)."""
     foreign = [origin for origin in origins if not is_loopback(_host(origin))]
     if not is_loopback(address) or foreign:
-        where = ", ".join([address or "all interfaces", *foreign])
+        addresses = ", ".join([address or "all interfaces", *foreign])
         return "", (
-            f"Served on {where}, which others can reach, so only built-in models are offered: "
+            f"Served on {addresses}, which others can reach, so only built-in models are offered: "
             "loading your own runs your code. Serve on 127.0.0.1 for your own models."
         )
     return model or "", ""
@@ -64,7 +64,7 @@ def _host(origin: str) -> str:
 
 
 def read_origin(origin: str) -> str:
-    """``host:port`` in the one spelling that browsers send.
+    """``host:port`` in the form that browsers send.
 
     Raises:
         InvalidInput: it is something else, such as a whole address or a pattern.
@@ -90,16 +90,16 @@ def bound_address(argv: list[str] | None = None) -> str:
     It is empty (all interfaces) if none was given.
     """
     arguments = sys.orig_argv if argv is None else argv
-    for i, word in enumerate(arguments):
-        if word.startswith("--address="):
-            return word.partition("=")[2]
-        if word == "--address" and i + 1 < len(arguments):
+    for i, argument in enumerate(arguments):
+        if argument.startswith("--address="):
+            return argument.partition("=")[2]
+        if argument == "--address" and i + 1 < len(arguments):
             return arguments[i + 1]
     return ""
 
 
 def warm(model: str | None = None) -> None:
-    """Import and compile what the first page needs, before the first page is asked for."""
+    """Import and compile what the first page needs, before it is requested."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # tracing needs no accelerator, and must not hold one
@@ -107,25 +107,25 @@ def warm(model: str | None = None) -> None:
     from toast_lab.app.session import Session
 
     session = Session()
-    # Kept for all sessions, as are the others that are traced without a child
+    # Kept for all sessions, as are the other models that are traced without a child
     session.load("transformer")
     session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
-    # What is there now stays: looking through all of JAX for garbage takes a fifth of a second, and
-    # a page waits.
+    # All objects so far stay: searching all of JAX for garbage takes a fifth of a second, while a
+    # page waits.
     gc.collect()
     gc.freeze()
-    # Nor is what pages are made of looked through in the middle of a click. Panel collects when a
+    # Nor are the objects of pages searched in the middle of a click. Panel collects garbage when a
     # session ends.
     gc.set_threshold(50_000, 20, 20)
 
 
 def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Callable[[], Any]:
-    """The function that makes one page session.
+    """A function that makes the page of one session.
 
-    ``origins`` are further names that it is served under.
+    ``origins`` are further names under which it is served.
     """
     server_log.pass_over_closed_pages()
     built_in = model if model and ":" not in model else ""
@@ -155,10 +155,10 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             _KEPT.popitem(last=False)
         job = JOBS.find(fields.get("job", "")) if predecessor is None else None
         if job is not None:
-            session.adopt(job)  # its id cannot be guessed; it watches, and starts nothing
-        view, refused = link.read(location.search if location is not None else "", STEPS)
+            session.adopt(job)  # its id cannot be guessed; adopting it starts nothing
+        view, refused_fields = link.read(location.search if location is not None else "", STEPS)
         if predecessor is not None:
-            # What loads takes its session to the link's page by itself
+            # A load that is under way takes its session to the link's page by itself
             if not session.work.runs("load"):
                 session.step = view.step or session.step
         else:
@@ -171,17 +171,22 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
                 )
             else:
                 link.open_view(session, view)
-            # What takes a worker takes seconds; show something meanwhile, but for one's own model
+            # A load in a worker takes seconds: show another model meanwhile, but not before the
+            # user's own
             if session.loaded.analysis is None and not offered:
                 session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
-        if refused:
-            session.notices.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
+        if refused_fields:
+            session.notices.say(
+                "Ignored in the address:\n" + join_offenders(refused_fields, 8), "error"
+            )
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
         if view.model and location is not None and session.work.awaits("load"):
             explorer.address.lead_to(link.asked(location.search))
-            where = TITLES[view.step or session.step].strip("12345 ")
-            session.notices.say(f"Loading {view.model}; then “{where}” opens, as the link asks.")
+            page_title = TITLES[view.step or session.step].strip("12345 ")
+            session.notices.say(
+                f"Loading {view.model}; then “{page_title}” opens, as the link asks."
+            )
         explorer.watch()
         return explorer
 
@@ -214,18 +219,18 @@ def serve(
             offered.
         model: a built-in model or ``package.module:make`` to begin with.
         show: open a browser window.
-        origins: further ``host:port`` from which pages may connect; where one is no name of this
-            machine alone, only built-in models are offered.
+        origins: further ``host:port`` from which pages may connect; if one of them is not a
+            loopback name, only built-in models are offered.
 
     Raises:
-        InvalidInput: a port or an origin that is none.
-        ToastError: a model that may not be offered there.
+        InvalidInput: the port or an origin is not valid.
+        ToastError: the model may not be offered there.
     """
     origins = tuple(read_origin(origin) for origin in origins)
     if model is not None and ":" not in model:
         from toast_lab.models import registry
 
-        registry.built_in(model)  # an unknown name is told now, not to the first visitor
+        registry.built_in(model)  # an unknown name is reported now, not to the first visitor
     refusal = own_model(address, model if model and ":" in model else None, origins)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
@@ -249,21 +254,21 @@ def is_wildcard(address: str) -> bool:
 
 
 def hosts(address: str, port: int, origins: tuple[str, ...] = ()) -> list[str]:
-    """``host:port`` under which our own pages are reached.
+    """The ``host:port`` under which our own pages are reached.
 
     >>> hosts("192.168.1.5", 5006, ("lab:5006",))
     ['192.168.1.5:5006', '127.0.0.1:5006', 'localhost:5006', 'lab:5006']
     """
     # An address of our own cannot be made to point elsewhere, as a name can.
-    own = (*(() if is_wildcard(address) else (address,)), "127.0.0.1", "localhost")
-    named = [f"[{host}]" if ":" in host else host for host in own]
+    own_hosts = (*(() if is_wildcard(address) else (address,)), "127.0.0.1", "localhost")
+    named = [f"[{host}]" if ":" in host else host for host in own_hosts]
     return list(dict.fromkeys([*(f"{host}:{port}" for host in named), *origins]))
 
 
 def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
-    """What is said at the start.
+    """The text that is printed at the start.
 
-    The addresses that work in a browser, and what is missing for others.
+    It has the addresses that work in a browser, and the option with which others can connect.
     """
     own_host = hosts(address, port)[0]
     lines = f"TOAST Lab on http://{own_host} (stop with Ctrl-C)"
@@ -281,12 +286,12 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
 def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
     """Is ``host`` or ``host:port`` of a request among those allowed?
 
-    Without a port it is that of its scheme.
+    Without a port, the default port of the scheme counts.
     """
     host = host.lower()
     ports = {"http": (80,), "https": (443,)}.get(scheme, (80, 443))
-    whole = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
-    return any(name in allowed for name in whole)
+    names = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
+    return any(name in allowed for name in names)
 
 
 def prepare(
@@ -297,11 +302,11 @@ def prepare(
     show: bool = False,
     origins: tuple[str, ...] = (),
 ) -> Any:
-    """A server, not yet started, of what ``make`` gives to each visitor.
+    """A server, not yet started, that gives each visitor what ``make`` returns.
 
-    A request has to name us as ``hosts`` says, and a websocket has to come from a page of that
-    name: a foreign name that was made to point here (DNS rebinding) is refused, and so is a
-    websocket that hides its origin.
+    A request has to use one of the names in ``hosts``, and a websocket has to come from a page
+    under such a name: a foreign name that was made to point here (DNS rebinding) is refused, and so
+    is a websocket that hides its origin.
     """
     import panel as pn
     from bokeh.settings import settings
@@ -322,8 +327,8 @@ def prepare(
         def prepare(self) -> None:
             self.send_error(403)
 
-    # Bokeh looks through all of every new page for plots without axes and the like, and only logs
-    # what is wrong.
+    # Bokeh searches every new page for plots without axes and similar faults, and only logs what
+    # it finds.
     settings.perform_document_validation = False
     server = pn.serve(
         {"/": make},
@@ -332,11 +337,11 @@ def prepare(
         show=show,
         start=False,
         title="TOAST Lab",
-        # Bokeh takes 80 for the port of any origin without one; what is let through was looked at
+        # Bokeh assumes port 80 for any origin without a port; what gets this far has been checked
         # above.
         websocket_origin=[
             *allowed,
-            *(o.removesuffix(":443") + ":80" for o in allowed if o.endswith(":443")),
+            *(origin.removesuffix(":443") + ":80" for origin in allowed if origin.endswith(":443")),
         ],
         verbose=False,
     )
@@ -352,7 +357,7 @@ def start(
     show: bool = False,
     origins: tuple[str, ...] = (),
 ) -> None:
-    """Serve what ``make`` gives to each visitor, until interrupted."""
+    """Serve to each visitor what ``make`` returns, until interrupted."""
     server = prepare(make, port, address, show=show, origins=origins)
     server.start()
     try:

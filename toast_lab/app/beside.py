@@ -1,6 +1,6 @@
-"""What the search would do, beside the plan by hand.
+"""The plan of a search beside the plan by hand.
 
-Shows time, memory, the actions that differ, and the search's next one.
+It shows time, memory, the actions that differ, and the next action of the searched plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from toast_lab.views.markup import cost_text, h, quiet
 
 
 class BesidePane(look.Pane):
-    """Two buttons and the search's actions, each marked as taken by hand or not."""
+    """Two buttons and the actions of the searched plan, each marked as taken by hand or not."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class BesidePane(look.Pane):
             f"searching, {session.work.job.elapsed_s:.0f} s" if searching else "Ask the search"
         )
         item = session.hand.adviser()
-        following = None if item is None else session.hand.next_of(item)
-        self.next.disabled = following is None
+        next_action = None if item is None else session.hand.next_of(item)
+        self.next.disabled = next_action is None
         if item is None:
             self._head.object = quiet(
                 "What would a search do? Ask it: a few seconds, beside the page."
@@ -48,7 +48,9 @@ class BesidePane(look.Pane):
             self._list.object = ""
             return
         by_hand_step, by_hand = session.hand.taken()[-1], session.hand.actions
-        signs = {action: ("✓", " by hand too") for action in by_hand} | {following: ("→", " next")}
+        signs = {action: ("✓", " by hand too") for action in by_hand} | {
+            next_action: ("→", " next")
+        }
         rows = [_line(action, *signs.get(action, ("+", ""))) for action in item.plan.actions]
         rows += [
             _line(action, "–", " by hand only")

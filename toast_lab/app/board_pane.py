@@ -21,18 +21,19 @@ from toast_lab.views.text_width import text_px
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-TENSOR_WIDTH = 120  #: what is longer wraps, or prices would be out of view
-LINE_HEIGHT = 17  #: of each further line in a cell
+TENSOR_WIDTH = 120  #: px; longer texts wrap, as they would push prices out of view
+LINE_HEIGHT = 17  #: px, of each further line in a cell
 MAX_HEIGHT = 324
-MOST_HEIGHT = 164  #: of the table; more is scrolled
-DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
+MOST_HEIGHT = 164  #: px, of the table; more is scrolled
+DETAIL_HEIGHT = 62  #: px, of the list of a resolution's tensors; more are scrolled
 
 
 class SideSwitch(look.Pane):
-    """Which side of a resolution one axis shards, and what each would cost.
+    """A choice of the side of a resolution that one axis shards, with the price of each side.
 
-    It is made when the board is and hidden until a row is selected: a click that adds models to the
-    page has Bokeh walk over all of them, which took three times as long as the rest of the click.
+    It is made together with the board and hidden until a row is selected: when a click adds models
+    to the page, Bokeh walks over all models, which took three times as long as the rest of the
+    click.
     """
 
     def __init__(self, axis: str, choose: Callable[[str, int | None], Any]) -> None:
@@ -51,7 +52,7 @@ class SideSwitch(look.Pane):
         self.view = look.row(name, self.switch, self._why)
 
     def offer(self, sides: Sequence[SideOption], now: int | None) -> None:
-        """Offer the sides that are possible, say why others are not, and which is chosen."""
+        """Offer the possible sides, say why others are not possible, and show the chosen one."""
         self._quiet = True
         possible = {_label(side): str(side.side) for side in sides if not side.why_not}
         self.switch.param.update(
@@ -60,10 +61,10 @@ class SideSwitch(look.Pane):
             visible=bool(possible),
         )
         self._quiet = False
-        # Where no side is possible, it is for one reason
-        why = [side.why_not for side in sides if side.why_not][: 1 if not possible else None]
-        self._why.visible = bool(why)
-        text = "; ".join(why)
+        # If no side is possible, all have the same reason
+        reasons = [side.why_not for side in sides if side.why_not][: 1 if not possible else None]
+        self._why.visible = bool(reasons)
+        text = "; ".join(reasons)
         self._why.object = h("p", text, cls="quiet one", title=text)
 
     def _chosen(self, side: str) -> None:
@@ -72,9 +73,9 @@ class SideSwitch(look.Pane):
 
 
 class BoardPane(look.Pane):
-    """Rows are sides of resolutions, columns mesh axes.
+    """A table with a row for each side of a resolution and a column for each mesh axis.
 
-    Below, one switch an axis for the selected resolution.
+    Below it, the selected resolution has one switch per axis.
     """
 
     def __init__(self, session: Session) -> None:
@@ -83,7 +84,7 @@ class BoardPane(look.Pane):
         self.board = Board((), 0.0, 0.0)
         self._problem: Problem | None = None
         self._resolutions: list[int] = []
-        self._of_name: dict[int, int] = {}
+        self._row_of_name: dict[int, int] = {}
         self.row: int | None = None
         self.table = look.table(
             board_frame(self.board),
@@ -112,11 +113,13 @@ class BoardPane(look.Pane):
 
     @property
     def height(self) -> int:
-        """Of all that is shown, in pixels, or of what is enough to scroll in."""
+        """Height in pixels of all that is shown, at most MAX_HEIGHT; the rest is scrolled."""
         if not self.board.disputes:
             return 62
-        below = 24 if self.row is None else DETAIL_HEIGHT + 8 + 34 * max(1, len(self._axes()))
-        return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + below)
+        height_below = (
+            24 if self.row is None else DETAIL_HEIGHT + 8 + 34 * max(1, len(self._axes()))
+        )
+        return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + height_below)
 
     # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
@@ -130,7 +133,7 @@ class BoardPane(look.Pane):
             sets = session.loaded.problem.analysis.compatibility_sets
             self._resolutions = [sets[dim.sets[0]].resolution for dim in self.board.disputes]
             row_of = {resolution: i for i, resolution in enumerate(self._resolutions)}
-            self._of_name = {
+            self._row_of_name = {
                 name: row_of[sets[conflict.set].resolution]
                 for conflict in session.loaded.problem.analysis.conflicts
                 for name in conflict.sides
@@ -186,16 +189,21 @@ class BoardPane(look.Pane):
                 analysis.compatibility_sets[analysis.conflicts[index].set].resolution
             )
         return next(
-            (self._of_name[name] for name in session.selection.names if name in self._of_name), None
+            (
+                self._row_of_name[name]
+                for name in session.selection.names
+                if name in self._row_of_name
+            ),
+            None,
         )
 
     def _show_detail(self) -> None:
         if not self.board.disputes:
-            words: Any = (
+            message: Any = (
                 "No tensor of this program has two dims that would be sharded alike: nothing to "
                 "settle."
             )
-            self._detail.object = quiet(words)
+            self._detail.object = quiet(message)
             return
         if self.row is None:
             self._detail.object = quiet(
@@ -208,12 +216,12 @@ class BoardPane(look.Pane):
             f"{' | '.join(map(str, tensor.dims))}, {line_text(tensor.where)}"
             for tensor in dim.tensors
         ]
-        more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
-        numbers = ", ".join(map(str, dim.sets[:8])) + (
+        more_text = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
+        set_numbers = ", ".join(map(str, dim.sets[:8])) + (
             f" and {len(dim.sets) - 8} more" if len(dim.sets) > 8 else ""
         )
-        sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
-        detail = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
+        sets = f"set {set_numbers}" if len(dim.sets) == 1 else f"sets {set_numbers}, settled alike"
+        detail = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more_text}"
         self._detail.object = quiet(
             detail, style=f"max-height: {DETAIL_HEIGHT}px; overflow: auto; margin: 4px 0"
         )
@@ -253,8 +261,8 @@ class BoardPane(look.Pane):
 
 
 def _label(option: SideOption) -> str:
-    fit = "" if option.fits else " ✗"
-    return f"side {option.side}: {cost_text(option)}{fit}"
+    misfit = "" if option.fits else " ✗"
+    return f"side {option.side}: {cost_text(option)}{misfit}"
 
 
 SWITCH = assets.sheet("switch")

@@ -1,7 +1,8 @@
-"""HoloViews, loaded while nobody waits for it.
+"""Load HoloViews while nobody waits for it.
 
-It takes half a second of a core and more, so the first page does without.  Once that is on screen,
-charts are loaded beside it, so that the first visit to a page that has some need not wait either.
+It takes half a second of a core or more, so the first page does without it. Once that page is on
+screen, charts are loaded in the background, so that the first visit to a page with charts does not
+wait either.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import threading
 
-#: from the first page on screen, so that what it still asks for comes first
+#: after the first page is on screen, so that its remaining requests come first
 DELAY_S = 2.0
 _begun = threading.Event()
 

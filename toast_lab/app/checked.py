@@ -1,4 +1,4 @@
-"""A text field that says what is wrong with what is typed, while it is typed."""
+"""A text field that checks its text while it is typed, and says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toast_lab.views.markup import h
 
 
 class CheckedField(look.Pane):
-    """A field whose text is parsed at every key.
+    """A field whose text is parsed at every keystroke.
 
     Attributes:
-        value: what the text means; what was there last, while it is wrong.
-        error: why the text is wrong; empty: it is right.
+        value: the parsed text; the last valid value while the text is wrong.
+        error: why the text is wrong; empty if it is right.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class CheckedField(look.Pane):
             self._on_value(self.value)
 
     def put(self, text: str) -> None:
-        """Put another text in."""
+        """Replace the text."""
         if self.input.value != text:
             self.input.value = text
 
     def again(self) -> None:
-        """Check what is there once more, since what it is checked against has changed."""
+        """Check the text once more, since what it is checked against has changed."""
         self._check(self._typed)
 
 
@@ -77,7 +77,7 @@ def number(
 ) -> Callable[[str], float | int | None]:
     """A parser of numbers from ``least`` to ``most``.
 
-    ``empty`` says what no number means; None refuses it.
+    ``empty`` says what an empty text means; None refuses it.
 
     >>> number(0.5, 100, unit=" seconds")("20")
     20.0

@@ -1,7 +1,7 @@
-"""How wide the columns of a table have to be, worked out from the texts.
+"""Widths of the columns of a table, computed from their texts.
 
-The browser measures a table once, when it is drawn; values that come later would be cut, and a
-number that is cut reads as another one.
+The browser measures a table only once, when it is drawn; later values would be cut off, and a
+number that is cut off reads as another number.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pandas as pd
 from toast_lab.views.text_width import text_px
 
 PADDING_PX = 16
-ARROW_PX = 30  #: of a heading that sorts
-WIDEST_PX = 360  #: what is longer is cut, and a tip has all of it
-MOST_ROWS = 400  #: that are looked at
+ARROW_PX = 30  #: of the arrow in a heading that sorts
+WIDEST_PX = 360  #: longer texts are cut off, and a tooltip has all of them
+MOST_ROWS = 400  #: rows that are measured, at most
 
 
 def column_widths(

@@ -1,4 +1,4 @@
-"""Confirmed searches of a page: who judges, what was heard so far, and the plans they leave."""
+"""Confirmed searches of a page: the judge, the verdicts so far, and the resulting plans."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Confirmations(param.Parameterized):
 
     # -- starting ----------------------------------------------------------------------------------
     def start(self) -> None:
-        """Search with the settings of searches until the judge confirms a plan."""
+        """Search, with the settings of ``Searches``, until the judge confirms a plan."""
         problem, searches = self._loaded.problem, self._searches
         with self._notices.guarded():
             if problem is None:
@@ -86,7 +86,7 @@ class Confirmations(param.Parameterized):
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in CONFIRM_SETTINGS}
 
-    # -- what the job tells ------------------------------------------------------------------------
+    # -- reports of the job ------------------------------------------------------------------------
     def _ended(self, job: Job) -> None:
         state = self.state
         state.finish(job.result)
@@ -94,16 +94,17 @@ class Confirmations(param.Parameterized):
         assert end is not None
         names = []
         if end.best is not None:
-            word = "confirmed by" if end.confirmed else "best judged by"
-            names.append(self._keep(end.plan, f"{self._method(job)}, {word} {end.judge}"))
-        parts = end.front[end.simple].parts
-        if parts.sharding.key() != end.plan.sharding.key():
-            names.append(self._keep(parts, f"{self._method(job)}, simple"))
+            label = "confirmed by" if end.confirmed else "best judged by"
+            names.append(self._keep(end.plan, f"{self._method(job)}, {label} {end.judge}"))
+        simple_parts = end.front[end.simple].parts
+        if simple_parts.sharding.key() != end.plan.sharding.key():
+            names.append(self._keep(simple_parts, f"{self._method(job)}, simple"))
         elif end.best is None:
             names.append(self._keep(end.plan, f"{self._method(job)}, only priced"))
-        kept = " and ".join(names)
+        kept_names = " and ".join(names)
         self._notices.say(
-            f"{end.sentence} In the comparison now: {kept}.", "good" if end.confirmed else "info"
+            f"{end.sentence} In the comparison now: {kept_names}.",
+            "good" if end.confirmed else "info",
         )
 
     def _lost(self, job: Job) -> None:
@@ -124,10 +125,10 @@ class Confirmations(param.Parameterized):
         return str(job.about["method"])
 
     def take(self, parts: PlanParts) -> str:
-        """Have a plan of the front in the comparison, and give its name there."""
-        own = next((item for item in self._plans.items if item.plan.key == parts.key), None)
-        if own is not None:
-            return own.name
+        """Bring a plan of the front into the comparison, unless it is there, and give its name."""
+        existing = next((item for item in self._plans.items if item.plan.key == parts.key), None)
+        if existing is not None:
+            return existing.name
         return self._keep(parts, f"{self._searches.method}, of the front")
 
     def _keep(self, parts: PlanParts, name: str) -> str:
@@ -146,11 +147,11 @@ class Confirmations(param.Parameterized):
         return item.name
 
     def _compiled(self, parts: PlanParts, problem: Problem) -> Any:
-        """What the compiler made of the plan, where a compiler was the judge."""
-        number, end = self.state.verdict_of(parts.sharding.key()), self.state.end
-        if number is None or end is None:
+        """The compiled plan, if the judge was a compiler."""
+        verdict_index, end = self.state.verdict_of(parts.sharding.key()), self.state.end
+        if verdict_index is None or end is None:
             return None
-        evidence = end.evidence[number]
+        evidence = end.evidence[verdict_index]
         return evidence if isinstance(evidence, Compiled) else None
 
     # -- other pages -------------------------------------------------------------------------------
@@ -161,5 +162,5 @@ class Confirmations(param.Parameterized):
         self._work.watch(job)
 
     def follow(self, followed: Confirmations) -> None:
-        """Go on from the confirmed search of another page."""
+        """Continue from the confirmed search of another page."""
         self.state = followed.state.copy()

@@ -1,4 +1,4 @@
-"""``explore``: the explorer for what you have at hand, in a notebook cell or in the browser."""
+"""``explore``: open the explorer on a model or function, in a notebook cell or in the browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class InCell:
     """The explorer in a notebook cell: a frame on the small server inside the kernel.
 
     Attributes:
-        url: open it in a tab of its own for more room.
+        url: address of the page; open it in its own tab for more room.
     """
 
     def __init__(self, url: str, about: str, server: Any = None) -> None:
@@ -25,7 +25,7 @@ class InCell:
         self._server = server
 
     def stop(self) -> None:
-        """Serve it no longer; the frame stays where it is but no longer answers."""
+        """Stop serving it; the frame stays in place but no longer responds."""
         if self._server is not None:
             self._server.stop()
         else:
@@ -40,10 +40,10 @@ class InCell:
         from toast_lab.app import frames
         from toast_lab.views.markup import h
 
-        words = h(
+        message = h(
             "p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here."
         )
-        return frames.html(self.url, CELL_HEIGHT, "TOAST Lab", words)
+        return frames.html(self.url, CELL_HEIGHT, "TOAST Lab", message)
 
     def __repr__(self) -> str:
         return f"TOAST Lab on {self.url}"
@@ -62,14 +62,14 @@ def explore(
         model: a Model, the name of a built-in one, a JAX function, or nothing to begin with the
             gallery.
         args: arguments of the function, arrays or shapes.
-        port: where to serve; any free one by default.
+        port: where to serve; any free port by default.
         show: open a browser window, outside a notebook.
-        inline: in a notebook whose kernel runs elsewhere, give a Panel object that talks through
-            the notebook.
+        inline: in a notebook whose kernel runs elsewhere, return a Panel object that communicates
+            through the notebook.
 
     Returns:
-        Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1
-            until interrupted.
+        Inside a notebook the explorer, which the cell shows; elsewhere None, once serving on
+            127.0.0.1 is interrupted.
 
     Examples:
         >>> import toast_lab as tl

@@ -33,7 +33,7 @@ TITLES = {
 
 
 class Explorer(look.Pane):
-    """Everything, for a server page or a notebook cell."""
+    """The whole explorer, for a server page or a notebook cell."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Explorer(look.Pane):
         self.session.next_turn = look.next_turn
         self._lines: list[Line] = []
         self._preparing = Pending()
-        self._unlisted: Any = None  #: the analysis, while nobody has looked at its listing
+        self._unlisted: Any = None  #: the analysis, until its listing is first looked at
         self._ticker: Any = None
-        self._read: Any = None  #: the error that was put away
+        self._read: Any = None  #: the error that the user dismissed
         self.nav = look.switch(
             options={TITLES[step]: step for step in STEPS},
             value=self.session.step,
@@ -93,7 +93,7 @@ class Explorer(look.Pane):
         self.pages = PageStack(self.session, offered=offered, refusal=refusal)
         look.watch(self.shell, self._at_rest, "rested")
         self.drawer = self._drawer()
-        # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
+        # Panel makes the page as tall as all parts of all pages together, including hidden ones.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
         self.view = look.filled_column(
             header,
@@ -119,13 +119,13 @@ class Explorer(look.Pane):
         self.strip.refresh()
 
     def part(self, page: str, way: str) -> Any:
-        """A part of the frame ("") or of a page that was visited, by its attributes.
+        """A component of the frame (page "") or of a page, by its attribute path ``way``.
 
-        None if there is none.
+        None if the page has not been made or has no such component.
         """
         target: Any = self.pages.by_step.get(page) if page else self
-        for word in way.split("."):
-            target = getattr(target, word, None)
+        for attribute in way.split("."):
+            target = getattr(target, attribute, None)
         return target
 
     # -- drawer ------------------------------------------------------------------------------------
@@ -169,26 +169,26 @@ class Explorer(look.Pane):
         )
 
     def toggle_drawer(self, opened: bool | None = None) -> None:
-        """Show or hide the drawer; None: the other of the two."""
+        """Show or hide the drawer; None toggles it."""
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
         self.drawer.styles = {**self.drawer.styles, "height": DRAWER_HEIGHT if opened else "40px"}
         self._draw_tab()
 
     def _draw_tab(self) -> None:
-        """Put into the open tab what belongs there, once it is looked at."""
+        """Fill the open tab with its content when it is first looked at."""
         body, content = self._in_tabs[self.tabs.active]
         if self.fold.name == "Hide" and not len(body):
             body.objects = [content]
         self._list_program()
 
     def _at_rest(self) -> None:
-        """The visitor rests: make what a next click may ask for."""
+        """The user is idle: prepare what the next click may ask for."""
         self.pages.make_ahead()
         self._list_program(at_rest=True)
 
     def _list_program(self, *, at_rest: bool = False) -> None:
-        """Begin to list a large program, once somebody looks or there is time."""
+        """Begin to list a large program, once its listing is in view or there is time."""
         analysis = self._unlisted
         is_seen = self.fold.name == "Hide" and self._in_tabs[self.tabs.active][1] is self.listing
         if analysis is not None and (is_seen or at_rest):
@@ -204,16 +204,16 @@ class Explorer(look.Pane):
 
     # -- showing -----------------------------------------------------------------------------------
     def _to_step(self, step: str) -> None:
-        """Go where a button of the header leads.
+        """Go to the step of a button in the header.
 
-        A step that the server had gone to meanwhile is on its way to the browser, and would press
-        its own button there once this one is in force: so the browser is told again.
+        If the server has gone to another step meanwhile, that change is still on its way to the
+        browser and would press its own button there after this one: so the browser is told again.
         """
         self.session.step = step
         look.later(look.tell_again, self.nav, "active")
 
     def show_step(self) -> None:
-        """Bring a step to the front."""
+        """Bring the session's step to the front."""
         step = self.session.step
         is_new = step != self.pages.shown
         self.pages.to_front(step)
@@ -240,7 +240,7 @@ class Explorer(look.Pane):
         self.show_head()
 
     def show_head(self) -> None:
-        """Model, mesh, machine and the running job."""
+        """Show model, mesh, machine and the running job."""
         session = self.session
         subject: list[Any] = []
         model, loading = session.loaded.model, session.loading
@@ -253,22 +253,31 @@ class Explorer(look.Pane):
         elif model is not None:
             subject.append(h("b", model.name, cls="model", title=model.source))
         if session.loaded.problem is not None and not loading:
-            where = f"{session.loaded.problem.mesh} · {session.loaded.problem.machine.name}"
-            subject.append(h("span", where, cls="quiet", title=f"mesh and machine: {where}"))
+            mesh_and_machine = (
+                f"{session.loaded.problem.mesh} · {session.loaded.problem.machine.name}"
+            )
+            subject.append(
+                h(
+                    "span",
+                    mesh_and_machine,
+                    cls="quiet",
+                    title=f"mesh and machine: {mesh_and_machine}",
+                )
+            )
         brand = h("span", "TOAST Lab", cls="brand")
         self._head.object = h("div", brand, h("div", *subject, cls="subject"), cls="bar")
         self._show_job()
 
     def _show_job(self) -> None:
-        """The running job and its clock."""
+        """Show the running job and its clock."""
         session = self.session
         job = session.job
         self.cancel.disabled = job is None
         text = "no job runs"
         if job is not None:
             is_held = job is session.work.job and session.work.paused
-            doing = session.searches.held_state if is_held else DOING[job.kind]
-            text = f"{doing}, {job.worked_s:.0f} s"
+            activity = session.searches.held_state if is_held else DOING[job.kind]
+            text = f"{activity}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",
             text,
@@ -278,7 +287,7 @@ class Explorer(look.Pane):
         )
 
     def show_messages(self) -> None:
-        """The last message under the header, all of them in the log."""
+        """Show the last message under the header, and all of them in the log."""
         messages = self.session.notices.messages
         newest = messages[-1] if messages else None
         if newest is not None and newest is self._read:
@@ -308,7 +317,7 @@ class Explorer(look.Pane):
         self._log.object = h("ul", *rows, cls="log") if rows else quiet("Nothing yet.")
 
     def dismiss(self) -> bool:
-        """Put the error under the header away; it stays in the log.  False: there is none."""
+        """Dismiss the error under the header; it stays in the log. False if there is none."""
         messages = self.session.notices.messages
         if not messages or messages[-1].level != "error" or messages[-1] is self._read:
             return False
@@ -336,14 +345,14 @@ class Explorer(look.Pane):
         return self.pages.by_step[step]
 
     def tick(self) -> None:
-        """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
+        """Take in the reports of jobs; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         done = self._preparing.done()
         if done is not None and done.subject is self.session.loaded.analysis:
             self._lines, self.listing.packed = done.future.result()
         points = self.session.tick()
         if self.session.job is not None:
-            self._show_job()  # its clock goes on while the job has nothing to tell
+            self._show_job()  # its clock runs even while the job reports nothing
         page = self.pages.by_step.get("search")
         if page is not None and points:
             page.feed(points)
@@ -356,15 +365,15 @@ class Explorer(look.Pane):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
         if self.session.leads_to:
-            self.pages.make(self.session.leads_to)  # there is time until what is loaded is there
+            self.pages.make(self.session.leads_to)  # there is time until the model is loaded
         if self.shell.rested == self.shell.awaited_rest and (
             self.pages.has_time or self._unlisted is not None
         ):
-            self.shell.awaited_rest += 1  # the browser says when it has come
+            self.shell.awaited_rest += 1  # the browser reports when its user is idle
         self._pace()
 
     def _pace(self) -> None:
-        """Tick fast while a job runs or the slider of the search may be moved, slowly else."""
+        """Tick fast while a job runs or the search's slider may be moved, slowly otherwise."""
         session = self.session
         busy = session.work.busy or session.exports.busy
         period_ms = TICK_MS if busy or session.step == "search" else IDLE_MS
@@ -374,10 +383,9 @@ class Explorer(look.Pane):
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
 
-        What changes after the browser fetched the document and before it rendered it is lost:
-        widgets that are told of it reach for elements that they do not have yet, and Panel drops
-        changes of components of our own, since it takes it that the document is still to be
-        fetched.
+        Changes made after the browser has fetched the document and before it has rendered it are
+        lost: widgets that receive them reach for elements that do not exist yet, and Panel drops
+        changes of our own components, since it assumes that the document is still to be fetched.
         """
 
         def begin() -> None:
@@ -422,7 +430,7 @@ NAV = assets.sheet("nav")
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:
-    """Conflicts that have one of a few selected names for a side.
+    """Conflicts with a selected name on one of their sides, if few names are selected.
 
     Many names would select most of the table.
     """

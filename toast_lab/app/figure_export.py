@@ -2,10 +2,10 @@
 
 Nothing is sent to the server or fetched from elsewhere.
 
-BokehJS draws a view anew for an export, ``view.export("svg")`` into SVG elements,
-``view.export("png")`` on a canvas, whatever the page draws on.  A picture is saved as it is on the
-page, with its size and zoom.  PNG files get a white ground; SVG files have none, like the figures
-themselves.
+BokehJS redraws a view for an export: ``view.export("svg")`` into SVG elements,
+``view.export("png")`` on a canvas, whatever the page itself draws on. A picture is saved as it is
+on the page, with its size and zoom. PNG files get a white background; SVG files have none, like the
+figures themselves.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toast_lab.files import file_name
 
 
 class FigureMenu(JSComponent):
-    """Two small buttons.
+    """Two small buttons that save a figure.
 
-    Of several visible figures of one name that one is meant which is nearest to them.
+    If several visible figures have its name, they save the nearest one.
     """
 
     figure = param.String(default="", doc="name of the Bokeh model that is saved")
@@ -36,7 +36,7 @@ def figure_menu(figure: str, **kwargs: Any) -> FigureMenu:
     """Buttons that save a figure of the page.
 
     Args:
-        figure: name of a Bokeh figure or layout, and of the file; figures that are drawn anew
+        figure: name of a Bokeh figure or layout, and of the file; figures that are redrawn
             keep their name.
         kwargs: for the component.
     """

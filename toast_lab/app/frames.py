@@ -1,10 +1,10 @@
 """Frames in a notebook.
 
-Pages of one small server inside the kernel, and what is shown where there is no kernel.
+They show pages of one small server inside the kernel, or a static picture without a kernel.
 
 Everything comes from this machine; rendered in the notebook's own page, Panel would fetch its
-scripts from a content delivery network.  The server has a thread of its own, so that frames answer
-while a cell runs.  A cell's output holds a static picture, and a script that puts the frame in its
+scripts from a content delivery network. The server has its own thread, so that frames respond
+while a cell runs. A cell's output holds a static picture, and a script that puts the frame in its
 place if the server answers: a saved notebook that is opened without its kernel, or on a page that
 runs no scripts, shows the picture.
 """
@@ -33,7 +33,7 @@ _SERVER: FrameServer | None = None
 
 
 class FrameServer:
-    """The server of this process.  Made by ``add``."""
+    """The server of this process. Made by ``add``."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -67,7 +67,7 @@ class FrameServer:
         from toast_lab.app import app_server
 
         class Alive(RequestHandler):
-            """Is the page still there?  A notebook on another port asks before it shows a frame."""
+            """Is the page still there? A notebook on another port asks before it shows a frame."""
 
             def get(self) -> None:
                 self.set_header("Access-Control-Allow-Origin", "*")
@@ -77,18 +77,18 @@ class FrameServer:
             self.port = free_port()
             try:
                 server = app_server.prepare(_page, self.port, "127.0.0.1")
-            except OSError:  # somebody else took the port meanwhile
+            except OSError:  # another process took the port meanwhile
                 if attempt == 4:
                     raise
                 continue
-            # Behind the rule that refuses foreign names.
+            # After the rule that refuses foreign names.
             server._tornado.default_router.rules.insert(1, Rule(PathMatches(ALIVE), Alive))
             return server
         raise AssertionError
 
 
 def _page() -> Any:
-    """What a visitor gets: the page whose key the query has."""
+    """Make the page for a visitor: the one whose key is in the query."""
     import panel as pn
 
     fields = (
@@ -103,7 +103,7 @@ def _page() -> Any:
 
 
 def add(make: Callable[[], Any]) -> str:
-    """Serve what ``make`` gives to each visitor; gives the URL.
+    """Serve to each visitor what ``make`` returns; gives the URL.
 
     Raises:
         RunFailed: the server does not start.
@@ -118,21 +118,22 @@ def add(make: Callable[[], Any]) -> str:
 
 
 def remove(url: str) -> None:
-    """Serve that page no longer; frames that show it are told so when they load again."""
+    """Stop serving a page; frames that show it say so when they load again."""
     _PAGES.pop(url.rpartition("=")[2], None)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def html(url: str, height: int, title: str, static: Safe) -> str:
-    """A cell's output.
+    """The output of a cell.
 
-    The static picture, and the script that replaces it by the frame if the server answers.
+    It holds the static picture, and the script that replaces it with the frame if the server
+    answers.
     """
     name = "toast-lab-" + secrets.token_hex(6)
     static_box = h("div", static, id=name, cls="toast-lab-view")
@@ -143,7 +144,7 @@ def html(url: str, height: int, title: str, static: Safe) -> str:
         "title": title,
         "height": str(height),
     }
-    # A title that holds the end of a script must not end ours
+    # A title that contains the end tag of a script must not end ours
     script_argument = json.dumps(frame).replace("<", "\\u003c")
     return join(
         [static_box, Safe(f"<script>({assets.script('frame')})({script_argument})</script>")]

@@ -1,4 +1,4 @@
-"""What searches and races leave, as plans of the session."""
+"""Make the results of searches and races plans of the session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toast_lab.sharding.plan import plan_of_actions
 
 
 def race_name(race: RaceState, method: str) -> str:
-    """What the plan of a method is called in the comparison."""
+    """Name of a method's plan in the comparison."""
     return f"{method} (race, seed {race.seed})"
 
 
@@ -34,7 +34,7 @@ def race_items(race: RaceState) -> list[PlanItem]:
 
 
 def race_to_compare(session: Session) -> None:
-    """Take the best plan of each method that raced into the comparison."""
+    """Add the best plan of each method that raced to the comparison."""
     items = race_items(session.searches.race)
     names = {item.name for item in items}
     session.plans.items = [
@@ -49,7 +49,7 @@ def race_to_compare(session: Session) -> None:
 
 
 def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None:
-    """Take a plan of the search tree into the comparison."""
+    """Add a plan of the search tree to the comparison."""
     problem = session.searches.problem
     if problem is not None:
         with session.notices.guarded():
@@ -67,7 +67,7 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
 
 
 def path_to_graph(session: Session, actions: Sequence[str]) -> None:
-    """Make a plan of the search tree the manual plan, to go on with in the graph."""
+    """Make a plan of the search tree the manual plan, to continue with it in the graph."""
     problem = session.searches.problem
     if problem is None or session.loaded.problem is None:
         return

@@ -1,6 +1,6 @@
-"""What the gallery tells of a model before it is loaded.
+"""Facts that the gallery shows about a model before it is loaded.
 
-Written down, so that showing it loads none.
+They are written down here, so that showing the gallery loads no model.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Card(NamedTuple):
 
 
 class SolvedCase(NamedTuple):
-    """A case with a plan that the paper or every expert gives it."""
+    """A problem with the plan that the paper or any expert would give it."""
 
     model: str
     words: str
-    question: str  #: that the plan answers
+    question: str  #: the question that the plan answers
     mesh: str
     actions: tuple[str, ...]
-    picture: str  #: what the page shows of the answer
-    sizes: Mapping[str, Any] = MappingProxyType({})  #: if they are not those of ``SIZES``
+    picture: str  #: description of the answer that the page shows
+    sizes: Mapping[str, Any] = MappingProxyType({})  #: if they differ from those of ``SIZES``
 
 
 CARDS = {
@@ -46,8 +46,8 @@ CARDS = {
     "gns": Card(ops=36907, values=39213, names=44938, conflicts=0, parameters=877_704_196),
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
-FIRST = "attention"  #: what the first page shows
-#: at which the explorer opens a model whose defaults, the paper's, are too small to be sharded
+FIRST = "attention"  #: the model on the first page
+#: sizes in the explorer of models whose defaults, the paper's, are too small to be sharded
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
     "xxt": {"rows": 8192, "columns": 512},
@@ -119,7 +119,7 @@ SOLVED = (
 
 
 def card_text(name: str) -> str:
-    """The words on a card: what it is, then its sizes.
+    """The text on a card: what the model is, then its counts.
 
     >>> card_text("xxt").splitlines()[1]
     '2 ops · 7 names · 1 conflict'

@@ -12,7 +12,7 @@ from toast_lab.views.markup import h
 from toast_lab.views.overlay import OVERLAYS
 from toast_lab.views.program_table import colours_frame
 
-MANY_SCOPES = 60  #: to choose from
+MANY_SCOPES = 60  #: functions to choose from, at most
 
 
 class GraphControls:
@@ -75,9 +75,9 @@ class GraphControls:
         )
 
     def fill(self, analysis: Analysis, level: str = "") -> None:
-        """Take a new model: offer all its choices and choose nothing.
+        """Offer all choices of a new model, with nothing chosen.
 
-        Only the level is always one that there is.
+        Only the level always has a value: ``level`` if it is valid, else the start level.
         """
         self.level.value = level if level in LEVELS else start_level(analysis)
         self.only.value = self.singles.value = False

@@ -1,6 +1,6 @@
-"""What is selected on the graph page, in words.
+"""The selection on the graph page, in words.
 
-Facts, source line, chain, actions, the plan by hand, the legend.
+It has facts, source line, chain, actions, the plan by hand, and the legend.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toast_lab.views.markup import (
 )
 from toast_lab.views.overlay import Overlay
 
-STEPS_SHOWN = 14  #: of a chain
+STEPS_SHOWN = 14  #: steps of a chain, at most
 
 
 class GraphInspector:
@@ -47,13 +47,13 @@ class GraphInspector:
         )
 
     def show_selection(self) -> None:
-        """Facts of the selection."""
+        """Show the facts of the selection."""
         if self.session.loaded.analysis is not None:
             self._facts.object, self._why.object = self._words(), self._chain()
             self.show_actions()
 
     def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
-        """What the marks of the picture mean."""
+        """Show what the marks of the picture mean."""
         self._legend.object = legend(folded, overlay)
 
     def chain(self) -> list[int]:
@@ -64,7 +64,7 @@ class GraphInspector:
         return inspect.chain(analysis, self.session.selection.conflicts[0])
 
     def show_actions(self) -> None:
-        """What sharding the selected colour would cost, and the manual plan so far."""
+        """Show what sharding the selected colour would cost, and the manual plan so far."""
         self.actions.refresh()
         session = self.session
         item, base = session.plans.named("manual"), session.plans.named("unsharded")
@@ -84,8 +84,8 @@ class GraphInspector:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
             conflict = session.selection.conflicts[0]
-            more = len(session.selection.conflicts) - 1
-            more_text = f" (and {more} more)" if more else ""
+            more_count = len(session.selection.conflicts) - 1
+            more_text = f" (and {more_count} more)" if more_count else ""
             return join(
                 [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, conflict))]
             )
@@ -119,13 +119,13 @@ class GraphInspector:
         if not names:
             return Safe("")
         steps = chain_steps(analysis, names)
-        more = len(steps) - STEPS_SHOWN
-        rest = quiet(f"… {more} more") if more > 0 else ""
+        omitted_count = len(steps) - STEPS_SHOWN
+        omitted = quiet(f"… {omitted_count} more") if omitted_count > 0 else ""
         return join(
             [
                 h("h2", "why both dims have one colour"),
                 h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
-                rest,
+                omitted,
             ]
         )
 
@@ -139,7 +139,7 @@ def chain_steps(analysis: Analysis, names: list[int]) -> list[Safe]:
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
-    """Of several names: the op that they share, or the colour."""
+    """Facts of several names: of the op that they share, if any, and of their colours."""
     groups = Counter(analysis.group[analysis.colour[list(names)]].tolist())
     ops = set(analysis.names.op[list(names)].tolist())
     rows = []

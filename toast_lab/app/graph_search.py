@@ -12,11 +12,11 @@ from toast_lab.views.patterns import containing, matching
 
 PATTERN_LIMIT_S = 5.0
 SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="find")
-FEW = 2000  #: texts that are looked through at once
+FEW = 2000  #: ops; in a program with no more, plain text is searched for at once
 
 
 def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
-    """(for every op its line, kind and function, for every name its own text)."""
+    """(line, kind and function of every op, text of every name)."""
     scope = op_scopes(analysis)
     program = analysis.program
     return (
@@ -31,11 +31,11 @@ def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
 def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
     """Names that match, or whose op does, in program order.
 
-    Raises ToastError: a wrong pattern, or one that takes too long.
+    Raises ToastError for a pattern that is wrong or takes too long.
     """
     ops, names = texts(analysis)
     if regex:
-        matching(pattern, [])  # a wrong pattern is told at once
+        matching(pattern, [])  # a wrong pattern is reported at once
         try:
             hits = run_in_child(
                 "toast_lab.views.patterns:matching",
@@ -64,7 +64,7 @@ def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
 
 
 def start(analysis: Analysis, pattern: str, *, regex: bool) -> Future[tuple[int, ...]]:
-    """``find`` in a thread; plain text in a small program is looked for at once."""
+    """Run ``find`` in a thread; plain text in a small program is searched for at once."""
     if not regex and analysis.program.n_ops <= FEW:
         done: Future[tuple[int, ...]] = Future()
         done.set_result(find(analysis, pattern, regex=False))

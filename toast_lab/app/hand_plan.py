@@ -20,9 +20,9 @@ from toast_lab.explain.taken import Taken, replay, taken, with_side
 from toast_lab.sharding.plan import ShardingPlan, no_effect, plan_of_actions
 from toast_lab.sharding.space import Action
 
-#: of a search that is asked for beside the plan by hand; most end sooner, since they converge
+#: budget of a search asked for beside the plan by hand; most end sooner, since they converge
 ASKED_S = 6.0
-MAX_MOVES = 16  #: settings of one colour's bits that are offered at once
+MAX_MOVES = 16  #: settings of one colour's bits that are offered, at most
 
 
 class HandPlan:
@@ -48,7 +48,7 @@ class HandPlan:
     # -- reading -----------------------------------------------------------------------------------
     @property
     def trail(self) -> Trail:
-        """Versions of the plan by hand."""
+        """The versions of the plan by hand."""
         return (
             self._trails.get(self._trail_key(), Trail()) if self._problem is not None else Trail()
         )
@@ -62,9 +62,9 @@ class HandPlan:
         return self.trail.now
 
     def taken(self, actions: Actions | None = None) -> tuple[Taken, ...]:
-        """The unsharded program, then each action with what it made of it.
+        """The unsharded program, then each action with its effect.
 
-        The actions are those of the plan by hand, or of another list.
+        The actions are those of the plan by hand, unless another list is given.
         """
         if self._problem is None:
             return ()
@@ -87,7 +87,7 @@ class HandPlan:
         """
         by_hand = self.actions
         for action in item.plan.actions:
-            if "->" in action and action not in by_hand:  # what is refined op by op is no action
+            if "->" in action and action not in by_hand:  # other lines are no actions
                 _, replayed, _ = replay(self._problem, [*by_hand, action])
                 if len(replayed) > len(by_hand):
                     return action
@@ -111,9 +111,9 @@ class HandPlan:
         )
 
     def adviser(self) -> PlanItem | None:
-        """The best plan that a search found here and that is made of actions alone.
+        """The best plan made of actions alone that a search found for this mesh and machine.
 
-        Failing that, the best one.
+        Without such a plan, the best one that a search found.
         """
         if self._problem is None:
             return None
@@ -121,7 +121,7 @@ class HandPlan:
         return _best([item for item in searched if item.of_actions] or searched)
 
     def branches(self) -> list[PlanItem]:
-        """Plans that one can go on from: of this mesh, and made of actions."""
+        """Plans that can be continued by hand: of this mesh, and made of actions."""
         return [
             item
             for item in self._plans.items
@@ -143,11 +143,11 @@ class HandPlan:
         for move in np.flatnonzero(space.group == group)[:MAX_MOVES]:
             bits = int(space.bits[move])
             for axis_index, axis in enumerate(problem.mesh.axes):
-                after = state.copy()
-                if problem.mesh.sizes[axis_index] > 1 and after.apply(
+                next_state = state.copy()
+                if problem.mesh.sizes[axis_index] > 1 and next_state.apply(
                     Action(group, bits, axis_index)
                 ):
-                    quick = pricer.quick(after)
+                    quick = pricer.quick(next_state)
                     side = f", side {bits:0{bit_count}b}" if bit_count else ""
                     rows.append(
                         ActionPrice(
@@ -173,7 +173,7 @@ class HandPlan:
         return f"No axis of {problem.mesh} changes anything here: {size}"
 
     def refusals(self, offered: Sequence[ActionPrice]) -> list[str]:
-        """For every axis on which the selected colour has no action left, why."""
+        """The reason for every axis on which the selected colour has no action left."""
         group, problem = self._selection.group, self._problem
         if group is None or problem is None or not problem.analysis.groups[group].shardable:
             return []
@@ -204,8 +204,8 @@ class HandPlan:
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
         """Settle a conflict on an axis: shard side 0 or 1 of it, or neither.
 
-        An action that stands in the list keeps its place; later ones that then change nothing are
-        left out, and the message says so.
+        An action that is already in the list keeps its place; later ones that then change nothing
+        are left out, and the message says so.
         """
         if self._problem is None:
             return
@@ -221,22 +221,22 @@ class HandPlan:
             self.take(replayed)
             summary = f"manual plan: {', '.join(self.actions) or 'no action'}"
             self._notices.say(
-                "; ".join([summary, *(f"left out: {why}" for why in left_out)]),
+                "; ".join([summary, *(f"left out: {reason}" for reason in left_out)]),
                 "info" if left_out else "good",
             )
 
     def undo(self) -> None:
-        """Take the last change of the manual plan back."""
+        """Undo the last change of the manual plan."""
         self._move(self.trail.undo())
 
     def redo(self) -> None:
-        """Make the change again that was taken back last."""
+        """Redo the change that was undone last."""
         self._move(self.trail.redo())
 
     def branch(self, name: str = "", at: int | None = None) -> None:
-        """Keep the plan by hand under a name, and go on from its first ``at`` actions.
+        """Keep the plan by hand under a name, and continue from its first ``at`` actions.
 
-        ``at`` None: from all of them.
+        With ``at`` None, continue from all of them.
         """
         actions, problem = self.actions, self._problem
         with self._notices.guarded():
@@ -251,15 +251,20 @@ class HandPlan:
                 kept_as = self._plans.free_name(name)
                 plan = plan_of_actions(problem.space, actions)
                 item = self._plans.add(kept_as, "by hand", plan)
-                rest = actions if at is None else actions[:at]
-                self.take(list(rest))
-            on = f"; going on from {', '.join(rest) or 'unsharded'}" if rest != actions else ""
+                kept_actions = actions if at is None else actions[:at]
+                self.take(list(kept_actions))
+            onward = (
+                f"; going on from {', '.join(kept_actions) or 'unsharded'}"
+                if kept_actions != actions
+                else ""
+            )
             self._notices.say(
-                f"Kept {item.name}: {', '.join(actions)}{on}. It is in the comparison now.", "good"
+                f"Kept {item.name}: {', '.join(actions)}{onward}. It is in the comparison now.",
+                "good",
             )
 
     def go_on_from(self, name: str) -> None:
-        """Take the actions of another plan as the plan by hand; undo brings back what was there."""
+        """Make the actions of another plan the plan by hand; undo restores the previous ones."""
         with self._notices.guarded():
             item = next((item for item in self.branches() if item.name == name), None)
             if item is None:
@@ -272,9 +277,9 @@ class HandPlan:
 
     def take(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""
-        before, key = self.trail, self._trail_key()
+        trail, key = self.trail, self._trail_key()
         plan = plan_of_actions(self._problem.space, actions)
-        self._trails[key] = before.to(plan.actions)
+        self._trails[key] = trail.to(plan.actions)
         self._show_manual(plan)
 
     def _move(self, trail: Trail) -> None:
@@ -293,17 +298,17 @@ class HandPlan:
         self._plans.add(MANUAL, "taken in the graph", plan)
 
     def renew(self) -> None:
-        """Price the plan by hand for a problem that has come anew."""
+        """Price the plan by hand again, for a new problem."""
         if self.actions:
             self._show_manual(plan_of_actions(self._problem.space, self.actions))
 
     def forget(self) -> None:
-        """Forget the plan of this program and mesh, and how it came about."""
+        """Forget the plan of this program and mesh, with its versions."""
         self._trails.pop(self._trail_key(), None)
         self._plans.remove(MANUAL)
 
     def follow(self, other: HandPlan) -> None:
-        """Go on from the plans by hand of another page."""
+        """Continue from the plans by hand of another page."""
         self._trails = dict(other._trails)
 
 

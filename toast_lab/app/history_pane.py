@@ -1,6 +1,6 @@
 """The plan by hand in words.
 
-What it costs beside other plans, its actions, undo, redo and branches.
+The pane has its price beside those of other plans, its actions, undo, redo and branches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HistoryPane(look.Pane):
         self.session = session
         self._quiet = False
         self._followed: tuple[str, ...] | None = None
-        common: dict[str, Any] = {
+        field_options: dict[str, Any] = {
             "sizing_mode": "stretch_width",
             "margin": (2, 0),
             "stylesheets": [look.INPUT],
@@ -40,17 +40,19 @@ class HistoryPane(look.Pane):
             height=138,
             layout="fit_data_table",
             widths={"#": 24, "action": 106, "step": 76, "collectives": 88},
-            wraps=True,  # what is cut behind a number would read as another number
+            wraps=True,  # a number that is cut off would read as another number
         )
-        # Not its selection: a click on a row that the browser still shows as selected, before
-        # another list has reached it, changes none
+        # Not by its selection: that does not change at a click on a row that the browser still
+        # shows as selected, before another list has reached it
         look.on_row(self.table, self.pick)
         self._detail = look.text()
         self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
         self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
-        self.kept_name = pn.widgets.TextInput(placeholder="its name", max_length=60, **common)
+        self.kept_name = pn.widgets.TextInput(
+            placeholder="its name", max_length=60, **field_options
+        )
         self.branch = look.button("Keep a copy", self._branch)
-        self.other = pn.widgets.Select(options=[NOTHING], **common)
+        self.other = pn.widgets.Select(options=[NOTHING], **field_options)
         look.watch_value(self.other, self._go_on)
         compare = look.button(
             "Compare with other plans →", lambda: setattr(session, "step", "compare")
@@ -73,7 +75,7 @@ class HistoryPane(look.Pane):
             return
         steps = session.hand.taken()
         actions = session.hand.actions
-        if actions != self._followed:  # another list: the last action comes to the front
+        if actions != self._followed:  # another list: select its last action
             self._followed, self.at = actions, len(actions)
         self.costs.object = self._cost_words(steps)
         frame = taken_frame(steps)
@@ -90,7 +92,7 @@ class HistoryPane(look.Pane):
         self.show_selected()
 
     def show_selected(self) -> None:
-        """What the selected action did, and what branching there means."""
+        """Show what the selected action did, and what branching there means."""
         steps, action_count = self.session.hand.taken(), len(self.session.hand.actions)
         if self.at == 0:
             sentence: Any = (
@@ -115,8 +117,8 @@ class HistoryPane(look.Pane):
     def _cost_words(self, steps: tuple[Taken, ...]) -> Safe:
         best = self.session.hand.best_searched()
         rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
-        head = ["", "by hand", "unsharded", "best found"]
-        body = [
+        headings = ["", "by hand", "unsharded", "best found"]
+        table_rows = [
             h("tr", h("th", name), *[h("td", cell or "–") for cell in cells])
             for name, *cells in rows
         ]
@@ -126,7 +128,9 @@ class HistoryPane(look.Pane):
             else h("p", "No search has been run on this mesh yet.", cls="quiet one")
         )
         title = h("h2", "plan by hand ", ESTIMATED)
-        table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
+        table = h(
+            "table", h("tr", *[h("th", heading) for heading in headings]), *table_rows, cls="costs"
+        )
         return join([title, table, note])
 
     def pick(self, row: int) -> None:

@@ -1,4 +1,4 @@
-"""Small things that a session holds: messages, prices of an action, plans."""
+"""Small records that a session holds: messages, prices of an action, plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["info", "good", "error"]
 
 
 class Message(NamedTuple):
-    """Something the user should know."""
+    """A message to the user."""
 
     level: Level
     text: str
@@ -23,7 +23,7 @@ class Message(NamedTuple):
 
 
 class ActionPrice(NamedTuple):
-    """What one more action would make of the manual plan; estimated."""
+    """The estimated price of the manual plan with one more action."""
 
     axis: str
     bits: int
@@ -34,14 +34,14 @@ class ActionPrice(NamedTuple):
 
 
 class PlanItem(NamedTuple):
-    """A plan, the problem that it solves, its price, and what its execution gave."""
+    """A plan, the problem that it solves, its price, and what running and compiling it gave."""
 
     name: str
     origin: str
     plan: ShardingPlan
     problem: Problem
     cost: Cost
-    run: Any = None  #: toast_lab.compare.result.ComparisonRow of its last execution that went well
+    run: Any = None  #: toast_lab.compare.result.ComparisonRow of its last successful execution
     compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
     note: str = ""  #: what went wrong when it was executed or compiled last
 
@@ -60,13 +60,13 @@ class PlanItem(NamedTuple):
 
     @property
     def of_actions(self) -> bool:
-        """Is it made of actions alone?  What was refined op by op is no action."""
+        """Is it made of actions alone? Lines on refinement op by op are not actions."""
         return all("->" in action for action in self.plan.actions)
 
     @property
     def compiler_result(self) -> Any:
-        """What a compiler made of the plan, or None.
+        """A compiler's result for the plan, or None.
 
-        It was compiled ahead of time, or else for an execution.
+        The plan was compiled ahead of time, or else for an execution.
         """
         return self.run if self.compiled is None or self.compiled.refused else self.compiled

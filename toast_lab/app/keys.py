@@ -1,6 +1,6 @@
 """The one table of commands.
 
-It holds what a key does, what the sheet of keys shows and what a button's tip says.
+It decides what a key does, what the sheet of keys shows and what a button's tooltip says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """Something that can be done from anywhere."""
+    """A command that can be given on any page."""
 
     id: str
     keys: tuple[str, ...]  #: as ``shell.js`` names them
@@ -60,7 +60,7 @@ def table() -> list[list[Any]]:
 
 
 def tip(command: str) -> str:
-    """A button's tip with the keys that do the same.
+    """A button's tooltip, with the keys that do the same.
 
     >>> tip("undo")
     'undo the last change by hand (u or Ctrl+z)'
@@ -70,7 +70,7 @@ def tip(command: str) -> str:
 
 
 def perform(command: str, explorer: Any) -> None:
-    """Do what a key asks for; an unknown command is nothing."""
+    """Carry out the command of a key; an unknown command does nothing."""
     session = explorer.session
     if command in _PAGES:
         session.step = _PAGES[command]
@@ -99,7 +99,7 @@ def _turn(by: int) -> Callable[[Any], None]:
 
 
 def _run(explorer: Any) -> None:
-    """Space: run, pause, go on; never a second search beside another job."""
+    """Space: run, pause or continue a search; never start one beside another job."""
     session = explorer.session
     if session.work.runs():
         if session.work.runs("search", "race"):

@@ -9,7 +9,7 @@ from toast_lab.views.overlay import Overlay
 
 
 def legend(folded: bool, overlay: Overlay | None = None) -> Safe:
-    """What the marks mean, see ``graph_legend``, and what a click does."""
+    """The meaning of the marks, from ``graph_legend``, and what a click does."""
     tip = quiet(
         "Click a marker or a red line to select it; click a row's marker twice to unfold the row, "
         "or fold it back."

@@ -1,12 +1,12 @@
-"""What a link holds: a view of a built-in model, written into the address and read from it.
+"""Links: a view of a built-in model, written into the address and read from it.
 
 ``model=attention&sequence=128&mesh=data=4,model=2&machine=tpu-v5e&step=graph&level=names``
 ``&names=3-5&conflicts=0&act=...``
 
 A link never names code or a file, whatever is in it: ``model`` is looked up among the built-in
 models and nowhere else, and a size has to be one of that model's, of its type and within bounds.
-What is refused is said and left out.  Selection and plan hold for one program, so ``program`` has
-the beginning of its digest; for another they are left out.
+Refused fields are reported and left out. Selection and plan are valid for one program only, so
+``program`` has the beginning of its digest; for another program they are left out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from toast_lab.sharding.mesh import make_mesh
 MAX_QUERY = 6000  #: characters; a longer address is not read at all
 MAX_TEXT = 120
 MAX_ACTIONS = 64
-MAX_NAMES = 4000  #: selected names; as ranges they may be few characters
+MAX_NAMES = 4000  #: selected names; written as ranges they may take few characters
 MAX_NAMES_TEXT = 600
 LARGEST_SIZE = 2**20
-MOST_REPEATS = 256  #: layers, steps, blocks: what makes a program long, and its loading slow
+MOST_REPEATS = 256  #: layers, steps, blocks: they make a program long, and its loading slow
 REPEATS = ("layers", "steps", "blocks", "hidden_layers")
-OURS = ("state", "job")  #: read by the server before the link is
+OURS = ("state", "job")  #: fields that the server reads, before the link is read
 KNOWN = (
     "step",
     "level",
@@ -46,7 +46,7 @@ KNOWN = (
 
 
 class LinkedView(NamedTuple):
-    """What a link asks for; None or empty: nothing about that."""
+    """The view that a link asks for; a field that it does not mention is None or empty."""
 
     model: str = ""
     sizes: Mapping[str, Any] = MappingProxyType({})
@@ -65,7 +65,7 @@ class LinkedView(NamedTuple):
 
 
 def ranges_text(numbers: Iterable[int]) -> str:
-    """Whole numbers as ranges; ``3-5.9``.
+    """Whole numbers as ranges, such as ``3-5.9``.
 
     >>> ranges_text([9, 3, 4, 5])
     '3-5.9'
@@ -80,7 +80,7 @@ def ranges_text(numbers: Iterable[int]) -> str:
 
 
 def write(session: Any) -> list[tuple[str, str]]:
-    """The view of a session as pairs of a query."""
+    """The view of a session as (key, value) pairs of a query."""
     pairs = _model_pairs(session.loaded.which, session.loaded.sizes)
     if session.loaded.problem is not None:
         pairs.append(("mesh", str(session.loaded.problem.mesh)))
@@ -109,7 +109,7 @@ def write(session: Any) -> list[tuple[str, str]]:
 
 
 def to_model(session: Any, which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Another model on the mesh and machine of a session, on its page."""
+    """Pairs of a query for another model on the mesh, machine and page of a session."""
     pairs = [*_model_pairs(which, sizes), ("mesh", str(make_mesh(session.loaded.mesh)))]
     if session.loaded.machine in MACHINES:
         pairs.append(("machine", session.loaded.machine))
@@ -117,7 +117,7 @@ def to_model(session: Any, which: str, sizes: Mapping[str, Any]) -> list[tuple[s
 
 
 def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A built-in model with what differs from its default sizes; nothing for any other model."""
+    """Pairs for a built-in model and the sizes that it changes; none for any other model."""
     if not which:
         return []
     defaults = registry.sizes(which)
@@ -129,7 +129,7 @@ def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def query(pairs: list[tuple[str, str]]) -> str:
-    """As the address has it; signs that are harmless there stay readable."""
+    """The query as the address holds it; characters that are harmless there stay readable."""
     return urlencode(pairs, safe="=,@>")
 
 
@@ -144,7 +144,7 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     """(the view that a query asks for, what was refused and why).
 
     Args:
-        query_text: what stands behind the question mark.
+        query_text: the text behind the question mark.
         steps: names of the pages.
     """
     query_text = query_text.lstrip("?")
@@ -176,8 +176,8 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
         try:
             if key in defaults:
                 sizes[key] = _size(model, key, defaults[key], value)
-            elif key in _TAKE:
-                values["memory_gib" if key == "memory" else key] = _TAKE[key](value)
+            elif key in _READERS:
+                values["memory_gib" if key == "memory" else key] = _READERS[key](value)
             elif key not in KNOWN and key not in OURS:
                 refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
         except (ValueError, OverflowError, ToastError) as error:
@@ -196,7 +196,7 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
 
 
 def asked(query_text: str) -> list[tuple[str, str]]:
-    """The pairs of a query that was read, without the server's own.
+    """The pairs of a query, without those for the server.
 
     >>> asked("?model=gns&step=graph&state=abc")
     [('model', 'gns'), ('step', 'graph')]
@@ -223,7 +223,7 @@ def _size(model: str, key: str, default: Any, text: str) -> Any:
         return text == "True"
     most = MOST_REPEATS if key in REPEATS else LARGEST_SIZE
     if isinstance(default, tuple):
-        numbers = [_whole(part, most) for part in text.split(",")]
+        numbers = [_whole(number_text, most) for number_text in text.split(",")]
         if len(numbers) > 16:
             raise ValueError("at most 16 numbers")
         return tuple(numbers)
@@ -263,9 +263,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     ):
         raise ValueError("numbers and ranges, as in 3-5.9")
     numbers: list[int] = []
-    for part in text.split("."):
-        first, _, end = part.partition("-")
-        start, stop = int(first), int(end or first)
+    for range_text in text.split("."):
+        start_text, _, end_text = range_text.partition("-")
+        start, stop = int(start_text), int(end_text or start_text)
         if stop - start + len(numbers) >= MAX_NAMES:
             raise ValueError(f"more than {MAX_NAMES:,} numbers")
         numbers += range(start, stop + 1)
@@ -278,7 +278,7 @@ def _word(text: str) -> str:
     return text
 
 
-_TAKE: dict[str, Any] = {
+_READERS: dict[str, Any] = {
     "mesh": _mesh,
     "machine": _machine,
     "memory": _memory,
@@ -295,9 +295,9 @@ _TAKE: dict[str, Any] = {
 def open_view(session: Any, view: LinkedView) -> None:
     """Bring a session to a view.
 
-    If the model is another one it comes first, and the rest when it is there.
+    If it needs another model, that is loaded first, and the rest applied once it is there.
     """
-    if view.model and (view.model, dict(view.sizes)) != (session.loaded.which, _own(session)):
+    if view.model and (view.model, dict(view.sizes)) != (session.loaded.which, _own_sizes(session)):
         session.load(
             view.model,
             dict(view.sizes),
@@ -308,8 +308,8 @@ def open_view(session: Any, view: LinkedView) -> None:
         _apply(session, view)
 
 
-def _own(session: Any) -> dict[str, Any]:
-    """Sizes that differ from the defaults, which is what a link has."""
+def _own_sizes(session: Any) -> dict[str, Any]:
+    """The sizes that differ from the defaults: those that a link holds."""
     defaults = registry.sizes(session.loaded.which) if session.loaded.which else {}
     return {key: value for key, value in session.loaded.sizes.items() if value != defaults.get(key)}
 

@@ -1,8 +1,8 @@
 """The program listing as a component: coloured dims, selection both ways, no HTML from names.
 
 Only the lines in view are in the page, so that a listing of ten thousand lines costs no more than
-one of fifty; the text travels as one string of JSON, since a model of nested lists is checked
-element by element on its way.
+one of fifty. The text is sent as one string of JSON, since nested lists would be checked element by
+element on the way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ListingPane(JSComponent):
     _stylesheets = [assets.sheet("listing_pane")]  # noqa: RUF012
 
     def _handle_msg(self, data: Any) -> None:
-        # At once and in order with other clicks, as a change of the parameter is not
+        # A message arrives at once and in order with other clicks; a parameter change would not
         self.picked = list(data)
 
     def put(self, lines: Iterable[tuple[int, Sequence[Segment], str]]) -> None:
@@ -47,7 +47,7 @@ class ListingPane(JSComponent):
 
 
 def prepared(analysis: Analysis) -> tuple[list[Line], str]:
-    """The lines of a program, also as ``ListingPane.packed`` takes them.
+    """The lines of a program, and the same lines as ``ListingPane.packed`` takes them.
 
     Ten thousand ops take half a second.
     """
@@ -61,5 +61,5 @@ def pack(lines: Iterable[tuple[int, Sequence[Segment], str]]) -> str:
 
 
 def listing_pane(**kwargs: Any) -> ListingPane:
-    """A listing that fills what holds it."""
+    """A listing that fills its container."""
     return ListingPane(sizing_mode="stretch_both", margin=0, **kwargs)

@@ -1,4 +1,4 @@
-"""What is loaded: the model, its analysis, and the problem that a mesh and a machine make of it."""
+"""The loaded model, its analysis, and its problem on a mesh and a machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DEVICES = 4096
 
 
 class LoadedState(param.Parameterized):
-    """A model and the problem that is looked at."""
+    """The loaded model and the current problem."""
 
     model: Any = param.Parameter(default=None, doc="Model")
     analysis: Any = param.Parameter(default=None, doc="Analysis")
@@ -41,9 +41,9 @@ class LoadedState(param.Parameterized):
 
     @property
     def digest(self) -> str:
-        """Digest of the program; the analysis has to be there."""
+        """Digest of the program; needs an analysis."""
         program = self.analysis.program
-        # 15 ms for thousands of ops, and it is asked for at every turn
+        # It takes 15 ms for thousands of ops, and is asked for again and again
         if self._digest[0] is not program:
             self._digest = (program, program.digest())
         return self._digest[1]
@@ -51,7 +51,7 @@ class LoadedState(param.Parameterized):
     def problem_with(self, settings: dict[str, Any]) -> Problem:
         """The problem of a mesh, a machine and a memory limit.
 
-        Raises InvalidPlan or another ToastError: a setting is wrong.
+        Raises InvalidPlan or another ToastError if a setting is wrong.
         """
         memory_gib, name = settings["memory_gib"], settings["machine"]
         problem = Problem(
@@ -68,9 +68,9 @@ class LoadedState(param.Parameterized):
         return problem
 
     def keep_machine(self, machine: Machine) -> Machine:
-        """Offer a machine of one's own.
+        """Offer a machine of the user's own.
 
-        Gives it under the name that it is offered by, which no built-in machine has.
+        Gives it under the name by which it is offered, which no built-in machine has.
         """
         if machine.name in MACHINES:
             machine = dataclasses.replace(machine, name=f"{machine.name} (own)")
@@ -80,7 +80,7 @@ class LoadedState(param.Parameterized):
 
 
 class Selection(param.Parameterized):
-    """What is selected of the program that is loaded."""
+    """The selection in the loaded program."""
 
     names: Any = param.Parameter(default=(), doc="selected dimension names")
     conflicts: Any = param.Parameter(default=(), doc="selected conflicts")
@@ -93,7 +93,7 @@ class Selection(param.Parameterized):
         self._loaded = loaded
 
     def select(self, names: Any = (), conflicts: Any = ()) -> None:
-        """Select names and conflicts; conflicts without names bring their own with them."""
+        """Select names and conflicts; conflicts without names select the names of their sides."""
         analysis = self._loaded.analysis
         if analysis is None:
             return
@@ -118,7 +118,7 @@ class Selection(param.Parameterized):
 
     @property
     def group(self) -> int | None:
-        """Colour group of what is selected."""
+        """Colour group of the first selected name."""
         analysis = self._loaded.analysis
         if analysis is None or not self.names:
             return None

@@ -1,6 +1,6 @@
 """Style sheets and small layout helpers of the explorer.
 
-Fonts are the system's, nothing is fetched.
+Fonts are the system's; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STATUS = TEXT + assets.sheet("status")
 
 CARD = assets.sheet("card")
 CANVAS = assets.sheet("canvas")
-#: of a pane that takes what others leave
+#: for a pane that takes the room that others leave
 FILL = assets.sheet("fill")
-#: the same of the page's body, which on a narrow screen grows with what is in it
+#: the same for the page's body, which on a narrow screen grows with its content
 GROWING = assets.sheet("growing")
 BODY = assets.sheet("body")
 SIDE = CARD + assets.sheet("side")
@@ -43,7 +43,7 @@ TABS = assets.sheet("tabs")
 TABLE = assets.sheet("table")
 WRAP = assets.sheet("wrap")
 TALL = "@media (max-width: 1100px) { :host { height: var(--rows-height) !important; } }"
-#: of a widget that is as wide as its column
+#: options of a widget that is as wide as its column
 FIELD: dict[str, Any] = {
     "sizing_mode": "stretch_width",
     "margin": (3, 0),
@@ -55,7 +55,7 @@ class Pane(pn.viewable.Viewer):
     """A component of a page.
 
     Attributes:
-        view: its layout, which stands for it on the page.
+        view: its layout, which the page shows.
     """
 
     view: Any
@@ -75,26 +75,26 @@ def watch_value(source: Any, act: Callable[[Any], Any], name: str = "value") -> 
 
 
 def later(change: Callable[..., Any], *args: Any) -> None:
-    """Change Bokeh models of a page that is shown already, once its document is free to be changed.
+    """Change Bokeh models of a page that is already shown, once its document may be changed.
 
     Panel runs the events of some components outside the document's lock, where Bokeh refuses
-    changes; a click, too, if it comes while another change waits to be taken in. And Panel has a
-    queue of its own for what the browser is told: a change past that queue would overtake the
-    message that brings the very models which it changes.
+    changes, and so it runs a click that comes while another change waits. And Panel has its own
+    queue of messages to the browser: a change that bypasses the queue would overtake the message
+    that brings the very models that it changes.
     """
     pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
 
 
 def next_turn(act: Callable[[], None]) -> None:
-    """Call ``act`` once the browser has been told of what changed so far."""
+    """Call ``act`` once the browser has been told of all changes so far."""
     pn.state.execute(act, schedule=True)
 
 
 def tell_again(widget: Any, name: str) -> None:
-    """Tell the browser what a property of a widget's model is, though the server did not change it.
+    """Send a property of a widget's model to the browser, though the server did not change it.
 
-    What both sides change at the same time crosses on its way, and each then has what was the
-    other's.
+    If both sides change it at the same time, the messages cross, and each side ends up with the
+    other's value.
     """
     for model, _ in widget._models.values():
         model.trigger(name, getattr(model, name), getattr(model, name))
@@ -116,21 +116,21 @@ def button(
 ) -> pn.widgets.Button:
     """A button that calls ``act``; its label is plain text."""
     sheet = LEFT_BUTTON if left else BUTTON
-    common = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
-    button = pn.widgets.Button(name=name, **{**common, **kwargs})
+    defaults = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
+    button = pn.widgets.Button(name=name, **{**defaults, **kwargs})
     if act is not None:
         button.on_click(lambda _: act())
     return button
 
 
 def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
-    """Buttons of which one is pressed."""
-    common = {"button_type": "default", "margin": 0, "stylesheets": [BUTTON]}
-    return pn.widgets.RadioButtonGroup(**{**common, **kwargs})
+    """A row of buttons of which one is pressed."""
+    defaults = {"button_type": "default", "margin": 0, "stylesheets": [BUTTON]}
+    return pn.widgets.RadioButtonGroup(**{**defaults, **kwargs})
 
 
 def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
-    """The scale of a chart's y axis; ``act`` draws it anew."""
+    """A switch for the scale of a chart's y axis; ``act`` redraws the chart."""
     scale = switch(
         options=list(SCALES),
         value=SCALES[0],
@@ -144,16 +144,16 @@ def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
 
 
 def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
-    """Tabs that fill what holds them."""
-    common = {"sizing_mode": "stretch_both", "margin": 0, "stylesheets": [TABS]}
-    return pn.Tabs(*titled, **{**common, **kwargs})
+    """Tabs that fill their container."""
+    defaults = {"sizing_mode": "stretch_both", "margin": 0, "stylesheets": [TABS]}
+    return pn.Tabs(*titled, **{**defaults, **kwargs})
 
 
 def withhold(layout: pn.Column, make: Callable[[], list[Any]]) -> pn.Column:
-    """Let ``make`` give what is in ``layout`` when that is shown for the first time.
+    """Fill ``layout`` with what ``make`` gives when it is shown for the first time.
 
-    What is hidden costs a new page as much as what is shown: the server makes and sends it, and the
-    browser draws it.
+    Hidden content costs a new page as much as visible content: the server makes and sends it, and
+    the browser draws it.
     """
 
     def fill() -> None:
@@ -167,36 +167,36 @@ def withhold(layout: pn.Column, make: Callable[[], list[Any]]) -> pn.Column:
 
 
 def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
-    """A Bokeh figure that fills what holds it."""
+    """A Bokeh figure that fills its container."""
     return pn.pane.Bokeh(shown, **{"sizing_mode": "stretch_both", "margin": 0, **kwargs})
 
 
 def table(content: Any, *, wraps: bool = False, **kwargs: Any) -> pn.widgets.Tabulator:
     """A read-only table of a frame, or of column names alone; cells show names as plain text.
 
-    It fills what holds it; with a height, it is as wide as that.  Columns are as wide as what is in
-    them, or as ``widths``, up to a limit; they grow when values do, can be dragged, and a tip has
-    what is still cut.  With ``wraps`` they keep their widths, and what is longer takes more lines.
+    It fills its container; with a height, only in width. Columns are as wide as their texts, or as
+    ``widths``, up to a limit; they grow with their values, can be dragged, and a tooltip has texts
+    that are still cut off. With ``wraps`` they keep their widths, and longer texts take more lines.
     """
     frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
     columns = {
         "headerSort": False,
         "minWidth": 20,
-        # Of its own accord Tabulator makes HTML of the text, which may be anybody's
+        # By default Tabulator takes the text as HTML, and anybody may have written it
         "tooltip": JSCode(assets.script("table_tip").strip()),
         "headerTooltip": JSCode(assets.script("table_tip").strip()),
-        # Between cells a handle would take clicks that are meant for the row
+        # Between cells, a handle would take clicks that are meant for the row
         "resizable": "header",
     }
     settings = kwargs.pop("configuration", {})
     settings = {**settings, "columnDefaults": {**columns, **settings.get("columnDefaults", {})}}
-    common = {
+    defaults = {
         "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
         "selectable": 1,
-        # Stretched, the last column would be cut to the room that is left
+        # In a stretched table, the last column would be cut to the room that is left
         "layout": "fit_data_fill",
-        # Panel would cut more than 200 rows into pages, in a low pane of one row each; Tabulator
-        # draws only the rows that are looked at
+        # Panel would divide more than 200 rows into pages, of one row each in a low pane; Tabulator
+        # draws only the rows in view
         "pagination": None,
         "configuration": settings,
         "stylesheets": [TABLE + WRAP if wraps else TABLE],
@@ -209,7 +209,7 @@ def table(content: Any, *, wraps: bool = False, **kwargs: Any) -> pn.widgets.Tab
         text_align="left",
         margin=0,
         formatters={column: {"type": "plaintext"} for column in frame.columns},
-        **{**common, **kwargs},
+        **{**defaults, **kwargs},
     )
     if not wraps:
         sorts = bool(settings["columnDefaults"]["headerSort"])
@@ -219,21 +219,21 @@ def table(content: Any, *, wraps: bool = False, **kwargs: Any) -> pn.widgets.Tab
 
 
 class FittedTable(pn.widgets.Tabulator):
-    """A table whose columns may change at any time, without its rows being drawn anew for widths.
+    """A table whose columns may change at any time, and whose rows are not redrawn for new widths.
 
-    Panel hands changed columns to the browser's table at once. One that is being built fails at
-    that, and with it whatever else came in the same message; changed rows it drops. So the list of
-    columns in the browser never changes: widths and titles change inside of it, and ``refit.js``
-    waits until there is a table to show them, and the rows; for other columns there is another
-    table.
+    Panel hands changed columns to the browser's table at once. A table that is still being built
+    fails at them, and so does everything else in the same message; it drops changed rows. So the
+    list of columns in the browser never changes: widths and titles change inside it, and
+    ``refit.js`` waits until there is a table to show them and the rows; for other columns a new
+    table is made.
     """
 
     _clicked_row: int | None = None
 
     def _process_event(self, event: Any) -> None:
-        """Take a click beside the last column, too, for a click on its row.
+        """Treat a click beside the last column as a click on its row, too.
 
-        The browser tells of a cell that is clicked, and then of the row that is selected by it.
+        The browser reports the cell that is clicked, and then the row that this selects.
         """
         clicked_row, self._clicked_row = self._clicked_row, None
         if event.event_name == "cell-click":
@@ -256,7 +256,7 @@ class FittedTable(pn.widgets.Tabulator):
     def _manual_update(
         self, events: Any, model: Any, doc: Any, root: Any, parent: Any, comm: Any
     ) -> None:
-        # Since this was put off another may have come in its place
+        # Since this call was put off, another model may have replaced this one
         model = self._models.get(root.ref["id"], (model,))[0]
         if [column.field for column in model.columns] == self._get_fields():
             super()._manual_update(events, model, doc=doc, root=root, parent=parent, comm=comm)
@@ -272,7 +272,7 @@ class FittedTable(pn.widgets.Tabulator):
             super()._update_columns(event, model)
 
     def _replace(self, model: Any, doc: Any, root: Any, parent: Any, comm: Any) -> None:
-        """Put a table of the columns as they are now in the place of ``model``."""
+        """Replace ``model`` with a table of the current columns."""
         fresh = self._get_model(doc, root, parent, comm)
         if isinstance(parent, Tabs):
             tabs: Any = parent.tabs
@@ -292,12 +292,12 @@ def widen(table: pn.widgets.Tabulator, *, sorts: bool) -> None:
 
 
 def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:
-    """Call ``act`` with the row that is clicked."""
+    """Call ``act`` with the number of the row that is clicked."""
     table.on_click(lambda event: act(int(event.row)))
 
 
 def rows_height(n_rows: int, at_most: int) -> int:
-    """Height of a table that shows all its rows, or scrolls them."""
+    """Height in px of a table that shows all its rows, or scrolls them above ``at_most``."""
     return min(38 + 25 * max(n_rows, 1), at_most)
 
 
@@ -317,7 +317,7 @@ def colour_table(columns: list[str], widths: dict[str, int], **kwargs: Any) -> p
 def show_rows(table: pn.widgets.Tabulator, at_most: int) -> None:
     """Make a table of a side column as high as its rows, up to a limit.
 
-    On a narrow page, where side columns grow with what is in them, it is four times as much.
+    On a narrow page, where side columns grow with their content, the limit is four times as high.
     """
     count = len(table.value)
     table.height = rows_height(count, at_most)
@@ -325,22 +325,22 @@ def show_rows(table: pn.widgets.Tabulator, at_most: int) -> None:
 
 
 def row(*objects: Any, **kwargs: Any) -> pn.Row:
-    """Objects beside each other, as wide as what holds them."""
+    """Objects beside each other, as wide as their container."""
     return pn.Row(*objects, **{"sizing_mode": "stretch_width", "margin": 0, **kwargs})
 
 
 def column(*objects: Any, **kwargs: Any) -> pn.Column:
-    """Objects below each other, as wide as what holds them."""
+    """Objects below each other, as wide as their container."""
     return pn.Column(*objects, **{"sizing_mode": "stretch_width", "margin": 0, **kwargs})
 
 
 def filled_row(*objects: Any, **kwargs: Any) -> pn.Row:
-    """Objects beside each other that fill what holds them."""
+    """Objects beside each other that fill their container."""
     return row(*objects, sizing_mode="stretch_both", **kwargs)
 
 
 def filled_column(*objects: Any, **kwargs: Any) -> pn.Column:
-    """Objects below each other that fill what holds them."""
+    """Objects below each other that fill their container."""
     return column(*objects, sizing_mode="stretch_both", **kwargs)
 
 

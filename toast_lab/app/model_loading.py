@@ -1,4 +1,4 @@
-"""What may be loaded without a child, and which files may be read at all."""
+"""Which models are loaded without a child process, and which files may be read at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _load_cached(which: str, sizes: tuple[tuple[str, Any], ...]) -> LoadedModel:
 
 
 def load_at_once(which: str, sizes: Mapping[str, Any]) -> LoadedModel:
-    """Load a built-in model without a child; one that has been loaded costs nothing."""
+    """Load a built-in model without a child; one that was loaded before costs nothing."""
     return _load_cached(which, tuple(sorted(sizes.items())))
 
 
@@ -36,7 +36,7 @@ def loads_at_once(which: str, sizes: Mapping[str, Any]) -> bool:
 
 
 def refuse_file(name: str, nbytes: int) -> None:
-    """Refuse what can be seen to be wrong before it is read.  Raises FrontendError."""
+    """Refuse a file that is evidently wrong before it is read. Raises FrontendError."""
     if name.casefold().endswith((".py", ".ipynb", ".pyc", ".so")):
         raise FrontendError(
             f"{name} is code, and a file dropped here is never run. Give your own model to the "

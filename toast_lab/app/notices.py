@@ -1,4 +1,4 @@
-"""What the user is told: messages, newest last."""
+"""Messages to the user, newest last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often pages look at what jobs and threads have done."""
+"""How often pages check the progress of jobs and threads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from panel.io.callbacks import PeriodicCallback
 
 from toast_lab.app import unsent
 
-#: Curves begin at five pictures a second, and each picture costs the search a little.
+#: Curves start with five redraws a second, and each redraw costs the search a little.
 TICK_MS = 180
-#: A curve of simulations is drawn anew once it is this share longer, or after ``SLOWEST_S``.
+#: A curve of simulations is redrawn once it is longer by this share, or after ``SLOWEST_S``.
 GROWTH, SLOWEST_S = 0.03, 0.5
-#: At least, between two changes of the words and the slider beside a running search.
+#: Least time between two updates of the text and the slider beside a running search.
 WORDS_EVERY_S = 0.5
 #: While nothing runs: two dozen pages that tick for nothing cost a sixth of a core.
 IDLE_MS = 250
@@ -24,8 +24,8 @@ IDLE_MS = 250
 def ticker(call: Callable[[], Any]) -> PeriodicCallback:
     """Begin to call ``call`` every ``TICK_MS`` for as long as the page is open.
 
-    What Panel has left unsent is sent before.  The call runs in the background: else Panel says
-    before and after each call that the page is busy, and keeping that account takes ten times as
+    Messages that Panel has left unsent are sent before each call. The call runs in the background:
+    otherwise Panel marks the page as busy and as idle around each call, which takes ten times as
     long as a call that has nothing to do.
     """
 
@@ -39,21 +39,21 @@ def ticker(call: Callable[[], Any]) -> PeriodicCallback:
 
 
 class Beat:
-    """When the picture of a running search is to be drawn anew.
+    """Decides when the picture of a running search is redrawn.
 
-    After half a minute a curve that is drawn five times a second moves by half a percent of its
-    width each time, and the browser's share of the cores is what the search loses.
+    After half a minute, a curve that is redrawn five times a second moves by half a percent of its
+    width each time, and the browser takes its share of the cores from the search.
     """
 
     def __init__(self) -> None:
         self._drawn_at = -math.inf
 
     def due(self, elapsed_s: float, now_s: float | None = None) -> bool:
-        """Is a picture due of a search that has run ``elapsed_s``?  A yes begins the next beat.
+        """Is a redraw due for a search that has run ``elapsed_s``? If so, the next beat begins.
 
         Args:
             elapsed_s: since the search began.
-            now_s: a steady clock; by default that of the machine.
+            now_s: time of a steady clock; by default the machine's.
         """
         now_s = time.monotonic() if now_s is None else now_s
         if now_s - self._drawn_at < min(SLOWEST_S, GROWTH * elapsed_s):

@@ -1,7 +1,7 @@
 """The five pages, one of them in front.
 
-A page is made when it is first visited, or ahead of that while its visitor rests: server and
-browser need a third of a second each for one, and a click should not wait for them.
+A page is made when it is first visited, or ahead of that while the user is idle: server and browser
+each need a third of a second for it, and a click should not wait for them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.session import STEPS, Session
 
-#: by which ``static/layout_once.js`` knows the stack
+#: the mark by which ``static/layout_once.js`` recognises the stack
 TAG = "page stack"
-#: of a server's time that pages made ahead may take, however many sessions it has
+#: share of a server's time for making pages ahead, however many sessions it has
 SHARE = 0.25
 
 
 class _Turn:
-    """When the server may next make a page that nobody has asked for; one for all sessions."""
+    """When the server may next make a page ahead of its first visit; shared by all sessions."""
 
     free_at_s = 0.0
 
@@ -45,7 +45,7 @@ class PageStack(look.Pane):
     """Makes the pages of a session and shows one.
 
     Attributes:
-        by_step: the pages so far.
+        by_step: the pages made so far.
         shown: the step whose page is in front; empty before the first.
     """
 
@@ -68,14 +68,14 @@ class PageStack(look.Pane):
         """Bring the page of a step to the front."""
         self.shown = step
         self.make(step)
-        # One message, for which the browser lays out the page once
+        # In one message, so that the browser lays out the page only once
         with pn.io.unlocked():
             for name, body in self._bodies.items():
                 body.visible = name == step
 
     @property
     def has_time(self) -> bool:
-        """Is there a page to be made that nobody waits for, and nothing else to be done?"""
+        """Is there a page left to make ahead of its first visit, and nothing else to do?"""
         session = self.session
         return (
             len(self.by_step) < len(STEPS)
@@ -87,17 +87,17 @@ class PageStack(look.Pane):
         )
 
     def make_ahead(self) -> None:
-        """Make a page that was not visited yet, of those that come next, if there is time."""
+        """Make the next page in order that has not been made yet, if there is time."""
         if not self.has_time:
             return
         began_s = time.monotonic()
-        after = STEPS.index(self.shown) if self.shown else 0
-        ahead = (*STEPS[after:], *STEPS[:after])
-        self.make(next(step for step in ahead if step not in self.by_step))
+        current = STEPS.index(self.shown) if self.shown else 0
+        order = (*STEPS[current:], *STEPS[:current])
+        self.make(next(step for step in order if step not in self.by_step))
         _TURN.took(time.monotonic() - began_s)
 
     def make(self, step: str) -> None:
-        """Make the page of a step, unless there is one."""
+        """Make the page of a step, unless it has been made."""
         if step in self.by_step:
             return
         page = self.by_step[step] = self._makers[step]()

@@ -37,5 +37,5 @@ class PairPane(JSComponent):
 
 
 def pair_pane(**kwargs: Any) -> PairPane:
-    """Two listings that fill what holds them."""
+    """Two listings that fill their container."""
     return PairPane(sizing_mode="stretch_both", margin=0, **kwargs)

@@ -1,4 +1,4 @@
-"""Work in a thread that a page waits for without standing still."""
+"""Work in a thread, for which a page waits without blocking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class PendingWork(NamedTuple):
-    """What a thread works out, and what it is of."""
+    """The result that a thread computes, and the subject that it is about."""
 
     subject: Any
     future: Future[Any]
@@ -26,9 +26,10 @@ class Pending:
         self._work, self._next = PendingWork(subject, future), None
 
     def start_next(self, subject: Any, submit: Callable[[], Future[Any]]) -> None:
-        """Wait for what ``submit`` starts at the next question whether it is done.
+        """Wait for the work that ``submit`` starts, at the next call of ``done``.
 
-        A thread that began at once would take half of the time of what the page shows first.
+        A thread that began at once would take half of the processor time from what the page shows
+        first.
         """
         self._work, self._next = None, (subject, submit)
 
@@ -37,7 +38,7 @@ class Pending:
         self._work = self._next = None
 
     def done(self) -> PendingWork | None:
-        """What has been worked out, once; None while a thread is at it or nothing was asked."""
+        """The finished work, given once; None while a thread is at work or nothing was started."""
         if self._next is not None:
             subject, submit = self._next
             self.start(subject, submit())

@@ -1,6 +1,6 @@
-"""What is worked out, in a thread, of a plan that somebody looks at.
+"""Facts of a plan that a user looks at, computed in a thread.
 
-That is the prices on the way to it, and what could follow.
+They are the prices on the way to it, and the actions that could follow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THREAD = ThreadPoolExecutor(1, "facts of a plan")
 
 
 class PlanFacts(NamedTuple):
-    """What is known of a row of actions."""
+    """Facts of a sequence of actions."""
 
     cost: Cost | str  #: price of the plan, or why it has none
     steps: tuple[Quick, ...]  #: price after each action
@@ -32,21 +32,23 @@ class PlanFacts(NamedTuple):
 def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     """Price a plan and each step to it.
 
-    ``legal`` are the actions that the tree search takes up there.
+    ``legal`` has the actions that the tree search would try after them.
     """
     try:
-        taken = [
+        parsed_actions = [
             parse_action(problem.analysis, problem.mesh, action_text) for action_text in actions
         ]
-        cost = price(problem, plan_of_actions(problem.space, taken))
+        cost = price(problem, plan_of_actions(problem.space, parsed_actions))
     except ToastError as error:
         refined = next((line for line in actions if not is_action(line)), None)
-        why = f"it has {refined!r}" if refined is not None else str(error)
+        reason = f"it has {refined!r}" if refined is not None else str(error)
         return PlanFacts(
-            f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ()
+            f"Not made of actions alone, so its steps cannot be priced one by one: {reason}.",
+            (),
+            (),
         )
     pricer, state, steps = problem.pricer(), State(problem.space), []
-    for action in taken:
+    for action in parsed_actions:
         state.apply(action)
         steps.append(pricer.quick(state))
     legal = tuple(
@@ -56,20 +58,20 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
 
 
 def is_action(line: str) -> bool:
-    """Whether a line of a plan is an action; others say how it came about."""
+    """Is a line of a plan an action? Other lines say how the plan came about."""
     return "->" in line
 
 
 def steps_worth(
     actions: Sequence[str], steps: Sequence[Quick], unsharded: Quick, best: Quick
 ) -> list[str]:
-    """What each line of a searched plan leads to, as texts to stand behind it.
+    """The effect of each line of a searched plan, as texts to show behind the lines.
 
     Args:
-        actions: of the plan, and what else it says of how it came about (``refined in 12 places``).
-        steps: prices after those of them that are actions, see ``plan_facts``.
-        unsharded: what the plan began with.
-        best: the price of the plan.
+        actions: lines of the plan: actions, and how else it came about (``refined in 12 places``).
+        steps: prices after those lines that are actions, see ``plan_facts``.
+        unsharded: price of the program with which the plan began.
+        best: price of the plan.
     """
     texts, before, prices = [], unsharded, iter(steps)
     for action_text in actions:
@@ -88,7 +90,7 @@ def steps_worth(
 
 
 class Lookup:
-    """The facts of the plan that was asked for last."""
+    """The facts of the plan that was requested last."""
 
     def __init__(self) -> None:
         self._asked: tuple[Problem, tuple[str, ...], Future[PlanFacts]] | None = None

@@ -1,4 +1,4 @@
-"""The plans of a page, and what is done with them: compile, execute, write as code."""
+"""The plans of a page, and the work on them: compiling, executing, exporting as code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PlanStore(param.Parameterized):
     # -- reading -----------------------------------------------------------------------------------
     @property
     def is_priced(self) -> bool:
-        """Has the problem that is loaded been priced?  Until then all plans are of another one."""
+        """Has the loaded problem been priced? Until then, all plans belong to another one."""
         return self._priced is self._loaded.problem
 
     def named(self, name: str) -> PlanItem | None:
@@ -59,7 +59,7 @@ class PlanStore(param.Parameterized):
         return next((item for item in self.items if item.name == name), None)
 
     def in_pictures(self) -> list[PlanItem]:
-        """The plans that are shown."""
+        """The plans that are shown in the pictures."""
         return [item for item in self.items if item.name not in self.hidden]
 
     def entries(self) -> list[PlanEntry]:
@@ -81,11 +81,11 @@ class PlanStore(param.Parameterized):
         ]
 
     def free_name(self, name: str, between: str = " ") -> str:
-        """``name``, numbered if a plan is called so already."""
-        free, number = name, 2
-        while self.named(free) is not None:
-            free, number = f"{name}{between}{number}", number + 1
-        return free
+        """``name``, numbered if another plan already has it."""
+        candidate, number = name, 2
+        while self.named(candidate) is not None:
+            candidate, number = f"{name}{between}{number}", number + 1
+        return candidate
 
     def _chosen(self, names: Sequence[str]) -> list[PlanItem]:
         chosen = [item for item in self.items if item.name in names]
@@ -95,9 +95,9 @@ class PlanStore(param.Parameterized):
 
     # -- adding ------------------------------------------------------------------------------------
     def add(self, name: str, origin: str, plan: ShardingPlan) -> PlanItem:
-        """Price a plan of the problem and put it in the place of the one of the same name.
+        """Price a plan of the problem and add it, or replace the plan of the same name.
 
-        What was measured of an equal plan stays.
+        Measurements of an equal plan are kept.
         """
         problem = self._loaded.problem
         item = PlanItem(
@@ -117,12 +117,12 @@ class PlanStore(param.Parameterized):
         return item
 
     def add_unsharded(self) -> None:
-        """The plan of no actions."""
+        """Add the plan without actions."""
         self._priced = self._loaded.problem
         self.add("unsharded", "every device does everything", replicated(self._loaded.problem))
 
     def add_typed(self, text: str, name: str = "") -> None:
-        """A plan from an action list such as ``batch->data, hidden->model``."""
+        """Add a plan from an action list such as ``batch->data, hidden->model``."""
         problem = self._loaded.problem
         if problem is None:
             return
@@ -141,7 +141,7 @@ class PlanStore(param.Parameterized):
             self._notices.say(f"Added the plan {item.name}: {listed}", "good")
 
     def add_data_parallel(self) -> None:
-        """The batch dimension along every mesh axis that divides it."""
+        """Add the plan with the batch dim along every mesh axis that divides it."""
         problem = self._loaded.problem
         if problem is None:
             return
@@ -154,7 +154,7 @@ class PlanStore(param.Parameterized):
         self.items = [item for item in self.items if item.name != name]
 
     def toggle(self, name: str) -> None:
-        """Take a plan into the pictures, or out of them."""
+        """Show a plan in the pictures, or hide it."""
         self.hidden = self.hidden ^ {name}
 
     # -- execute -----------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ class PlanStore(param.Parameterized):
         self.param.update(items=items, comparison=comparison)
         lines = []
         if measured:
-            numbers = ", ".join(map(str, comparison.stored_as))
+            row_numbers = ", ".join(map(str, comparison.stored_as))
             noun = "rows" if len(comparison.stored_as) > 1 else "row"
-            stored = f" Kept as {noun} {numbers}." if numbers else ""
+            stored = f" Kept as {noun} {row_numbers}." if row_numbers else ""
             names = ", ".join(row.name for row in measured)
             lines.append(f"{names}: executed on {measured[0].devices}.{stored}")
         lines += [
@@ -238,21 +238,23 @@ class PlanStore(param.Parameterized):
             else other
             for other in self.items
         ]
-        how = "taken from the cache" if compiled.cached else f"in {compiled.compile_s:.1f} s"
+        compile_note = (
+            "taken from the cache" if compiled.cached else f"in {compiled.compile_s:.1f} s"
+        )
         if compiled.fits:
             elsewhere = compiled.priced_elsewhere(item.problem.machine.name)
             remark = f" It is {elsewhere}." if elsewhere else ""
             self._notices.say(
-                f"{item.name}: compiled for {compiled.topology}, {how}.{remark}", "good"
+                f"{item.name}: compiled for {compiled.topology}, {compile_note}.{remark}", "good"
             )
         else:
             self._notices.say(f"{item.name}: {note}", "error")
 
     # -- export ------------------------------------------------------------------------------------
     def start_export(self, name: str, kind: str) -> None:
-        """Write a plan as one of ``plan_job.EXPORTS``; it ends up in ``exported``.
+        """Write a plan as one of ``plan_job.EXPORTS``; the result is put into ``exported``.
 
-        Minutes may go by, in which other work is started, too.
+        It may take minutes, during which other work can be started, too.
         """
         with self._notices.guarded():
             if kind not in plan_job.EXPORTS.values():
@@ -273,11 +275,13 @@ class PlanStore(param.Parameterized):
 
     def _take_export(self, job: Job) -> None:
         self.exported = job.result
-        words = "\n".join(job.result.words)
-        self._notices.say(f"Made {job.result.file}{': ' if words else ''}{words or '.'}", "good")
+        message = "\n".join(job.result.words)
+        self._notices.say(
+            f"Made {job.result.file}{': ' if message else ''}{message or '.'}", "good"
+        )
 
     # -- questions ---------------------------------------------------------------------------------
     def ask_why(self, name: str, number: int) -> Future[list[CollectiveReason]] | None:
-        """Why a plan has a collective of its price, worked out in a thread."""
+        """Why a plan has the collective ``number`` of its price, computed in a thread."""
         item = self.named(name)
         return None if item is None else ANSWERS.submit(why, item.problem, item.plan, number)

@@ -1,4 +1,4 @@
-"""A plan for a side column: its actions, or what it cuts where it is not made of actions alone."""
+"""A plan for a side column: its actions, or its cuts if it is not made of actions alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_ACTIONS = 40
 
 
 def plan_words(plan: ShardingPlan) -> Safe:
-    """The actions of a plan, or in words what it does with the arguments."""
+    """The actions of a plan, or a description of how it shards the arguments."""
     if not plan.actions:
         return quiet("no action")
     if all(map(is_action, plan.actions)):
@@ -21,14 +21,16 @@ def plan_words(plan: ShardingPlan) -> Safe:
 
 
 def cut_arguments(plan: ShardingPlan) -> Safe:
-    """What a plan does with the arguments, in words, and how much more there is to say."""
-    rows = [h("li", h("b", words), f": {roles}") for words, roles in argument_words(plan)]
+    """How a plan shards the arguments, in words, and the size of the whole plan."""
+    rows = [
+        h("li", h("b", description), f": {roles}") for description, roles in argument_words(plan)
+    ]
     size = plan_size(plan.program, plan.sharding)
     return join([h("ul", *rows, cls="log"), quiet(f"{size}; all of them in Words on page 5.")])
 
 
 def step_words(line: str) -> str:
-    """A line of how a searched plan came about, for people who do not know the method."""
+    """A line of a searched plan in words, for people who do not know the method."""
     if is_action(line):
         return line
     if line.startswith("refined"):

@@ -1,4 +1,4 @@
-"""Mesh and machine, checked at every keystroke, before anything has to work with them."""
+"""Mesh and machine, checked at every keystroke, before anything uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = "a machine file (TOML) …"
 
 
 class ProblemPane(look.Pane):
-    """The fields, what is right or wrong with them, and the button that takes them."""
+    """The fields, the verdicts on them, and the button that applies them."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ProblemPane(look.Pane):
             margin=(3, 0),
             stylesheets=[look.INPUT + assets.sheet("monospaced")],
         )
-        self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
+        self._mesh_verdict, self._machine_verdict = look.text(), look.text(visible=False)
         self.take = look.button("Use this mesh and machine", self._take, disabled=True)
         self.mesh.param.watch(lambda event: self.check(mesh=event.new), "value_input")
         self.toml.param.watch(lambda event: self.check(toml=event.new), "value_input")
@@ -47,56 +47,56 @@ class ProblemPane(look.Pane):
         self.view = look.column(
             look.text(h("h2", "mesh and machine")),
             self.mesh,
-            self._mesh_said,
+            self._mesh_verdict,
             self.machine,
             self.toml,
-            self._machine_said,
+            self._machine_verdict,
             self.take,
         )
         look.watch(session.loaded, self.follow, "problem", "own_machines")
         self.follow()
 
     def follow(self) -> None:
-        """Show what is in force."""
+        """Show the mesh and the machine that are in force."""
         session = self.session
         names = [*MACHINES, *session.loaded.own_machines, OWN]
         self.machine.param.update(
             options=names,
             value=session.loaded.machine if session.loaded.machine in names else names[0],
         )
-        # Both, or emptying the field would be no change: what is typed starts out as empty.
+        # Set both: as ``value_input`` starts out empty, emptying the field would be no change.
         self.mesh.param.update(value=session.loaded.mesh, value_input=session.loaded.mesh)
         self.check(mesh=session.loaded.mesh)
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
-        """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
+        """Check the fields and show the verdicts; ``mesh`` and ``toml`` are texts being typed."""
         own_file = self.machine.value == OWN
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
         self._checked_machine = (
             check_machine(typed) if own_file else CheckOutcome(True, (), machine=self._named())
         )
         mesh_text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
-        # What the axes divide is said of the model that is asked for
+        # While another model loads, do not say what the axes divide in the present one
         analysis = None if self.session.loading else self.session.loaded.analysis
         self._checked_mesh = check_mesh(mesh_text, analysis, self._checked_machine.machine)
-        self._mesh_said.object = words(self._checked_mesh)
-        self._machine_said.object = words(self._checked_machine)
-        self._machine_said.visible = self.toml.visible = own_file
-        good = self._checked_mesh.good and self._checked_machine.good
+        self._mesh_verdict.object = words(self._checked_mesh)
+        self._machine_verdict.object = words(self._checked_machine)
+        self._machine_verdict.visible = self.toml.visible = own_file
+        is_valid = self._checked_mesh.good and self._checked_machine.good
         typed_mesh, session = self._checked_mesh.mesh, self.session
         in_force = (
-            good
+            is_valid
             and not own_file
             and str(typed_mesh) == session.loaded.mesh
             and self.machine.value == session.loaded.machine
         )
-        self.take.disabled = not good or in_force
+        self.take.disabled = not is_valid or in_force
         self.take.button_type = "default" if self.take.disabled else "primary"
 
     def drop(self, name: str, content: bytes) -> None:
         """Take in a machine file that was dropped on the page.
 
-        It goes into the field, to be looked at first.
+        It goes into the field, where the user sees it before it is used.
         """
         try:
             toml_text = content[: MAX_MACHINE_TEXT + 1].decode()
@@ -147,7 +147,7 @@ class ProblemPane(look.Pane):
 
 
 def words(checked: CheckOutcome) -> Safe:
-    """A verdict with a sign, then what to know."""
+    """The verdict with its sign, then further remarks."""
     if not checked.lines:
         return Safe("")
     sign = "✓ " if checked.good else "✗ "

@@ -1,4 +1,4 @@
-"""What is left of a search that died: the plan that it had reported last."""
+"""The plan that a search had last reported before it died."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 
 
 def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
-    """The best plan that a search which died had reported, and a note on it.
+    """The best plan that a search had reported before it died, and a note on it.
 
-    What was refined has been lost with the process; the actions that it began with have not.
+    Its refinements have been lost with the process; the actions that it began with have not.
     Raises ToastError if no actions are left.
     """
     actions = [action for action in reported if "->" in action]

@@ -14,21 +14,21 @@ from toast_lab.files import file_name
 
 
 class Saver(JSComponent):
-    """Nothing to see; ``hand_over`` makes the browser download a text."""
+    """An invisible component; ``hand_over`` makes the browser download a text."""
 
     _esm = assets.script("download") + assets.script("saver")
 
     def hand_over(self, file: str, text: str) -> None:
         """Download ``text`` as ``file``.
 
-        It goes as a message: a parameter would be kept, and what the page answers to a change of
-        one could become another download.
+        It is sent as a message: a parameter would keep its value, and the page's answer to a change
+        of one could become another download.
         """
         self._send_msg([file, text])
 
 
 def saver() -> Saver:
-    """A saver that takes no place."""
+    """A saver that takes no space."""
     return Saver(width=0, height=0, margin=0, sizing_mode="fixed", styles={"position": "absolute"})
 
 
@@ -38,9 +38,9 @@ def csv_button(
     """A small button that saves a table as CSV, with all rows, in SI units.
 
     Args:
-        save: who hands the text over.
-        name: of the file, without its ending.
-        frame: the table.
+        save: the saver that hands the text over.
+        name: gives the name of the file, without its ending.
+        frame: gives the table.
         say: takes messages.
     """
 
@@ -63,7 +63,7 @@ def csv_button(
 
 
 def heading(words: Any, *buttons: Any) -> pn.Row:
-    """What a figure or a table shows, with its buttons right."""
+    """The heading of a figure or a table, with its buttons on the right."""
     return look.row(words, *buttons, height=30)
 
 

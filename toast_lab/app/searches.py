@@ -1,4 +1,4 @@
-"""The searches and races of a page: their settings, their curves, and what they leave."""
+"""The searches and races of a page: their settings, curves and results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import CurvePoint, point
 
-#: of a search's curve; beyond that every second one goes that was no improvement
+#: of a search's curve; beyond that, every second point that is no improvement is dropped
 MAX_POINTS = 20_000
 SETTINGS = ("method", "seed", "seconds", "evaluations", "options")
 TIME_LIMIT_S = 24 * 3600.0
@@ -49,14 +49,14 @@ class Searches(param.Parameterized):
     def __init__(self, loaded: LoadedState, plans: PlanStore, work: Work, notices: Notices) -> None:
         super().__init__()
         self._loaded, self._plans, self._work, self._notices = loaded, plans, work, notices
-        self.job: Job | None = None  #: that searches what is loaded, or did last
-        self.problem: Problem | None = None  #: of that search
-        self.points: list[CurvePoint] = []  #: of its curves
-        self._fresh: list[CurvePoint] = []  #: of these, those that no page has drawn yet
+        self.job: Job | None = None  #: the running or last search of what is loaded
+        self.problem: Problem | None = None  #: of the last search
+        self.points: list[CurvePoint] = []  #: of that search's curves
+        self._fresh: list[CurvePoint] = []  #: those of ``points`` that no page has drawn yet
         self.best_actions: tuple[str, ...] = ()
         self.best_plan: ShardingPlan | None = None  #: once a search has ended
-        self.stands = False  #: a pause, asked for before, has begun
-        self.note = ""  #: how it ended
+        self.stands = False  #: the pause that was asked for has begun
+        self.note = ""  #: how the search ended
         self.gap: float | None = None
         self.race = RaceState()
         work.handle("search", Handler(self._ended, self._reported, self._lost))
@@ -79,7 +79,7 @@ class Searches(param.Parameterized):
         return fresh
 
     def forget(self) -> None:
-        """Something else is loaded, or another search begins."""
+        """Clear the state, as something else is loaded or another search begins."""
         self.points, self._fresh, self.best_actions = [], [], ()
         self.best_plan = None
         self.note, self.gap = "", None
@@ -98,7 +98,7 @@ class Searches(param.Parameterized):
             self._launch(self._free(), settings)
 
     def resume(self) -> None:
-        """Go on where the last search ended, for another budget.
+        """Continue where the last search ended, with another budget.
 
         It may have been stopped, or have ended by itself.
         """
@@ -114,9 +114,9 @@ class Searches(param.Parameterized):
             self._launch(problem, settings, job.trace_path)
 
     def resume_saved(self, file: bytes) -> None:
-        """Go on from the file of a trace.
+        """Continue from the file of a saved trace.
 
-        It is read in the search's own process, and refused if it does not fit.
+        It is read in the search's own process, and refused if it does not fit the problem.
         """
         with self._notices.guarded():
             problem = self._free()
@@ -142,7 +142,7 @@ class Searches(param.Parameterized):
             )
 
     def _free(self) -> Problem:
-        """The problem to work on.  Raises ToastError if nothing is loaded, or a job runs."""
+        """The problem to work on. Raises ToastError if nothing is loaded, or a job runs."""
         problem: Problem | None = self._loaded.problem
         if problem is None:
             raise ToastError("Load a model first.")
@@ -177,12 +177,12 @@ class Searches(param.Parameterized):
             about=about,
             order=order,
         )
-        self.forget()  # only now: a search that could not be started takes nothing away
+        self.forget()  # only now: a search that could not be started must not clear anything
         self.problem, self.job = problem, job
         self._work.changed()
 
     def about(self, problem: Problem) -> dict[str, Any]:
-        """What another page needs to know of a search, to watch it."""
+        """The facts that another page needs in order to watch a search."""
         settings = {name: getattr(self, name) for name in SETTINGS}
         loaded = self._loaded.param.values()
         del loaded["name"]
@@ -191,11 +191,11 @@ class Searches(param.Parameterized):
     # -- control -----------------------------------------------------------------------------------
     @property
     def held_state(self) -> str:
-        """What to call a job that was told to stand still: a search does at once what is left."""
+        """Word for a job that was told to pause; a search is "pausing" until it stands still."""
         return "paused" if self.stands or not self._work.runs("search") else "pausing"
 
     def pause(self) -> None:
-        """Stand still, or go on; a race stands still before the next method."""
+        """Pause or continue; a race pauses before the next method."""
         if self._work.runs("search", "race"):
             job = self._work.job
             if self._work.paused:
@@ -206,16 +206,16 @@ class Searches(param.Parameterized):
             self._work.changed()
 
     def step(self) -> None:
-        """Do one simulation and stand still; starts a paused search if none runs."""
+        """Do one simulation and pause; starts a paused search if none runs."""
         self._step(Job.step, Order("pause", 1))
 
     def step_round(self) -> None:
-        """Do the rest of a round of the search and stand still; starts a search if none runs."""
+        """Do the rest of a round of the search and pause; starts a search if none runs."""
         self._step(Job.step_round, Order("round"))
 
-    def _step(self, step: Callable[[Job, int], None], first: Order) -> None:
+    def _step(self, step: Callable[[Job, int], None], first_order: Order) -> None:
         if not self._work.busy:
-            self.start(first)
+            self.start(first_order)
         elif self._work.runs("search"):
             self._work.tick()
             self.stands = False
@@ -223,7 +223,7 @@ class Searches(param.Parameterized):
             self._work.changed()
 
     def cancel(self) -> None:
-        """End whatever runs: searches and races keep what they have, unless this is said twice."""
+        """End the running job; a first call lets searches and races keep their results."""
         if self._work.runs("search", "race", "confirm") and not self._work.job.stopping:
             self.stop()
             self._notices.say(
@@ -239,12 +239,12 @@ class Searches(param.Parameterized):
             self._work.cancel()
 
     def stop(self) -> None:
-        """End the search or the race, keeping what was found."""
+        """End the search or the race, and keep its results."""
         if self._work.runs("search", "race", "confirm"):
             self._work.job.stop()
             self._work.changed()
 
-    # -- what jobs tell ----------------------------------------------------------------------------
+    # -- reports of jobs ---------------------------------------------------------------------------
     def _reported(self, event: Event) -> None:
         if not isinstance(event.data, Batch):
             return
@@ -255,9 +255,11 @@ class Searches(param.Parameterized):
             if simulation.improved:
                 self.best_actions = simulation.actions
         if len(self.points) > MAX_POINTS:
-            last = len(self.points) - 1
+            last_index = len(self.points) - 1
             self.points = [
-                point for i, point in enumerate(self.points) if point.improved or i % 2 or i == last
+                point
+                for i, point in enumerate(self.points)
+                if point.improved or i % 2 or i == last_index
             ]
 
     def _ended(self, job: Job) -> None:
@@ -284,7 +286,7 @@ class Searches(param.Parameterized):
             *self._plans.items,
             PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
         ]
-        # An error is shown in full, and not in green
+        # The level "error" is shown in full, and not in green
         level: Level = "good" if cost.fits else "error"
         self._notices.say(f"{name}: {self.note} It is in the comparison now.", level)
 
@@ -292,8 +294,8 @@ class Searches(param.Parameterized):
         self.race.raced = job.result
         best = best_row(self.race.rows)
         level: Level = "good" if best is not None and best.fits else "error"
-        fits = "" if level == "good" or best is None else " No plan fits the memory."
-        self._notices.say(f"The race is over: {self.race.verdict()}{fits}", level)
+        misfit_note = "" if level == "good" or best is None else " No plan fits the memory."
+        self._notices.say(f"The race is over: {self.race.verdict()}{misfit_note}", level)
 
     # -- other pages -------------------------------------------------------------------------------
     def adopt(self, job: Job) -> None:
@@ -309,7 +311,7 @@ class Searches(param.Parameterized):
         self._work.watch(job)
 
     def follow(self, session_searches: Searches) -> None:
-        """Go on from the searches of another page."""
+        """Continue from the searches of another page."""
         self.points = list(session_searches.points)
         self.best_plan = session_searches.best_plan
         self.best_actions, self.note, self.gap = (

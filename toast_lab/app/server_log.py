@@ -1,6 +1,6 @@
-"""What the terminal of a server tells.
+"""Filter the log that the terminal of a server shows.
 
-Somebody closes a tab while something is on its way to it.  That is no error, but Bokeh, Panel and
+A user may close a tab while a message is on its way to it. That is no error, but Bokeh, Panel and
 asyncio log it as one, asyncio with a traceback of forty lines.
 """
 
@@ -20,9 +20,9 @@ _CLOSED_TEXT = "Failed sending message as connection was closed"
 
 
 def pass_over_closed_pages() -> None:
-    """Leave out of this process's log that a page was closed while it was being written to."""
+    """Keep errors of writing to a page that was closed out of this process's log."""
     for name in _LOGGERS:
-        # The same function is added once
+        # A logger adds the same function only once
         logging.getLogger(name).addFilter(_is_worth_telling)
 
 

@@ -1,8 +1,8 @@
 """The explorer's state, free of any GUI: what is loaded, selected, planned and running.
 
-Each part is a class of its own that knows those it needs; a page takes the parts that it shows, and
-nothing here knows that there are pages.  No method that a page calls raises a ``ToastError``: it
-becomes a message, and everything done before stays.
+Each part is a class of its own and knows only the parts that it needs; a page takes the parts that
+it shows, and nothing here knows of pages. No method that a page calls raises a ``ToastError``: the
+error becomes a message, and everything done before is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Then = Callable[["Session"], None]
 
 
 class LoadingContext(NamedTuple):
-    """What is to be known at the end of a load; see ``Session.load``."""
+    """Arguments of ``Session.load`` that are needed when the load ends."""
 
     which: str = ""
     sizes: Any = MappingProxyType({})
@@ -49,16 +49,16 @@ class Session(param.Parameterized):
 
     Attributes:
         loaded: the model and the problem.
-        selection: what is selected of it.
+        selection: the selected names and conflicts of the model.
         plans: the plans so far.
         hand: the plan made by hand.
         searches: settings and state of searches and races.
-        confirmations: the same of searches that a judge confirms.
+        confirmations: settings and state of searches that a judge confirms.
         work: the job that runs.
-        exports: the export that runs beside it.
+        exports: the export that runs beside that job.
         notices: messages to the user.
-        next_turn: calls a function once the browser knows what has changed so far; at once where
-            there is no page.
+        next_turn: calls a function once the browser has been told of all changes so far; at once
+            if there is no page.
     """
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
@@ -74,7 +74,7 @@ class Session(param.Parameterized):
         self.work = Work(self.notices, jobs)
         self.loaded = LoadedState()
         self.selection = Selection(self.loaded)
-        # Beside the other one: it takes minutes, and nothing waits for it
+        # Beside the other work: an export takes minutes, and nothing waits for it
         self.exports = Work(self.notices, jobs)
         self.plans = PlanStore(self.loaded, self.notices, self.work, self.exports)
         self.searches = Searches(self.loaded, self.plans, self.work, self.notices)
@@ -106,8 +106,8 @@ class Session(param.Parameterized):
         Args:
             which: the model.
             sizes: those that differ from its defaults.
-            then: called with the session once the model is loaded; for a large one that is later.
-            leads_to: the step where ``then`` ends, so that a large model is not drawn on the way.
+            then: called with the session once the model is loaded, which for a large one is later.
+            leads_to: the step to which ``then`` leads, so that no step before draws a large model.
         """
         sizes = dict(sizes or {})
         with self.notices.guarded():
@@ -126,7 +126,7 @@ class Session(param.Parameterized):
     def load_file(self, name: str, content: bytes) -> None:
         """Read a file that was dropped on the page.
 
-        StableHLO or a jax.export artefact, in a child, never as Python.
+        It is StableHLO or a jax.export artefact, read in a child and never run as Python.
         """
         with self.notices.guarded():
             refuse_file(name, len(content))
@@ -136,34 +136,34 @@ class Session(param.Parameterized):
 
     @property
     def loading(self) -> str:
-        """What is being loaded, as in "loading t2b"; empty: nothing is.
+        """What is being loaded, as in "loading t2b"; empty if nothing is.
 
-        Until it is there, all else that the session has is of the model before.
+        Until it is loaded, everything else in the session belongs to the previous model.
         """
         return str(self.work.job.title) if self.work.awaits("load") else ""
 
     @property
     def loading_built_in(self) -> tuple[str, dict[str, Any]]:
-        """Name and sizes of the built-in model that is being loaded; ("", {}): none is."""
+        """Name and sizes of the built-in model that is being loaded; ("", {}) if none is."""
         return self.work.context[:2] if self.loading else ("", {})
 
     @property
     def leads_to(self) -> str:
-        """The step that what is being loaded leads to; empty: that is not known."""
+        """The step to open once the load has ended; empty if it is not known."""
         return str(self.work.context.leads_to) if self.loading else ""
 
     def _start_loading(
         self, title: str, context: LoadingContext, target: Any, *arguments: Any
     ) -> None:
         self.work.start("load", title, target, *arguments, context=context)
-        shown = self.loaded.model
-        words = f"{title[:1].upper()}{title[1:]}."
-        if shown is not None:
-            words += f" Until it is there, pages 2 to 5 show {shown.name}."
-        self.notices.say(words)
+        shown_model = self.loaded.model
+        message = f"{title[:1].upper()}{title[1:]}."
+        if shown_model is not None:
+            message += f" Until it is there, pages 2 to 5 show {shown_model.name}."
+        self.notices.say(message)
 
     def _loaded(self, job: Job) -> None:
-        """Take in what a child has loaded, and price it once the page shows it.
+        """Take in the model that a child has loaded, and price it once the page shows it.
 
         The first price of a large program takes half a second.
         """
@@ -188,7 +188,7 @@ class Session(param.Parameterized):
         sizes: dict[str, Any] | None = None,
         then: Then | None = None,
     ) -> None:
-        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one.
+        """Take in a loaded model, with ``which`` and ``sizes`` if it is a built-in one.
 
         ``then`` is called with the session afterwards.
         """
@@ -204,7 +204,7 @@ class Session(param.Parameterized):
             self._shelf[self.loaded.digest] = self.plans.items
         plans = self._shelf.get(loaded.analysis.program.digest(), [])
         with ExitStack() as stack:
-            # Whoever watches one of these finds all of them changed
+            # Whoever watches one of these sees all of them changed
             for part in (self.selection, self.plans, self.loaded):
                 stack.enter_context(param.parameterized.batch_call_watchers(part))
             self.selection.param.update(names=(), conflicts=(), level="")
@@ -219,7 +219,7 @@ class Session(param.Parameterized):
         self.notices.say(f"Loaded {loaded.model}.", "good")
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
-        """Take in an analysis of a notebook, and its problem with pins and machine, as it is."""
+        """Take in an analysis from a notebook, and its problem with pins and machine, unchanged."""
         self.loaded.analysis = analysis
         if problem is not None:
             self.loaded.param.update(
@@ -228,7 +228,7 @@ class Session(param.Parameterized):
             self.plans.add_unsharded()
 
     def set_problem(self, **settings: Any) -> None:
-        """Apply mesh, machine and memory limit; a wrong one is refused and the old ones stay."""
+        """Apply mesh, machine and memory limit; if one is invalid, the old ones stay in force."""
         loaded = self.loaded
         if loaded.analysis is None:
             loaded.param.update(**settings)
@@ -244,7 +244,7 @@ class Session(param.Parameterized):
         loaded.param.update(**combined, problem=loaded.problem_with(combined))
 
     def _price(self) -> None:
-        """Price the plans that a problem begins with."""
+        """Price the plans that every problem starts with."""
         self.plans.add_unsharded()
         self.hand.renew()
 
@@ -258,19 +258,19 @@ class Session(param.Parameterized):
     # -- jobs --------------------------------------------------------------------------------------
     @property
     def job(self) -> Job | None:
-        """The job that runs; an export only if nothing else does; None: nothing runs."""
+        """The running job, an export only if no other job runs; None if nothing runs."""
         runs = (work.job for work in (self.work, self.exports) if work.runs())
         return next(runs, None)
 
     def cancel(self) -> None:
-        """End what runs; an export only if nothing else does."""
+        """End the running job, an export only if no other job runs."""
         if self.work.runs():
             self.searches.cancel()
         else:
             self.exports.cancel()
 
     def tick(self) -> list[CurvePoint]:
-        """Bring in what the job reported since the last call.
+        """Take in the reports of jobs since the last call.
 
         Gives the new points of the search curves.
         """
@@ -280,9 +280,9 @@ class Session(param.Parameterized):
 
     # -- reloading a page --------------------------------------------------------------------------
     def adopt(self, job: Job) -> bool:
-        """Watch a search or a race that another page started, from its beginning.
+        """Watch a search, race or confirmed search of another page, from its beginning.
 
-        So with a confirmed search.  False: the job is none of these.
+        False if the job is none of these.
         """
         about = job.about
         if job.kind not in ("search", "race", "confirm") or about is None:
@@ -297,7 +297,7 @@ class Session(param.Parameterized):
         return True
 
     def fork(self) -> Session:
-        """A session of its own that starts from this one's state and watches the same job."""
+        """A new session that starts from this one's state and watches the same job."""
         forked = Session(self.work.registry)
         for source, target in zip(self._parts(), forked._parts(), strict=True):
             values = source.param.values()

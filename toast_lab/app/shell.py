@@ -1,8 +1,9 @@
-"""What surrounds the five pages: theme, keys, the address bar, when Bokeh lays them out.
+"""The frame around the five pages: theme, keys, the address bar, when Bokeh lays them out.
 
-And what comes between the two sides: messages wait while the browser builds something, and the
-browser tells when its visitor rests.  Its half is ``static/shell.js``, ``layout_once.js``,
-``known_models.js``, ``hold_messages.js``, ``rest.js`` and ``checkbox_words.js``.
+It also stands between server and browser: messages wait while the browser builds something, and the
+browser reports when its user is idle. The browser's half is ``static/shell.js``,
+``layout_once.js``, ``known_models.js``, ``hold_messages.js``, ``rest.js`` and
+``checkbox_words.js``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from toast_lab.app import assets, theme
 
 
 class Shell(JSComponent):
-    """Copy link, keys, theme, the title of the tab."""
+    """The component for links, keys, the theme and the title of the tab."""
 
     commands = param.List(default=[], doc="[id, [key, ...], words, group]")
     query = param.List(default=[], doc="[query text, whether it is a step that back undoes]")

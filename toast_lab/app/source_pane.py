@@ -13,7 +13,7 @@ from toast_lab.ir import source_lines
 from toast_lab.views.markup import h
 from toast_lab.views.program_table import Segment
 
-#: the number of a line that computes something; so does the number of its ops on the right
+#: colour of the number of a line that has ops; the count of its ops on the right has it, too
 OPS = "var(--tl-code, #9a4b00)"
 
 
@@ -48,7 +48,11 @@ class SourcePane(look.Pane):
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
         ops = session.selection.ops
-        frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
+        frames = [
+            frame
+            for frame in (source_lines.op_frame(analysis.program, op) for op in ops)
+            if frame.file
+        ]
 
         file = frames[0].file if frames else self._file or self._first()
         if file != self._file:
@@ -56,18 +60,18 @@ class SourcePane(look.Pane):
         self.lines.chosen = sorted({frame.line for frame in frames if frame.file == self._file})
 
     def _first(self) -> str:
-        """The file with most ops."""
+        """The file with the most ops."""
         return max(self._ops, key=lambda file: sum(map(len, self._ops[file].values())), default="")
 
     def _show(self, file: str) -> None:
         self._file = file
         source, ops = source_lines.file_lines(file), self._ops.get(file, {})
         if not source:
-            words = (
+            message = (
                 f"{file or 'The source'} cannot be read here; the listing says which line an op "
                 "comes from."
             )
-            self._title.object = h("p", words, cls="quiet one")
+            self._title.object = h("p", message, cls="quiet one")
         else:
             self._title.object = h(
                 "p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one"
@@ -75,12 +79,12 @@ class SourcePane(look.Pane):
         lines = []
         for line_number, line in enumerate(source, 1):
             op_count = len(ops.get(line_number, ()))
-            where = f"{op_count} op{'s' if op_count > 1 else ''}" if op_count else ""
+            count_text = f"{op_count} op{'s' if op_count > 1 else ''}" if op_count else ""
             lines.append(
                 (
                     line_number,
                     (Segment(f"{line_number:>5}  ", OPS if op_count else ""), Segment(line)),
-                    where,
+                    count_text,
                 )
             )
         self.lines.put(lines)

@@ -1,11 +1,11 @@
-"""Light and dark.
+"""The light and the dark theme.
 
-The colours of the page as CSS custom properties, and how a page comes to have one of the two.
+They are the colours of the page as CSS custom properties; a script decides which one a page gets.
 
 Style sheets name a property with its light value as fallback, ``var(--tl-ink, #1c2430)``, so that a
-view that stands alone in a notebook looks right too.  The browser decides: what was chosen last
-(kept in its local storage), else what the system prefers.  A served page does so in its head,
-before anything is drawn.
+view that stands alone in a notebook looks right too. The browser decides: the theme chosen last
+(kept in its local storage), else the one that the system prefers. A served page decides in its
+head, before anything is drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from toast_lab.app import assets
 from toast_lab.views.page_colours import DARK, LIGHT, properties
 
-# What Bokeh's and Panel's own sheets ask for where ours say nothing.
+# Properties that the sheets of Bokeh and Panel use where ours set nothing.
 _BORROWED = " ".join(
     (
         "--design-background-color: var(--tl-card);",
@@ -27,13 +27,13 @@ _BORROWED = " ".join(
         "--bokeh-icon-color: var(--tl-quiet);",
     )
 )
-# Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless
-# these are stronger.  One that covers the next button must not take its click.
+# Tooltips of Bokeh are children of the body or of their figure, and bring their own colours along
+# unless these rules are stronger. One that covers the next button must not take its click.
 TOOLTIP = assets.sheet("tooltip")
 DECIDE = assets.script("theme")
-#: what views of libraries are taught on our pages
+#: script that changes views of libraries on our pages
 VIEWS = assets.script("table_wait")
-DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
+DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: for pages whose head is not ours
 
 
 def sheet(light: str, dark: str) -> str:
@@ -60,5 +60,5 @@ HOST = sheet(":host", ":host([data-tl-theme=dark])")
 
 
 def dress(document: Any) -> None:
-    """Give a Bokeh document the head that knows both themes and how tables wait."""
+    """Give a Bokeh document the head with both themes and the script that makes tables wait."""
     document.template = HEAD

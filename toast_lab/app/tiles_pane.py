@@ -26,11 +26,11 @@ MAX_TENSORS = 60
 def tensors_of(
     analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int, ...] = ()
 ) -> list[int]:
-    """Values on which names stand, those with conflicts first.
+    """Values whose dims have the given names, those of the conflicts first.
 
-    They are what the ops of the names make, or else read.
+    They are results of the names' ops, or else their operands.
 
-    Without names the arguments.  At most ``MAX_TENSORS``.
+    Without names, they are the arguments. At most ``MAX_TENSORS``.
     """
     program = analysis.program
     if not names:
@@ -40,7 +40,7 @@ def tensors_of(
         for conflict in conflicts[:MAX_TENSORS]
         for place in analysis.conflicts[conflict].places
     )
-    conflicting = len(values)
+    n_conflicting = len(values)
     for name in names:
         op = int(analysis.names.op[name])
         written = [value for value in program.results(op) if name in program.def_names(value)]
@@ -52,18 +52,18 @@ def tensors_of(
         values |= dict.fromkeys(written or read)
         if len(values) >= MAX_TENSORS:
             break
-    return [*list(values)[:conflicting], *sorted(list(values)[conflicting:])][:MAX_TENSORS]
+    return [*list(values)[:n_conflicting], *sorted(list(values)[n_conflicting:])][:MAX_TENSORS]
 
 
 def tensor_text(program: Program, value: int) -> str:
-    """``x [32, 8]``."""
+    """Name and shape of a value: ``x [32, 8]``."""
     return f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
 
 
 class TilesPane(look.Pane):
-    """The picture left, its table twin right.
+    """The picture on the left, the same facts as a table on the right.
 
-    Above them stand the tensor and the two dims that are drawn.
+    Above them are the choices of the tensor and of the two dims that are drawn.
     """
 
     def __init__(self, session: Session) -> None:
@@ -74,10 +74,14 @@ class TilesPane(look.Pane):
         self._shown: Any = None
         self._specs: tuple[Any, Any] = (None, None)
         self.plot: TilesPlot | None = None
-        common: dict[str, Any] = {"margin": (0, 6, 0, 0), "height": 28, "stylesheets": [look.INPUT]}
-        self.tensor = pn.widgets.Select(options={}, sizing_mode="stretch_width", **common)
-        self.down = pn.widgets.Select(options={}, width=86, **common)
-        self.across = pn.widgets.Select(options={}, width=100, **common)
+        field_options: dict[str, Any] = {
+            "margin": (0, 6, 0, 0),
+            "height": 28,
+            "stylesheets": [look.INPUT],
+        }
+        self.tensor = pn.widgets.Select(options={}, sizing_mode="stretch_width", **field_options)
+        self.down = pn.widgets.Select(options={}, width=86, **field_options)
+        self.across = pn.widgets.Select(options={}, width=100, **field_options)
         self._words = look.text()
         self._pane = look.figure(min_height=150)
         self.table = look.table(
@@ -143,10 +147,10 @@ class TilesPane(look.Pane):
         dims = tuple(
             int(widget.value) for widget in (self.down, self.across) if widget.value is not None
         )
-        shown = (str(problem.mesh), self.tensor.value, shape, spec, dims)
-        if shown == self._shown:
+        drawn = (str(problem.mesh), self.tensor.value, shape, spec, dims)
+        if drawn == self._shown:
             return
-        self._shown = shown
+        self._shown = drawn
         if self.plot is None or problem.mesh != self._mesh:
             self._mesh, self.plot = problem.mesh, TilesPlot(problem.mesh)
             self.plot.show(shape, spec, dims)
@@ -158,31 +162,31 @@ class TilesPane(look.Pane):
         dims_text = (
             "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
         )
-        more = (
+        omitted_note = (
             f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
             if len(rows) > MAX_DRAWN
             else ""
         )
-        self._words.object = h("p", dims_text + more, cls="quiet one", title=dims_text)
+        self._words.object = h("p", dims_text + omitted_note, cls="quiet one", title=dims_text)
 
     def _offer_dims(self, rank: int) -> None:
-        """Dims down and across.
+        """Offer the dims to draw down and across.
 
-        A vector has only one; of anything larger, two different ones are drawn.
+        A vector has only one; for tensors of higher rank, two different ones are drawn.
         """
         self._quiet = True
-        every = {str(dim): dim for dim in range(rank)}
-        for widget, word, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):
+        dim_by_text = {str(dim): dim for dim in range(rank)}
+        for widget, direction, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):
             options = (
-                {f"{word} {dim_text}": dim for dim_text, dim in every.items()}
-                if rank > 1 or (rank and word == "across")
+                {f"{direction} {dim_text}": dim for dim_text, dim in dim_by_text.items()}
+                if rank > 1 or (rank and direction == "across")
                 else {}
             )
             if options != widget.options:
-                keep = widget.value if widget.value in options.values() else None
+                kept_dim = widget.value if widget.value in options.values() else None
                 widget.param.update(
                     options=options,
-                    value=min(default_dim, rank - 1) if keep is None and options else keep,
+                    value=min(default_dim, rank - 1) if kept_dim is None and options else kept_dim,
                 )
             widget.visible = bool(options)
         if rank > 1 and self.down.value == self.across.value:

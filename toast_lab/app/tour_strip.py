@@ -1,6 +1,6 @@
 """The tour on the page.
 
-A strip between the status line and the body, which covers nothing, and its outline.
+It is a strip between the status line and the body, covers nothing, and outlines its targets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toast_lab.views.markup import Safe, h, join, quiet
 
 INDEX_HEIGHT = 300
 
-#: What a step can point at: page ("" is the frame) and the way to the object.
+#: What a step can point at: page ("" is the frame) and attribute path of the component.
 TARGETS: dict[str, tuple[str, str]] = {
     "pages": ("", "nav"),
     "drawer": ("", "drawer"),
@@ -40,7 +40,7 @@ TARGETS: dict[str, tuple[str, str]] = {
 
 
 def rich(text: str) -> Safe:
-    """Text with `code` and **strong** words.
+    """Markup of a text with `code` and **strong** words.
 
     >>> rich("`a<b` is **so**")
     '<code>a&lt;b</code> is <b>so</b>'
@@ -65,13 +65,13 @@ def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Butto
 
 
 class TourStrip(look.Pane):
-    """Place and title left, text and question in the middle, buttons right.
+    """Place and title on the left, text and question in the middle, buttons on the right.
 
-    The index opens below them.
+    The index of figures opens below them.
     """
 
     def __init__(self, tour: Tour, find: Callable[[str, str], Any]) -> None:
-        """``find(page, way)`` gives an object of the page that is shown, or None."""
+        """``find(page, way)`` gives a component of a page, or None if it is not there."""
         super().__init__()
         self.tour, self._find = tour, find
         self._outlined: list[Any] = []
@@ -107,17 +107,17 @@ class TourStrip(look.Pane):
                 "padding": "4px 8px",
             },
         )
-        small: dict[str, Any] = {
+        button_options: dict[str, Any] = {
             "sizing_mode": "stretch_width",
             "height": 28,
             "margin": (0, 2, 4, 2),
         }
-        self.back = look.button("← Back", tour.back, **small)
-        self.forward = look.button("Next →", tour.next, button_type="primary", **small)
-        self.do = look.button("Do it for me", self._do, **small)
-        self.index = look.button("Figures", self._toggle_index, **small)
-        self.again = look.button("Restart", tour.restart, **small)
-        self.leave = look.button("Leave", tour.leave, **small)
+        self.back = look.button("← Back", tour.back, **button_options)
+        self.forward = look.button("Next →", tour.next, button_type="primary", **button_options)
+        self.do = look.button("Do it for me", self._do, **button_options)
+        self.index = look.button("Figures", self._toggle_index, **button_options)
+        self.again = look.button("Restart", tour.restart, **button_options)
+        self.leave = look.button("Leave", tour.leave, **button_options)
 
         buttons = pn.Column(
             look.row(self.back, self.forward),
@@ -126,10 +126,10 @@ class TourStrip(look.Pane):
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = look.column(
+        middle = look.column(
             self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
         )
-        upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
+        upper = look.row(self._place, middle, self.code_box, buttons, stylesheets=[UPPER])
         self.figures = look.withhold(look.column(visible=False), lambda: [self._figures_table()])
         self.view = look.withhold(
             look.column(visible=False, stylesheets=[_strip(LOW)]), lambda: [upper, self.figures]
@@ -138,7 +138,7 @@ class TourStrip(look.Pane):
 
     # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
-        """Show the step as it stands."""
+        """Show the tour's step in its present state."""
         tour, step = self.tour, self.tour.step
         self.view.visible = step is not None
         if step is None:
@@ -167,10 +167,10 @@ class TourStrip(look.Pane):
             ]
         )
         self._show_words(done)
-        wide = step.code is not None and tour.is_ready
-        if wide and step.code is not None:
+        shows_code = step.code is not None and tour.is_ready
+        if shows_code and step.code is not None:
             self._code.object = h("pre", step.code(tour.session))
-        self.code_box.visible = wide
+        self.code_box.visible = shows_code
         self._show_quiz(done)
         self.do.name = "Take me there" if tour.away else "✓ done" if done else "Do it for me"
         self.do.disabled = not tour.away and tour.done
@@ -183,19 +183,19 @@ class TourStrip(look.Pane):
     def _show_words(self, done: bool) -> None:
         tour, step = self.tour, self.tour.step
         assert step is not None
-        parts: list[Any] = []
+        paragraphs: list[Any] = []
         if tour.preparing:
-            parts.append(quiet(f"One moment: {step.scene.model} is traced and analysed."))
+            paragraphs.append(quiet(f"One moment: {step.scene.model} is traced and analysed."))
         elif tour.away:
-            parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
+            paragraphs.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:
-            parts.append(h("p", rich(tour.text)))
+            paragraphs.append(h("p", rich(tour.text)))
         if tour.is_ready and step.task is not None and not done:
-            parts.append(h("p", "→ ", rich(step.task.ask(tour.session)), cls="ask"))
+            paragraphs.append(h("p", "→ ", rich(step.task.ask(tour.session)), cls="ask"))
         if tour.is_ready and step.quiz is not None:
-            parts.append(h("p", "? ", step.quiz.question, cls="ask"))
+            paragraphs.append(h("p", "? ", step.quiz.question, cls="ask"))
         if tour.remark:
-            parts.append(
+            paragraphs.append(
                 h(
                     "p",
                     "✓ " if done else "",
@@ -204,36 +204,36 @@ class TourStrip(look.Pane):
                     role="status",
                 )
             )
-        self._text.object = h("div", *parts, cls="words")
+        self._text.object = h("div", *paragraphs, cls="words")
 
     def _show_quiz(self, done: bool) -> None:
         step = self.tour.step
-        shown = step is not None and step.quiz is not None and self.tour.is_ready
+        is_shown = step is not None and step.quiz is not None and self.tour.is_ready
         self._quiet = True
-        if shown and step is not None and step.quiz is not None:
+        if is_shown and step is not None and step.quiz is not None:
             options = step.quiz.options(self.tour.session)
             if options != self.quiz.options:
                 self.quiz.options = options
             self.quiz.value = self.tour.answer or None
             self.quiz.disabled = done
-        self.quiz.visible = shown
+        self.quiz.visible = is_shown
         self._quiet = False
 
     def _set_height(self) -> None:
         step = self.tour.step
-        tall = step is not None and (
+        is_tall = step is not None and (
             step.code is not None or step.quiz is not None or step.task is not None
         )
-        sheets = [_strip(ROOMY if tall else LOW)]
+        sheets = [_strip(ROOMY if is_tall else LOW)]
         if self.view.stylesheets != sheets:
             self.view.stylesheets = sheets
 
     def _point(self, step: Any) -> None:
-        """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
-        shown = (step.key, self.tour.session.step, self.tour.is_ready)
-        if shown == self._seen:
+        """Outline the targets of the step and set the page's views for it, once for each visit."""
+        visit = (step.key, self.tour.session.step, self.tour.is_ready)
+        if visit == self._seen:
             return
-        self._seen = shown
+        self._seen = visit
         in_place = (
             not self.tour.preparing and self.tour.is_ready and self.tour.session.step == step.page
         )
@@ -243,17 +243,17 @@ class TourStrip(look.Pane):
 
     def _outline(self, objects: list[Any]) -> None:
         for component in self._outlined:
-            # A style that is left out stays on the page
+            # A style that is removed stays on the page
             component.styles = {**component.styles, "outline": "none"}
         self._outlined = []
         for component in objects:
             if component is not None:
                 self._outlined.append(component)
-                inside = any(
+                is_inside = any(
                     look.CANVAS in str(sheet) or look.SIDE in str(sheet)
                     for sheet in component.stylesheets
                 )
-                component.styles = {**component.styles, **(OUTLINE if inside else AROUND)}
+                component.styles = {**component.styles, **(OUTLINE if is_inside else AROUND)}
 
     def _figures_table(self) -> pn.widgets.Tabulator:
         table = look.table(_index(), height=INDEX_HEIGHT - 24)
@@ -278,7 +278,7 @@ class TourStrip(look.Pane):
 
 
 def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> None:
-    """Level of the graph, tab and tensor by hand, view of the search, as the step wants them."""
+    """Set the graph's level, the tab and tensor by hand and the search's view for a step."""
     toggle = find("", "toggle_drawer")
     if toggle is not None:
         toggle(step.drawer)
@@ -328,7 +328,7 @@ def _strip(least_px: int) -> str:
 
 OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px"}
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
-#: least heights; a step with a task has room for what is said when it is done
+#: least heights in px; a step with a task has room for the remark when it is done
 LOW, ROOMY = 112, 146
 UPPER = "@media (max-width: 1100px) { :host { flex-wrap: wrap; } }"
 PLACE = assets.sheet("tour_place")

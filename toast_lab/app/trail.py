@@ -1,4 +1,4 @@
-"""Undo and redo: what is, what was before, and what was taken back."""
+"""Undo and redo: the current version, the earlier ones, and those that were undone."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Trail(NamedTuple):
 
     now: Actions = ()
     past: tuple[Actions, ...] = ()  #: oldest first
-    future: tuple[Actions, ...] = ()  #: the one that was left last stands last
+    future: tuple[Actions, ...] = ()  #: the one that was undone last stands last
 
     def to(self, actions: Actions) -> Trail:
-        """Go on to another version; what was taken back is forgotten.
+        """Move on to another version; versions that were undone are forgotten.
 
         The same version again changes nothing.
         """
         return self if actions == self.now else Trail(actions, (*self.past, self.now)[-MAX_PAST:])
 
     def undo(self) -> Trail:
-        """One version back, if there is one."""
+        """The trail one version back, if there is one."""
         return Trail(self.past[-1], self.past[:-1], (*self.future, self.now)) if self.past else self
 
     def redo(self) -> Trail:
-        """One version on again, if there is one."""
+        """The trail one version forward again, if there is one."""
         return (
             Trail(self.future[-1], (*self.past, self.now), self.future[:-1])
             if self.future

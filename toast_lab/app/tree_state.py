@@ -1,6 +1,6 @@
-"""What a page looks at in the tree of a search, free of any GUI.
+"""A page's view of the tree of a search, free of any GUI.
 
-It knows as of which simulation, from where, and which place.
+It holds the simulation up to which the tree is shown, its root, and the selected place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from toast_lab.views.action_table import ActionRow
 from toast_lab.views.icicle import LEVELS, IcicleScene, fold_label
 from toast_lab.views.icicle_layout import icicle
 
-EVERY_S = 1.0  #: at least, between two counts while a search runs
+EVERY_S = 1.0  #: least time between two counts while a search runs
 MAX_CHILDREN = 200
-LOOKED_AT = 50_000  #: trajectories, for the best ones of different price
+LOOKED_AT = 50_000  #: trajectories, at most, from which the best ones of different price are taken
 
 
 class TreePlace(NamedTuple):
-    """What is known of the selected place."""
+    """Facts of the selected place."""
 
     label: str
     depth: int
@@ -37,16 +37,16 @@ class TreePlace(NamedTuple):
     best_score: float
     plan: tuple[str, ...]
     prior: tuple[int, float] | None  #: visits and mean C(s) of its action wherever it was taken
-    #: visits and mean reward as the method itself counted, after its end
+    #: visits and mean reward as the method itself counted them; known after its end
     own: tuple[int, float] | None
 
 
 class TreeSource(Protocol):
-    """The search whose tree is looked at."""
+    """The search whose tree is shown."""
 
     @property
     def mirror(self) -> Mirror | None:
-        """Its trace, as far as it has arrived; None: there is no search."""
+        """Its trace, as far as it has arrived; None if there is no search."""
 
     @property
     def simulations(self) -> int:
@@ -54,7 +54,7 @@ class TreeSource(Protocol):
 
     @property
     def problem(self) -> Problem | None:
-        """What it searches, for the price of a place."""
+        """The problem that it searches, for the price of a place."""
 
     @property
     def searched_with(self) -> Mapping[str, Any]:
@@ -62,15 +62,15 @@ class TreeSource(Protocol):
 
 
 class TreeState:
-    """One page's look at the tree of a search.
+    """One page's view of the tree of a search.
 
     Attributes:
-        at: number of simulations to show; None: all that there are.
-        root: the place that the picture begins with.
-        selected: a place.
+        at: number of simulations to show; None: all.
+        root: the place with which the picture begins.
+        selected: the selected place.
         opened: places whose fold is open.
-        tally: what was counted last.
-        counted: simulations that it is of.
+        tally: the last counts.
+        counted: number of simulations that ``tally`` counts.
     """
 
     def __init__(self, source: TreeSource) -> None:
@@ -89,7 +89,7 @@ class TreeState:
 
     @property
     def mirror(self) -> Mirror | None:
-        """The search's trace; what is looked at is forgotten when it is another search's."""
+        """The search's trace; a trace of another search resets the view."""
         if self._mirror is not self.source.mirror:
             self._mirror = self.source.mirror
             self._forget()
@@ -97,17 +97,17 @@ class TreeState:
 
     @property
     def shown_count(self) -> int:
-        """Simulations that can be shown: those that arrived, less what a step holds back."""
+        """How many simulations can be shown: those that arrived, less what a step holds back."""
         mirror = self.mirror
         return 0 if mirror is None else min(mirror.n, self.source.simulations)
 
     @property
     def shown(self) -> int:
-        """Simulations that are shown."""
+        """Number of simulations that are shown."""
         return self.shown_count if self.at is None else min(self.at, self.shown_count)
 
     def count(self, *, now: bool = False) -> bool:
-        """Count anew if more is to be shown and the last time is long enough ago.
+        """Count again if another number is to be shown and the last count is long enough ago.
 
         Gives whether anything changed.
         """
@@ -115,16 +115,16 @@ class TreeState:
         if mirror is None or not count or count == self.counted:
             return False
         # Counting takes milliseconds for 100,000 simulations; for more, it may take a tenth of the
-        # time at most: the search wants the cores, too.
+        # time at most: the search needs the cores, too.
         if not now and time.monotonic() < self._counted_at:
             return False
         began = time.monotonic()
         with mirror.lock:
             mirror.places.extend()
-            less = self.steering.length_penalty
+            length_penalty = self.steering.length_penalty
             self.tally, self.actions = (
-                mirror.places.tally(count, less),
-                mirror.places.actions(count, less),
+                mirror.places.tally(count, length_penalty),
+                mirror.places.actions(count, length_penalty),
             )
         ended = time.monotonic()
         self.counted, self._counted_at = count, ended + max(EVERY_S, 9 * (ended - began))
@@ -135,7 +135,7 @@ class TreeState:
         return True
 
     def best(self) -> Simulation | None:
-        """The best plan as of what is shown."""
+        """The best simulation of those that are shown."""
         return self.mirror.best(self.shown) if self.mirror is not None else None
 
     # -- pictures ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class TreeState:
 
     @property
     def steering(self) -> Steering:
-        """The weights of the tree search, as far as it was given other ones."""
+        """The weights of the tree search: those that it was given, else the defaults."""
         about = self.source.searched_with
         options = about.get("options", {}) if about.get("method") == "mcts" else {}
         return Steering(
@@ -175,11 +175,11 @@ class TreeState:
     def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
         """The actions at the selected place, and the place that each leads to.
 
-        The place is -1 for those of ``legal`` that were not tried.
+        The place is -1 for actions of ``legal`` that were not tried.
 
-        The scores are the tree search's formula on what is counted here: the mean over the widths
-        of reward that its walks take in turn.  Trajectories that vary the best ones do not walk the
-        tree and count at the root alone.
+        The scores apply the tree search's formula to the counts here: they are means over the
+        warmths of the reward that its walks take in turn. Trajectories that vary the best ones do
+        not walk the tree, and count at the root alone.
         """
         mirror, tally, actions = self.mirror, self.tally, self.actions
         if mirror is None or tally is None or actions is None:
@@ -189,22 +189,24 @@ class TreeState:
             word_ids = mirror.places.place["word"][children]
             labels = [mirror.places.label(int(place)) for place in children]
             tried = set(labels)
-            untried = [a for a in legal if a not in tried][: MAX_CHILDREN - len(children)]
-            elsewhere = {
+            untried = [action for action in legal if action not in tried][
+                : MAX_CHILDREN - len(children)
+            ]
+            word_by_action = {
                 action_text: word
                 for word, action_text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
             }
         prior = priors(actions.mean_reward)
         word_of = [
-            int(word) if 0 <= word < len(prior) else elsewhere.get(label, -1)
+            int(word) if 0 <= word < len(prior) else word_by_action.get(label, -1)
             for word, label in zip(word_ids, labels, strict=True)
         ]
-        word_of += [elsewhere.get(action, -1) for action in untried]
+        word_of += [word_by_action.get(action, -1) for action in untried]
         word_priors = np.array([prior[word] if word >= 0 else 1.0 for word in word_of])
-        none = np.zeros(len(untried))
-        visits = np.concatenate([tally.visits[children], none])
+        zeros = np.zeros(len(untried))
+        visits = np.concatenate([tally.visits[children], zeros])
         mean, top = (
-            np.concatenate([column[children], none])
+            np.concatenate([column[children], zeros])
             for column in (tally.mean_reward, tally.best_reward)
         )
         scores = upper_bounds(
@@ -215,23 +217,23 @@ class TreeState:
             top=float(tally.best_reward[0]),
             steering=self.steering,
         )
-        nan = none * np.nan
+        nans = zeros * np.nan
         scores_mean, best = (
-            np.concatenate([column[children], nan])
+            np.concatenate([column[children], nans])
             for column in (tally.mean_score, tally.best_score)
         )
-        above = max(int(tally.visits[self.selected]), 1)
+        parent_visits = max(int(tally.visits[self.selected]), 1)
         rows = [
             ActionRow(
                 action=action_text,
                 visits=int(count),
-                share=count / above,
+                share=count / parent_visits,
                 mean_score=float(mean_cost),
-                best_score=float(low),
-                prior=float(place),
+                best_score=float(best_cost),
+                prior=float(prior_weight),
                 upper_bound=float(score),
             )
-            for action_text, count, mean_cost, low, place, score in zip(
+            for action_text, count, mean_cost, best_cost, prior_weight, score in zip(
                 [*labels, *untried],
                 visits.tolist(),
                 scores_mean,
@@ -244,7 +246,7 @@ class TreeState:
         return [*children.tolist(), *[-1] * len(untried)], rows
 
     def place(self) -> TreePlace | None:
-        """What is known of the selected place."""
+        """Facts of the selected place."""
         mirror, tally, place = self.mirror, self.tally, self.selected
         if mirror is None or tally is None or self.actions is None:
             return None
@@ -279,7 +281,7 @@ class TreeState:
     def tap(self, scene: IcicleScene, block: int) -> None:
         """Select a block, or unfold a fold.
 
-        The block that is selected already becomes the root; the root gives way to the one above it.
+        A block that is already selected becomes the root; if it is the root, its parent does.
         """
         place = int(scene.blocks.place[block])
         if scene.blocks.folded[block]:
@@ -292,22 +294,22 @@ class TreeState:
             self.root = place
 
     def zoom(self) -> None:
-        """The picture begins with what is selected."""
+        """Make the selected place the root of the picture."""
         self.root = self.selected
 
     def up(self) -> None:
-        """One level back up."""
+        """Move the root one level up."""
         if self.root and self.mirror is not None:
             self.root = int(self.mirror.places.place["parent"][self.root])
 
     def top(self) -> None:
-        """All of the tree, folded again."""
+        """Show all of the tree, folded again."""
         self.root = 0
         self.opened = set()
 
     # -- trajectories ------------------------------------------------------------------------------
     def trajectories(self, kind: str, most: int = 100) -> list[Simulation]:
-        """The "improvements", the "last" or the "best" of what is shown.
+        """The "improvements", the "last" or the "best" of the simulations that are shown.
 
         The best or newest come first.
         """
@@ -351,6 +353,6 @@ def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
     rows = np.arange(len(rank))
     if len(rank) > LOOKED_AT:  # sorting a million takes a tenth of a second
         rows = np.sort(np.argpartition(rank, LOOKED_AT)[:LOOKED_AT])
-    _, first = np.unique(rank[rows], return_index=True)
-    best: np.ndarray = rows[first[:most]]
+    _, first_rows = np.unique(rank[rows], return_index=True)
+    best: np.ndarray = rows[first_rows[:most]]
     return best

@@ -1,6 +1,6 @@
 """A place to drop a file on.
 
-The browser's half is ``upload.js``; what comes is bytes, and stays bytes here.
+The browser's half is ``upload.js``; the content arrives as bytes and is not interpreted here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Upload(JSComponent):
         self._parts = bytearray()
 
     def _handle_msg(self, data: Any) -> None:
-        """A piece of a file, from a browser that may say anything."""
+        """Take a piece of a file, from a browser that may send anything."""
         if not isinstance(data, dict):
             return
         file_id, size, offset, encoded = (data.get(key) for key in ("id", "size", "at", "data"))
@@ -78,8 +78,8 @@ class Upload(JSComponent):
             self.taken = [file_id, -1]
             return
         self._parts += piece
-        whole = len(self._parts) == size
+        is_whole = len(self._parts) == size
         self.taken = [file_id, len(self._parts)]
-        if whole:
+        if is_whole:
             content, self._parts, self._id = bytes(self._parts), bytearray(), None
             self._on_file(name, content)

@@ -1,4 +1,4 @@
-"""What a newcomer reads first: what this is, three ways in, and the place for an own model."""
+"""What a newcomer reads first: what this is, three ways in, and the place for their own model."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _door(width: int) -> dict[str, Any]:
 
 
 class Welcome(look.Pane):
-    """A sentence and three doors; the second one opens the place for an own model.
+    """A sentence and three doors (buttons); the second one opens the place for the user's model.
 
     Attributes:
-        own: that place; hidden until it is asked for.
-        doors: sentence and doors, which go once a model was chosen.
+        own: that place; hidden until the user asks for it.
+        doors: sentence and doors, which are hidden once a model is chosen.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Welcome(look.Pane):
             lambda: take_file("pasted.mlir", str(self.pasted.value_input).encode()),
         )
         about_python = look.text(quiet(python_help))
-        # Why code is refused here is for everybody; how it is brought, for who has some.
+        # Why code is refused is shown to everybody; how to bring code, to those who have some.
         everybody = [] if python_help == OWN_HELP else [about_python]
         self.own = look.withhold(
             look.column(visible=False),
@@ -87,7 +87,7 @@ class Welcome(look.Pane):
         self.view = look.column(self.doors, self.own, stylesheets=[assets.sheet("welcome")])
 
     def toggle_own(self) -> None:
-        """Show the place for an own model, or hide it."""
+        """Show the place for the user's own model, or hide it."""
         self.own.visible = not self.own.visible
         self._fold()
 

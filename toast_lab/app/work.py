@@ -1,7 +1,7 @@
 """The one job that a page runs at a time.
 
-Work that can take long runs as a job.  ``tick`` brings in what it has reported, in the caller's
-thread, and hands it to the part of the session that started it.
+Work that can take long runs as a job. ``tick`` takes in its reports, in the caller's thread, and
+hands them to the part of the session that started it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from toast_lab.jobs.job import JOBS, Event, Job, JobState, Registry
 
 
 class Handler(NamedTuple):
-    """What a part of the session does with a kind of job."""
+    """Callbacks by which a part of the session handles a kind of job."""
 
-    done: Callable[[Job], None]  #: it has its result
+    done: Callable[[Job], None]  #: the job has its result
     report: Callable[[Event], None] = lambda event: None
-    lost: Callable[[Job], None] = lambda job: None  #: it failed or was cancelled
+    lost: Callable[[Job], None] = lambda job: None  #: the job failed or was cancelled
 
 
 class Work(param.Parameterized):
@@ -37,13 +37,13 @@ class Work(param.Parameterized):
         super().__init__()
         self.notices = notices
         self.registry = JOBS if registry is None else registry  # an empty registry is false
-        self.context: Any = None  #: what the part that started the job wants to know at its end
+        self.context: Any = None  #: data that the part that started the job needs at its end
         self._handlers: dict[str, Handler] = {}
         self._seen = 0
         self._settled = True
 
     def handle(self, kind: str, handler: Handler) -> None:
-        """Say what is to be done with jobs of a kind."""
+        """Register the handler for jobs of a kind."""
         self._handlers[kind] = handler
 
     @property
@@ -52,17 +52,17 @@ class Work(param.Parameterized):
         return self.job is not None and (self.job.running or not self._settled)
 
     def runs(self, *kinds: str) -> bool:
-        """Does a job of one of these kinds run?  Without kinds: does any?"""
+        """Does a job of one of these kinds run? Without kinds: does any?"""
         job = self.job
         return job is not None and job.running and (not kinds or job.kind in kinds)
 
     def awaits(self, kind: str) -> bool:
-        """Does a job of this kind run, or is what it made not yet brought in?"""
+        """Does a job of this kind run, or is its result not yet taken in?"""
         return self.busy and self.job.kind == kind
 
     @property
     def paused(self) -> bool:
-        """Does the job stand still?"""
+        """Is the job paused?"""
         return self.job is not None and self.job.state is JobState.PAUSED
 
     def check_idle(self) -> None:
@@ -76,15 +76,15 @@ class Work(param.Parameterized):
         """Start a job, see ``Registry.start``.
 
         Args:
-            kind: one that has a handler.
-            title: what people read.
+            kind: a kind that has a handler.
+            title: text for users.
             target: what the job does.
             args: of the target.
             context: kept as ``context``.
             kwargs: for ``Registry.start`` and the target.
 
         Raises:
-            ToastError: a job of this page runs, or too many of all pages.
+            ToastError: a job of this page runs, or too many jobs of all pages do.
         """
         self.check_idle()
         job = self.registry.start(kind, title, target, *args, **kwargs)
@@ -102,17 +102,17 @@ class Work(param.Parameterized):
         self.changes += 1
 
     def cancel(self) -> None:
-        """Kill whatever runs."""
+        """Kill the running job."""
         if self.runs():
             self.job.cancel()
             self.changed()
 
     def tick(self) -> None:
-        """Bring in what the job reported since the last call, and its end."""
+        """Take in the reports of the job since the last call, and its end."""
         job = self.job
         if job is None or self._settled:
             return
-        # Read first: whatever was logged before the end is in the log by now
+        # Read this first: everything logged before the end is in the log by then
         ended = job.finished.is_set()
         events = job.since(self._seen)
         self._seen += len(events)

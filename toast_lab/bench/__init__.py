@@ -1,8 +1,8 @@
-"""The paper's evaluation (section 5) by one command.
+"""Run the paper's evaluation (section 5) with one command.
 
-It gives step times, search times, scaling, and what compilers say.
+It reports step times, search times, scaling, and the results of compilers.
 
-Takes: a folder, and which parts, methods and machines. Gives: rows that a second run does not make
-again, tables as CSV, charts as SVG and a page in Markdown, all computed from the rows.
+Takes: a folder, and the parts, methods and machines to run. Gives: rows, which a second run reuses,
+and tables as CSV, charts as SVG and a page in Markdown, all computed from the rows.
 Start reading at `cases.py`, then `paper.py`.
 """

@@ -1,9 +1,9 @@
-"""The searches behind each table and figure of section 5, their sizes and meshes, and why.
+"""The searches behind each table and figure of section 5: sizes, meshes, and the reasons for them.
 
-The paper gives neither batch sizes nor meshes.  Its hardware is a "set of" A100, P100 and TPU v3.
+The paper gives neither batch sizes nor meshes. Its hardware is a "set of" A100, P100 and TPU v3.
 All three get one mesh of 32 devices, 8 (data) by 4 (model): on TPU v3 a slice of 4x4 chips with two
-cores each, on GPUs four hosts of 8.  Batches are chosen so that memory decides: the unsharded
-program fits on no device, and some plan fits on each.
+cores each, on GPUs four hosts of 8. Batches are chosen so that memory is the constraint: the
+unsharded program fits on no device, and some plan fits on each.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from toast_lab.search.methods import METHODS
 from toast_lab.sweep.task import SweepTask
 
 OURS = "mcts"
-#: those of the paper and one more, where they exist
+#: the paper's methods and one more, as far as they are registered
 METHODS_COMPARED = ("mcts", "manual", "automap", "alpa", "beam")
 MACHINES = ("a100", "p100", "tpu-v3")
 MESH = "data=8,model=4"
 SECONDS = 20.0
-SEEDS = 20  #: of the small programs whose optimum is known
+SEEDS = 20  #: for each small program whose optimum is known
 
 
 class Case(NamedTuple):
-    """A model at the sizes that it is evaluated at."""
+    """A model with the sizes at which it is evaluated."""
 
     name: str  #: as the paper calls it
     model: str
     sizes: Mapping[str, Any]
-    quick: Mapping[str, Any]  #: sizes to try the command out with
-    compiled: Mapping[str, Any]  #: sizes that a compiler takes a minute or so for
-    why: str  #: these sizes
+    quick: Mapping[str, Any]  #: small sizes for trying out the command
+    compiled: Mapping[str, Any]  #: sizes that take a compiler about a minute
+    why: str  #: the reason for these sizes
 
 
 class Scale(NamedTuple):
@@ -44,11 +44,11 @@ class Scale(NamedTuple):
     name: str
     sizes: Mapping[str, Any]
     mesh: str
-    x: float  #: where it stands on the axis
+    x: float  #: position on the horizontal axis
 
 
 class Cell(NamedTuple):
-    """A task, and where its row goes."""
+    """A task, and its place in the evaluation."""
 
     part: str
     case: str
@@ -158,7 +158,7 @@ CASES = (
 )
 
 #: Batch x Seq x Model up to the paper's 2x32x2 at 32k; each step doubles positions and devices of
-#: "seq" together, so every seq shard has 1024 positions.  Batch 8: 4 examples a data shard.
+#: "seq" together, so every seq shard has 1024 positions. Batch 8: 4 examples per data shard.
 SCALING = tuple(
     Scale(
         f"2x{size}x2, {size}k",
@@ -175,7 +175,7 @@ DEPTHS = tuple(
     Scale(f"{size} layers", {"layers": size, "sequence": 2048, "batch": 16}, "data=4,model=4", size)
     for size in (18, 36, 72, 144, 288)
 )
-#: Search time against devices, in one to four axes.
+#: Search time against devices, on meshes of one to four axes.
 DEVICES = tuple(
     Scale(mesh, {"sequence": 4096, "batch": 256, "remat": True}, mesh, size)
     for size, mesh in (
@@ -188,17 +188,17 @@ DEVICES = tuple(
     )
 )
 LARGE_MACHINE = "tpu-v4"  # a torus of 4096 chips in one pod
-#: Depth and devices are of the tree search over colour actions alone, as the paper has it, which
-#: ends by itself: refinement and integer programs use whatever time there is.
+#: "depth" and "devices" time the tree search over colour actions alone, as in the paper, which ends
+#: by itself; refinement and integer programs use all the time that they are given.
 PAPER_ONLY = {"refine": 0}
 
-#: The target of 10 seconds on 4x4.
+#: The problem of the target of 10 seconds on 4x4.
 FOUR_BY_FOUR = Scale(
     "T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True}, "data=4,model=4", 16
 )
 FOUR_BY_FOUR_MACHINE = "tpu-v5e"
 
-#: Programs small enough to prove the optimum of.
+#: Programs small enough to prove their optimum: name, model, sizes, mesh.
 SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("mlp", "mlp", {}, "2x2"),
     ("attention", "attention", {}, "2x2"),
@@ -222,11 +222,11 @@ SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 SMALL_MACHINE = "tpu-v5e"
 
 PARTS = ("models", "scaling", "goals", "depth", "devices")
-COMPILED = "compiled"  #: the part that needs a compiler, run when asked for
-#: of the compiled table, 32 devices each
+COMPILED = "compiled"  #: the part that needs a compiler, run only on request
+#: machine and topology of the slices in the compiled table, 32 devices each
 SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))
-#: AutoMap is given longer on the two models on which the paper needed 25 times its own time for it,
-#: or a factor of 25 could not show within the budget.
+#: AutoMap is given longer on the two models on which the paper found it 25 times slower than TOAST:
+#: otherwise the budget could not show such a factor.
 LONGER = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
 
 
@@ -240,8 +240,8 @@ class Choice(NamedTuple):
     seconds: float = SECONDS
     quick: bool = False
     seed: int = 0
-    compile_seconds: float = SECONDS  #: of the searches whose plans are compiled
-    remark: str = ""  #: what the page says of how its rows were made
+    compile_seconds: float = SECONDS  #: for each search whose plan is compiled
+    remark: str = ""  #: a remark for the page on how its rows were made
 
     @classmethod
     def make(
@@ -254,21 +254,21 @@ class Choice(NamedTuple):
         quick: bool = False,
         compile_seconds: float | None = None,
     ) -> Choice:
-        """The choice that names stand for; what is not given is all of its kind.
+        """A choice by names; an argument that is not given stands for all of its kind.
 
         Raises:
             InvalidProblem: listing every unknown part, model, machine and method.
         """
         by_model = {case.model: case for case in CASES}
         offenders = [
-            _unknown(kind, name, known)
-            for kind, names, known in (
+            _unknown(kind, name, known_names)
+            for kind, names, known_names in (
                 ("part", parts, (*PARTS, COMPILED)),
                 ("model of the evaluation", models, by_model),
                 ("method", methods, METHODS),
             )
             for name in names or ()
-            if name not in known
+            if name not in known_names
         ]
         for name in machines or ():
             try:
@@ -277,22 +277,22 @@ class Choice(NamedTuple):
                 offenders.append(str(error))
         if offenders:
             raise InvalidProblem("bench paper:\n" + join_offenders(offenders, 50))
-        own_seconds = 2.0 if quick else SECONDS
-        compared = methods or [method for method in METHODS_COMPARED if method in METHODS]
+        default_seconds = 2.0 if quick else SECONDS
+        chosen_methods = methods or [method for method in METHODS_COMPARED if method in METHODS]
         return cls(
             parts=tuple(dict.fromkeys(parts or PARTS)),
             cases=tuple(by_model[model] for model in dict.fromkeys(models or by_model)),
             machines=tuple(dict.fromkeys(machines or MACHINES)),
-            methods=tuple(dict.fromkeys(compared)),
-            seconds=seconds or own_seconds,
+            methods=tuple(dict.fromkeys(chosen_methods)),
+            seconds=seconds or default_seconds,
             quick=quick,
-            compile_seconds=compile_seconds or seconds or own_seconds,
+            compile_seconds=compile_seconds or seconds or default_seconds,
         )
 
     def everything(self) -> Choice:
         """All parts, models, machines and methods, with these settings.
 
-        Rows of some of them may be there already.
+        Earlier runs may have left rows of any of them.
         """
         full = Choice.make(
             seconds=self.seconds, quick=self.quick, compile_seconds=self.compile_seconds
@@ -305,7 +305,7 @@ class Choice(NamedTuple):
         )
 
     def cells(self) -> list[Cell]:
-        """Every search of the chosen parts, those of one model together."""
+        """Every search of the chosen parts, grouped by model."""
         makers: dict[str, Callable[[], Iterator[Cell]]] = {
             "models": self._models,
             "scaling": self._scaling,
@@ -329,13 +329,13 @@ class Choice(NamedTuple):
         for scale, method in itertools.product(self._t2b([FOUR_BY_FOUR]), self.methods):
             yield self._cell("goals", scale, "t2b", FOUR_BY_FOUR_MACHINE, method=method)
         for name, model, sizes, mesh in SMALL:
-            small = partial(self._cell, "goals", Scale(name, sizes, mesh, x=0.0), model)
-            yield small(SMALL_MACHINE, "exhaustive", seconds=120.0)
+            small_cell = partial(self._cell, "goals", Scale(name, sizes, mesh, x=0.0), model)
+            yield small_cell(SMALL_MACHINE, "exhaustive", seconds=120.0)
             for seed in range(2 if self.quick else SEEDS):
-                yield small(SMALL_MACHINE, OURS, seed=seed)
+                yield small_cell(SMALL_MACHINE, OURS, seed=seed)
 
     def _growth(self, part: str, scales: Sequence[Scale]) -> Iterator[Cell]:
-        # Three times as long, for a search that is to end by itself and not by its budget
+        # Three times as long, so that the search ends by itself and not by its budget
         limits = {"seconds": 3 * self.seconds, "options": PAPER_ONLY}
         for scale in self._t2b(scales):
             yield self._cell(part, scale, "t2b", LARGE_MACHINE, method=OURS, **limits)
@@ -344,15 +344,15 @@ class Choice(NamedTuple):
         if not self.quick:
             yield from scales
             return
-        small = next(case.quick for case in CASES if case.model == "t2b")
+        quick_sizes = next(case.quick for case in CASES if case.model == "t2b")
         for scale in scales[:2]:
             depth = {"layers": int(scale.x) // 9} if "layers" in scale.sizes else {}
-            yield scale._replace(sizes={**small, "sequence": 64, **depth})
+            yield scale._replace(sizes={**quick_sizes, "sequence": 64, **depth})
 
     def _cell(
         self, part: str, scale: Scale, model: str, machine: str, method: str, **budget: Any
     ) -> Cell:
-        """A search; ``budget`` has seed, seconds and options where they are not the choice's."""
+        """A search; ``budget`` overrides the choice's seed and seconds, and may have options."""
         task = SweepTask.make(
             model,
             scale.sizes,

@@ -1,8 +1,8 @@
-"""The best plan of each method, compiled ahead of time for TPU v3 and v5e, beside its prediction.
+"""Compile the best plan of each method ahead of time for TPU v3 and v5e, to check predictions.
 
 A whole model takes the compiler minutes to hours, so fewer layers, steps or channels are compiled
-(``Case.compiled``), and each method searches that smaller program again.  One row for each case,
-slice and method, kept like a sweep's.
+(``Case.compiled``), and each method searches that smaller program again. There is one row for each
+case, slice and method, kept as the rows of a sweep are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CompileTask(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Names its row."""
+        """16 hex digits that identify its row."""
         content = json.dumps([self.topology, self.task.to_json()])
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -70,7 +70,7 @@ class CompileTask(NamedTuple):
 
 
 def jobs(choice: Choice) -> list[CompileTask]:
-    """Every job of a choice, model by model."""
+    """Every job of a choice, grouped by model."""
     return [
         CompileTask(
             case,
@@ -98,20 +98,20 @@ def run_jobs(
     on_progress: Callable[[int, int, str], None] | None = None,
     cancel: isolate.Cancel | None = None,
 ) -> tuple[list[TaskRow], str]:
-    """Search and compile what has no row yet; an interrupted job leaves none.
+    """Do the jobs that have no row yet; an interrupted job leaves no row.
 
-    Gives the rows that the store's file did not take, after which nothing more is done, and why.
+    A row that cannot be written ends the run. Gives such rows, and why they could not be written.
 
     Raises:
         InvalidProblem: libtpu is missing.
     """
-    for number, job in enumerate(todo):
+    for index, job in enumerate(todo):
         if cancel is not None and cancel():
             break
         if job.digest in store:
             continue
         if on_progress is not None:
-            on_progress(number, len(todo), str(job))
+            on_progress(index, len(todo), str(job))
         row = _row(job, cancel)
         if row is None:
             continue
@@ -124,7 +124,7 @@ def run_jobs(
 
 
 def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
-    """The job's row, None if it was cancelled."""
+    """Do a job and give its row, or None if it was cancelled."""
     task = job.task
     ready = sweep_worker.loaded(task)
     problem = sweep_worker.problem_of(task, ready.analysis)
@@ -170,9 +170,9 @@ def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
         if "libtpu" in str(error) and "not installed" in str(error):
             raise
         return {**row, "error": str(error)[:500], "outcome": "no result"}
-    both = {}
+    bytes_by_kind = {}
     if not compiled.refused:
-        both = diff_compiled(problem, outcome.plan, compiled).bytes_by_kind()
+        bytes_by_kind = diff_compiled(problem, outcome.plan, compiled).bytes_by_kind()
     return {
         **row,
         "outcome": "ok" if compiled.fits else "OOM",
@@ -181,7 +181,7 @@ def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
         "compiled_compute_s": compiled.compute_s,
         "cycles": compiled.cycles,
         "compiled_collectives": None if compiled.refused else compiled.counts_by_kind(),
-        "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
+        "bytes_by_kind": {kind: list(sides) for kind, sides in bytes_by_kind.items()},
         "compile_s": compiled.compile_s,
         "compiler": dict(compiled.versions),
         "temporaries_only": compiled.needed_temporaries_only,
@@ -208,7 +208,7 @@ def row_offence(row: Mapping[str, Any]) -> str:
 
 
 def table(todo: list[CompileTask], store: SweepStore) -> list[TaskRow]:
-    """The rows that are there, in the order of the jobs."""
+    """The rows of those jobs that have one, in the order of the jobs."""
     rows = [store.rows[job.digest] for job in todo if job.digest in store]
     return [
         {

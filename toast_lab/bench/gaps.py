@@ -1,6 +1,6 @@
-"""How far the plans of the evaluation may be from the best: a search and a proof for each problem.
+"""Bound how far the evaluation's plans are from the best: a search and a proof for each problem.
 
-Rows are kept as they come, so that a run that was interrupted goes on with the rest.
+Rows are kept as they come, so that an interrupted run continues with the rest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ROWS = "gaps.jsonl"
 
 
 class GapRow(NamedTuple):
-    """A problem of the evaluation, the best plan found, and what is proven of it."""
+    """A problem of the evaluation, the best plan found for it, and the bound proven for it."""
 
     model: str
     machine: str
     mesh: str
-    time_s: float  #: of the plan found, predicted
+    time_s: float  #: predicted, of the plan found
     peak_bytes: float
     fits: bool
     score: float  #: C(s)
-    bound: float | None  #: that no plan (that fits, if this one does) is below
+    bound: float | None  #: no plan (that fits, if this one does) has a lower C(s)
     gap: float | None  #: ``score / bound - 1``
     search_s: float
     bound_s: float  #: seconds that the proof took
@@ -51,7 +51,7 @@ def run_gaps(
     on_progress: Callable[[float, str], None] = lambda share, remark: None,
     cancel: Callable[[], bool] | None = None,
 ) -> list[GapRow]:
-    """Search and prove what has no row yet; gives the rows of all.
+    """Search and prove for every problem that has no row yet; gives all rows.
 
     Args:
         cases: models at their sizes.
@@ -59,13 +59,13 @@ def run_gaps(
         folder: where the rows and tables are kept.
         search_seconds: time limit of each search.
         bound_seconds: time limit of each proof.
-        quick: small sizes, to try it out.
-        on_progress: told the share that is done and what is next.
-        cancel: polled; True keeps what is done.
+        quick: use small sizes, to try out the command.
+        on_progress: called with the share that is done and the next problem.
+        cancel: polled; True ends the run and keeps the rows so far.
     """
     folder.mkdir(parents=True, exist_ok=True)
     limits = (search_seconds, bound_seconds)
-    kept = {
+    row_by_problem = {
         (row.model, row.machine): row
         for row in read_rows(folder / ROWS)
         if tuple(row.seconds) == limits
@@ -75,7 +75,7 @@ def run_gaps(
     for case in cases:
         analysis: Analysis | None = None
         for machine in machines:
-            if (case.name, machine) not in kept:
+            if (case.name, machine) not in row_by_problem:
                 if cancel is not None and cancel():
                     return rows
                 on_progress(len(rows) / total, f"{case.name} on {machine}")
@@ -84,11 +84,11 @@ def run_gaps(
                 row = _row(case, machine, analysis, limits, cancel=cancel)
                 if cancel is not None and cancel():
                     return rows
-                kept[case.name, machine] = row
+                row_by_problem[case.name, machine] = row
                 with (folder / ROWS).open("a", encoding="utf-8") as file:
-                    # The line before may have been cut off; empty ones are skipped
+                    # The previous line may have been cut off; empty lines are skipped
                     file.write("\n" + json.dumps(row._asdict()) + "\n")
-            rows.append(kept[case.name, machine])
+            rows.append(row_by_problem[case.name, machine])
     return rows
 
 
@@ -121,7 +121,7 @@ def _row(
 
 
 def read_rows(path: Path) -> list[GapRow]:
-    """The rows of a file; none if it is not there, and a line that was cut off is left out."""
+    """The rows of a file, without lines that were cut off; none if the file does not exist."""
     if not path.exists():
         return []
     rows = []
@@ -134,7 +134,7 @@ def read_rows(path: Path) -> list[GapRow]:
 
 
 def gap_table(rows: list[GapRow]) -> str:
-    """The rows for a page, in Markdown."""
+    """The rows as a Markdown table."""
     lines = [
         (
             row.model,

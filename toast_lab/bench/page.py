@@ -23,52 +23,52 @@ Rows = Sequence[Row]
 
 
 class Content(NamedTuple):
-    """What a page is written from."""
+    """The data that a page is written from."""
 
     choice: Choice
     command: str
     results: list[CaseResult]
-    wanted: int  #: searches of the choice; those without a row are missing
+    wanted: int  #: number of searches of the choice; those without a row are missing
     steps: Rows
     searches: Rows
     compiled: Rows
-    compiled_wanted: int  #: 0: nothing was to be compiled
+    compiled_wanted: int  #: number of plans to compile; 0 if none were requested
     targets: Sequence[EvaluationTarget]
 
 
 def page(content: Content, folder: Path, target: Path) -> str:
-    """The page at ``target``, with links to the tables and charts in ``folder``."""
+    """Text of the page to be saved at ``target``; it links to tables and charts in ``folder``."""
     link = os.path.relpath(folder, target.parent)
     link = "" if link == "." else Path(link).as_posix() + "/"
-    parts = [_head(content, link), _targets(content.targets)]
-    if _of(content.steps, "models"):
-        parts += [_sizes(content), _step_times(content, link), _search_times(content, link)]
-    if _of(content.steps, "scaling"):
-        parts.append(_scaling(content, link))
-    parts += [_growth(content, link), _small(content)]
+    sections = [_head(content, link), _targets(content.targets)]
+    if _rows_of_part(content.steps, "models"):
+        sections += [_sizes(content), _step_times(content, link), _search_times(content, link)]
+    if _rows_of_part(content.steps, "scaling"):
+        sections.append(_scaling(content, link))
+    sections += [_growth(content, link), _small(content)]
     if content.compiled_wanted:
-        parts.append(_compiled(content, target))
-    parts.append(_reading())
-    return "\n\n".join(part for part in parts if part) + "\n"
+        sections.append(_compiled(content, target))
+    sections.append(_comparison_with_paper())
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; columns that start with ">" are numbers, set to the right."""
-    head = "| " + " | ".join(column.lstrip(">") for column in columns) + " |"
+    """A Markdown table; columns whose names start with ">" hold numbers and are right-aligned."""
+    header = "| " + " | ".join(column.lstrip(">") for column in columns) + " |"
     rule = "|" + "|".join("--:" if column.startswith(">") else "---" for column in columns) + "|"
     return "\n".join(
-        [head, rule, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+        [header, rule, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
     )
 
 
-def _of(rows: Rows, part: str) -> list[Row]:
+def _rows_of_part(rows: Rows, part: str) -> list[Row]:
     return [row for row in rows if row["part"] == part]
 
 
 def _head(content: Content, link: str) -> str:
     rows = [result.row for result in content.results]
     missing = content.wanted - len(rows)
-    lacking = (
+    backlog = (
         f"; {missing} of its {content.wanted} are still missing, the same command goes on with them"
     )
     lines = [
@@ -94,10 +94,10 @@ def _head(content: Content, link: str) -> str:
         ]
     lines += [
         "",
-        f"`{content.command}` made this page from {len(rows)} searches{lacking if missing else ''}."
+        f"`{content.command}` made this page from {len(rows)} searches{backlog if missing else ''}."
         " Each search ran in a process of its own, one after the other, for at most "
         f"{content.choice.seconds:g} s where a table says nothing else. Made on: "
-        f"{'; '.join(_places(rows)) or 'nothing yet'}.",
+        f"{'; '.join(_environments(rows)) or 'nothing yet'}.",
     ]
     codes = {str(row.get("code")) for row in rows if row.get("code")}
     if len(codes) > 1:
@@ -122,24 +122,28 @@ def _head(content: Content, link: str) -> str:
 
 
 def _findings(content: Content) -> list[str]:
-    """What the page comes to, in a few lines."""
+    """The main findings of the page, in a few lines."""
     judged = [target for target in content.targets if target.met is not None]
     met = sum(target.met is True for target in judged)
     lines = []
     contests = contests_of(content.results)
     if contests:
-        behind = [one.behind for one in contests if not one.is_as_good and one.ours.row["fits"]]
-        as_good = sum(one.is_as_good for one in contests)
+        behind = [
+            contest.behind
+            for contest in contests
+            if not contest.is_as_good and contest.ours.row["fits"]
+        ]
+        as_good = sum(contest.is_as_good for contest in contests)
         lines.append(
             f"`{OURS}`, our search, has the best plan or one as good for {as_good} of "
             f"{len(contests)} problems (a model on a machine)"
             + (f"; on the others its C(s) is up to {max(behind):.2%} higher." if behind else ".")
         )
     speedups = [
-        rival.row["time_s"] / one.ours.row["time_s"]
-        for one in contests
-        for rival in one.rivals
-        if rival.method == "manual" and rival.row["fits"] and one.ours.row["fits"]
+        rival.row["time_s"] / contest.ours.row["time_s"]
+        for contest in contests
+        for rival in contest.rivals
+        if rival.method == "manual" and rival.row["fits"] and contest.ours.row["fits"]
     ]
     if speedups:
         lines.append(
@@ -151,17 +155,17 @@ def _findings(content: Content) -> list[str]:
     return lines or ["Nothing was run yet."]
 
 
-def _places(rows: Sequence[Row]) -> list[str]:
-    places: dict[str, list[str]] = {}
+def _environments(rows: Sequence[Row]) -> list[str]:
+    dates_by_environment: dict[str, list[str]] = {}
     for row in (row for row in rows if row.get("cpu")):
         versions = ", ".join(
             f"{package} {version}" for package, version in row.get("versions", {}).items()
         )
-        place = f"{row['cpu']}, {row['cores']} cores, Python {row['python']}, {versions}"
-        places.setdefault(place, []).append(row.get("date", ""))
+        environment = f"{row['cpu']}, {row['cores']} cores, Python {row['python']}, {versions}"
+        dates_by_environment.setdefault(environment, []).append(row.get("date", ""))
     return [
-        f"{place}, {min(dates)}" + (f" to {max(dates)}" if min(dates) != max(dates) else "")
-        for place, dates in places.items()
+        f"{environment}, {min(dates)}" + (f" to {max(dates)}" if min(dates) != max(dates) else "")
+        for environment, dates in dates_by_environment.items()
     ]
 
 
@@ -200,9 +204,19 @@ def _sizes(content: Content) -> str:
                 for result in results
                 if result.row.get("unsharded_peak_bytes")
             }
-            whole = ", ".join(f"{machine} {bytes_text(size)}" for machine, size in peaks.items())
+            unsharded_peaks = ", ".join(
+                f"{machine} {bytes_text(size)}" for machine, size in peaks.items()
+            )
             reason = "sizes of --quick" if content.choice.quick else case.why
-            rows.append((case.name, f"`{row['model']} {sizes}`", row.get("ops", ""), whole, reason))
+            rows.append(
+                (
+                    case.name,
+                    f"`{row['model']} {sizes}`",
+                    row.get("ops", ""),
+                    unsharded_peaks,
+                    reason,
+                )
+            )
     return "\n".join(
         [
             "## Sizes, and why",
@@ -223,7 +237,7 @@ def _methods(rows: Rows) -> list[str]:
 
 
 def _step_times(content: Content, link: str) -> str:
-    rows = _of(content.steps, "models")
+    rows = _rows_of_part(content.steps, "models")
     methods = _methods(rows)
     lines = [
         (*problem, *_steps(by_method, methods)) for problem, by_method in _problems(rows).items()
@@ -245,7 +259,7 @@ def _step_times(content: Content, link: str) -> str:
 
 
 def _steps(by_method: Mapping[str, Row], methods: Sequence[str]) -> list[str]:
-    """A cell for each method."""
+    """A table cell for each method."""
     fitting = [row["time_s"] for row in by_method.values() if row["outcome"] == "ok"]
     best = min(fitting, default=None)
     return [_step(by_method.get(method), best) for method in methods]
@@ -266,7 +280,7 @@ def _step(row: Row | None, best: float | None) -> str:
 
 
 def _problems(rows: Rows) -> dict[tuple[str, str], dict[str, Row]]:
-    """Rows by method, of each case on each machine."""
+    """Rows by method, for each case on each machine."""
     groups: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         groups.setdefault((row["case"], row["machine"]), {})[row["method"]] = row
@@ -274,7 +288,7 @@ def _problems(rows: Rows) -> dict[tuple[str, str], dict[str, Row]]:
 
 
 def _search_times(content: Content, link: str) -> str:
-    rows = _of(content.searches, "models")
+    rows = _rows_of_part(content.searches, "models")
     methods = _methods(rows)
     lines = [
         (*problem, *(_seconds(by_method.get(method)) for method in methods))
@@ -309,13 +323,16 @@ def _seconds(row: Row | None) -> str:
 
 
 def _scaling(content: Content, link: str) -> str:
-    steps, searches = _of(content.steps, "scaling"), _of(content.searches, "scaling")
+    steps, searches = (
+        _rows_of_part(content.steps, "scaling"),
+        _rows_of_part(content.searches, "scaling"),
+    )
     methods = _methods(steps)
     lines = []
     for (case, _), by_method in _problems(steps).items():
-        timed = {row["method"]: row for row in searches if row["case"] == case}
+        search_by_method = {row["method"]: row for row in searches if row["case"] == case}
         devices = next(iter(by_method.values()))["devices"]
-        seconds = [_seconds(timed.get(method)) for method in methods]
+        seconds = [_seconds(search_by_method.get(method)) for method in methods]
         lines.append((case, devices, *_steps(by_method, methods), *seconds))
     return "\n".join(
         [
@@ -422,7 +439,7 @@ def _small(content: Content) -> str:
         )
     if not lines:
         return ""
-    head = (
+    columns = (
         "program",
         ">exhaustive, C(s)",
         "it ended",
@@ -438,7 +455,7 @@ def _small(content: Content) -> str:
         "*Best* and *worst* are over its seeds."
     )
     return "\n".join(
-        ["## Small programs, against the proven optimum", "", intro, "", markdown(head, lines)]
+        ["## Small programs, against the proven optimum", "", intro, "", markdown(columns, lines)]
     )
 
 
@@ -462,7 +479,7 @@ def _compiled(content: Content, target: Path) -> str:
     accuracy = "[accuracy](accuracy.md)" if has_accuracy else "docs/accuracy.md"
     sizes_by_case = {row["case"]: row["sizes"] for row in content.compiled}
     sizes_text = "; ".join(f"{case}: `{sizes}`" for case, sizes in sizes_by_case.items())
-    lacking = f" {missing} of {content.compiled_wanted} are still missing."
+    missing_text = f" {missing} of {content.compiled_wanted} are still missing."
     return "\n".join(
         [
             "## Compiled ahead of time",
@@ -470,7 +487,7 @@ def _compiled(content: Content, target: Path) -> str:
             "Do the predictions hold in a compiler? libtpu compiled the best plan of each method "
             "for TPU slices that were not attached. **These are reduced programs**, since whole "
             "ones take it minutes to hours; each method searched the reduced program again. "
-            f"Sizes: {sizes_text or 'none yet'}.{lacking if missing else ''}",
+            f"Sizes: {sizes_text or 'none yet'}.{missing_text if missing else ''}",
             "",
             "The table has what was compiled over what was predicted, lowest to highest over the "
             "plans of a program on a slice; `compiled.csv` has the plans one by one. Memory is "
@@ -496,25 +513,25 @@ def _compiled(content: Content, target: Path) -> str:
 
 
 def _range(ratios: Iterable[float | None]) -> str:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return f"{min(known):.2f} to {max(known):.2f}" if known else "–"
+    known_ratios = [ratio for ratio in ratios if ratio is not None]
+    return f"{min(known_ratios):.2f} to {max(known_ratios):.2f}" if known_ratios else "–"
 
 
 def _ratio(row: Row, compiled: str, predicted: str) -> float | None:
-    """One number of a compiled plan over the predicted one; None where one of them is missing."""
+    """A number of a compiled plan over the predicted one; None where either is missing."""
     if not row.get(compiled) or not row.get(predicted):
         return None
     return float(row[compiled] / row[predicted])
 
 
 def _bytes_ratio(row: Row) -> float | None:
-    """Compiled over predicted bytes of a step, all kinds of collectives together."""
+    """Compiled over predicted bytes of the collectives of a step; None if none are predicted."""
     pairs = list(json.loads(row.get("bytes_by_kind") or "{}").values())
     predicted, compiled = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     return compiled / predicted if predicted else None
 
 
-def _reading() -> str:
+def _comparison_with_paper() -> str:
     return "\n".join(
         [
             "## How it compares with the paper",

@@ -1,6 +1,6 @@
-"""``run_paper``: search what has no row yet, then write tables, charts and page from all rows.
+"""``run_paper``: run searches that lack a row, then write tables, charts and page from all rows.
 
-Everything that is written follows from ``rows.jsonl`` and ``compiled.jsonl`` in the output folder.
+All output is computed from ``rows.jsonl`` and ``compiled.jsonl`` in the output folder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GROWTH_COLUMNS = (
 
 
 class NotKept(NamedTuple):
-    """Rows that a file did not take."""
+    """Rows that could not be written to a file."""
 
     path: Path
     rows: list[TaskRow]
@@ -59,12 +59,12 @@ class Paper(NamedTuple):
     """The outcome of a run."""
 
     sweep: Sweep
-    compiled_missing: int  #: plans that were to be compiled and have no row
+    compiled_missing: int  #: plans that were requested to be compiled and have no row
     targets: list[EvaluationTarget]
     files: list[Path]
     notes: list[str]  #: what was left out, and why
-    failures: list[str]  #: files that could not be written, and why; rows make them again
-    not_kept: list[NotKept]  #: rows that their file did not take
+    failures: list[str]  #: files that could not be written, and why; a rerun makes them
+    not_kept: list[NotKept]  #: rows that could not be written to their file
 
 
 def run_paper(
@@ -78,20 +78,20 @@ def run_paper(
     on_compile: Callable[[int, int, str], None] | None = None,
     cancel: Cancel | None = None,
 ) -> Paper:
-    """Run the evaluation, as far as it is not there yet, and write it down.
+    """Run the parts of the evaluation that have no rows yet, and write the results.
 
     Args:
         choice: what to run.
         folder: for rows, tables, charts and (by default) the page.
-        command: as it is shown on the page.
+        command: the command line to show on the page.
         page_file: the page, "evaluation.md" in the folder by default.
         workers: as for ``run_sweep``; one by default, since searches that share cores take longer.
         on_progress: called as searches start and end.
-        on_compile: called with (number, of how many, what) before each plan is compiled.
-        cancel: polled; True ends it.  What was done is written down all the same.
+        on_compile: called with (index, total, description) before each plan is compiled.
+        cancel: polled; True ends the run. Finished work is written all the same.
 
     Raises:
-        InvalidProblem: something that is needed is not installed.
+        InvalidProblem: a package that is needed is not installed.
     """
     store, cells = open_store(folder), choice.cells()
     jobs = compiled_plans.jobs(choice)
@@ -108,46 +108,46 @@ def run_paper(
         not_kept = [NotKept(store.path, list(sweep.not_kept), sweep.failure)]
         try:
             if compiling and not sweep.failure and not (cancel is not None and cancel()):
-                rows, why = compiled_plans.run_jobs(
+                rows, failure = compiled_plans.run_jobs(
                     jobs, compiled_store, on_progress=on_compile, cancel=cancel
                 )
-                not_kept.append(NotKept(compiled_store.path, rows, why))
-        finally:  # whatever stops a compiler, searches that are done are written down
-            # Tables and page show every row in the folder, whatever was asked for this time.
+                not_kept.append(NotKept(compiled_store.path, rows, failure))
+        finally:  # whatever stops a compiler, finished searches are written
+            # Tables and page show every row in the folder, not only those of this choice.
             everything = choice.everything()
             results = tables.join(everything.cells(), store.rows)
-            judged = targets(results, quick=choice.quick)
+            judged_targets = targets(results, quick=choice.quick)
             compiled_rows = compiled_plans.table(compiled_plans.jobs(everything), compiled_store)
-            lacking = len(cells) - len(tables.join(cells, store.rows))
+            missing_count = len(cells) - len(tables.join(cells, store.rows))
             content = Content(
                 choice=everything,
                 command=command,
                 results=results,
-                wanted=len(results) + lacking,
+                wanted=len(results) + missing_count,
                 steps=tables.step_times(results),
                 searches=tables.search_times(results),
                 compiled=compiled_rows,
                 compiled_wanted=len(jobs) if compiling or compiled_rows else 0,
-                targets=judged,
+                targets=judged_targets,
             )
             files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
     return Paper(
         sweep=sweep,
         compiled_missing=sum(job.digest not in compiled_store for job in jobs) if compiling else 0,
-        targets=judged,
+        targets=judged_targets,
         files=files,
         notes=notes,
         failures=failures,
-        not_kept=[lost for lost in not_kept if lost.rows],
+        not_kept=[unwritten for unwritten in not_kept if unwritten.rows],
     )
 
 
 def write(
     content: Content, folder: Path, page_file: Path
 ) -> tuple[list[Path], list[str], list[str]]:
-    """Tables, charts and page.
+    """Write tables, charts and page.
 
-    Gives the files written, notes on what was left out, and failures: what could not be written.
+    Gives the files written, notes on what was left out, and failures to write a file.
     """
     growth = [
         {**result.row, "part": result.part, "x": result.x}
@@ -178,7 +178,7 @@ def write(
         try:
             yield
             files.extend(written)
-        except NotSaved as error:  # one file that cannot be written says nothing of the others
+        except NotSaved as error:  # the other files may still be writable
             failures.append(str(error))
 
     for name, (columns, rows) in tables_by_file.items():
@@ -190,14 +190,14 @@ def write(
     except InvalidProblem as error:
         notes.append(f"no charts were drawn: {error}")
     with attempt(page_file):
-        with contextlib.suppress(OSError):  # the write says what is wrong
+        with contextlib.suppress(OSError):  # the write below reports the error
             page_file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page_file, page(content, folder, page_file), "the page")
     return files, notes, failures
 
 
 def draw(content: Content, folder: Path) -> list[Path]:
-    """The charts for which there are rows.  Raises InvalidProblem without what draws them."""
+    """Draw the charts that have rows. Raises InvalidProblem if charting packages are missing."""
     try:
         from toast_lab.bench import charts
     except ImportError as error:
@@ -210,16 +210,16 @@ def draw(content: Content, folder: Path) -> list[Path]:
         charts.save_figure(figure, folder / name, size_px)
         files.append(folder / name)
 
-    def of(rows: Iterable[Row], part: str) -> list[Row]:
+    def of_part(rows: Iterable[Row], part: str) -> list[Row]:
         return [row for row in rows if row["part"] == part]
 
-    steps, searches = of(content.steps, "models"), of(content.searches, "models")
+    steps, searches = of_part(content.steps, "models"), of_part(content.searches, "models")
     if steps:
         save(charts.step_time_bars(steps), "step_times.svg", (172, 150))
         save(charts.search_time_bars(searches), "search_times.svg", (190, 200))
-        curves = of(tables.anytime(content.results), "models")
+        curves = of_part(tables.anytime(content.results), "models")
         save(charts.anytime_lines(curves, searches), "anytime.svg", (240, 145))
-    steps, searches = of(content.steps, "scaling"), of(content.searches, "scaling")
+    steps, searches = of_part(content.steps, "scaling"), of_part(content.searches, "scaling")
     if steps:
         save(charts.scaling_lines(steps, searches), "scaling.svg", (380, 240))
     growth = {

@@ -1,6 +1,6 @@
-"""From rows to the tables of section 5.
+"""Turn rows into the tables of section 5.
 
-Every number on the page and in the charts comes from here.
+Every number on the page and in the charts comes from these tables.
 
 Start reading at ``join``, then ``step_times``.
 """
@@ -38,7 +38,7 @@ class CaseResult(NamedTuple):
 
     @property
     def has_plan(self) -> bool:
-        """Was anything found?"""
+        """Did the search find a plan?"""
         return self.row.get("score") is not None
 
     @property
@@ -48,7 +48,7 @@ class CaseResult(NamedTuple):
 
 
 def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[CaseResult]:
-    """The cells that have a row, with it."""
+    """The cells that have a row, each with its row."""
     return [
         CaseResult(
             part=cell.part,
@@ -65,7 +65,7 @@ def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[CaseResult]:
 
 
 def problems(results: Iterable[CaseResult]) -> dict[tuple[str, str, str], list[CaseResult]]:
-    """Searches of the same problem together, by (part, case, machine), in order."""
+    """Group searches by their problem, (part, case, machine), in order."""
     groups: dict[tuple[str, str, str], list[CaseResult]] = collections.defaultdict(list)
     for result in results:
         groups[result.part, result.case, result.machine].append(result)
@@ -98,7 +98,7 @@ STEP_COLUMNS = (
 def step_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """Step time and memory of the best plan of every search.
 
-    ``outcome`` is ok, OOM or the reason for no plan.
+    ``outcome`` is as in ``outcome()``.
     """
     return [
         {
@@ -115,9 +115,9 @@ def step_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
 
 
 def outcome(result: CaseResult) -> str:
-    """Status of a search: "ok", "OOM" or why it has no plan.
+    """Outcome of a search: "ok", "OOM" or why it has no plan.
 
-    "OOM" is a plan that exceeds the device's memory; without a plan it is the search's own status.
+    "OOM" means that its plan exceeds the device's memory; without a plan it is the search's status.
     """
     if not result.has_plan:
         return str(result.row["status"])
@@ -146,7 +146,8 @@ SEARCH_COLUMNS = (
 def search_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """How long every search took.
 
-    In all, to its own best, and to within 1% of the best of any (None: never).
+    ``elapsed_s`` is the whole search, ``own_best_s`` the time to its own best plan, and ``close_s``
+    the time to within 1% of the best plan of any method (None: never).
     """
     rows = []
     for group in problems(results).values():
@@ -196,5 +197,5 @@ def anytime(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
 
 
 def devices(mesh: str) -> int:
-    """Number of devices of a mesh as tasks write it."""
+    """Number of devices of a mesh, given as in tasks (``data=8,model=4``)."""
     return math.prod(int(axis.partition("=")[2]) for axis in mesh.split(","))

@@ -1,6 +1,6 @@
 """The targets of the evaluation, each computed from the rows.
 
-A target is met, missed or not measured, with the numbers.
+A target is met, missed or not measured, and comes with the numbers that decided it.
 
 Start reading at ``targets``.
 """
@@ -16,7 +16,7 @@ from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS
 from toast_lab.bench.tables import CaseResult
 
-TIE = 1e-9  # relative difference of scores that is rounding
+TIE = 1e-9  # relative difference of scores that counts as rounding
 TIMES_SLOWER = 25.0
 SLOW_MODELS = ("UNet", "GNS")
 CLOSE_WITHIN_S = 10.0
@@ -24,23 +24,24 @@ GROWTH = 0.5  # exponent of search time against layers
 
 
 class EvaluationTarget(NamedTuple):
-    """One target and what the rows say of it."""
+    """One target, and whether the rows meet it."""
 
     text: str
     met: bool | None  #: None: rows are missing
-    numbers: tuple[str, ...]  #: one for each place where it could fail
+    numbers: tuple[str, ...]  #: the numbers behind the verdict, as texts
     reason: str = ""  #: why it is missed, as far as we know
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in words: met, missed or not measured."""
         return {True: "met", False: "missed", None: "not measured"}[self.met]
 
 
 def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[EvaluationTarget]:
-    """All targets.
+    """All targets, with their verdicts.
 
-    ``quick`` is for sizes that try the command out: they can neither meet nor miss a target.
+    ``quick`` is for the small sizes that try out the command: they can neither meet nor miss a
+    target.
     """
     judged = [
         at_least_as_good(results),
@@ -54,7 +55,7 @@ def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Evalu
 
 
 class Contest(NamedTuple):
-    """Our plan of one problem beside those of the rivals."""
+    """Our plan for one problem, and those of the rivals."""
 
     case: str
     machine: str
@@ -80,50 +81,50 @@ class Contest(NamedTuple):
 
 def contests_of(results: Iterable[CaseResult]) -> list[Contest]:
     """Every problem of a model on a machine for which we and a rival have a plan."""
-    wanted = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
+    evaluated = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
     contests = []
     for (part, name, machine), group in tables.problems(results).items():
         with_plan = [result for result in group if result.has_plan]
         ours = next((result for result in with_plan if result.method == OURS), None)
         rivals = tuple(result for result in with_plan if result.method != OURS)
-        if part == "models" and (name, machine) in wanted and ours is not None and rivals:
+        if part == "models" and (name, machine) in evaluated and ours is not None and rivals:
             contests.append(Contest(name, machine, ours, rivals))
     return contests
 
 
 def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """Our plan against the best of every rival, problem by problem."""
+    """Compare our plan with every rival's, problem by problem."""
     contests = contests_of(results)
     if not contests:
         return EvaluationTarget(_GOOD, None, ())
-    lines = [
-        f"{one.case} on {one.machine}: {OURS} {_plan(one.ours)}, {one.best_rival.method} "
-        f"{_plan(one.best_rival)} ({one.behind:+.2%} in C(s))"
-        for one in contests
-        if not one.is_as_good
+    losses = [
+        f"{pair.case} on {pair.machine}: {OURS} {_plan(pair.ours)}, {pair.best_rival.method} "
+        f"{_plan(pair.best_rival)} ({pair.behind:+.2%} in C(s))"
+        for pair in contests
+        if not pair.is_as_good
     ]
-    names = sorted({rival.method for one in contests for rival in one.rivals})
+    names = sorted({rival.method for pair in contests for rival in pair.rivals})
     numbers = [
-        f"{len(contests) - len(lines)} of {len(contests)} problems",
-        *lines,
+        f"{len(contests) - len(losses)} of {len(contests)} problems",
+        *losses,
         f"rivals: {', '.join(names)}",
     ]
-    known = {(one.case, one.machine) for one in contests}
+    measured = {(pair.case, pair.machine) for pair in contests}
     without_rows = [
         f"{case.name} on {machine}"
         for case in sorted(cases.CASES, key=lambda case: case.name)
         for machine in sorted(cases.MACHINES)
-        if (case.name, machine) not in known
+        if (case.name, machine) not in measured
     ]
     if without_rows:
         numbers.append(f"no rows yet: {', '.join(without_rows)}")
-    if lines:
+    if losses:
         return EvaluationTarget(_GOOD, False, tuple(numbers), _GOOD_MISSED)
     return EvaluationTarget(_GOOD, None if without_rows else True, tuple(numbers))
 
 
 class Pursuit(NamedTuple):
-    """Our search and AutoMap's of one problem."""
+    """Our search of one problem, and AutoMap's."""
 
     where: str
     ours: CaseResult
@@ -131,12 +132,12 @@ class Pursuit(NamedTuple):
 
     @property
     def own_best_s(self) -> float:
-        """When AutoMap had its own best."""
+        """Seconds until AutoMap had its own best plan."""
         return float(self.theirs.row["own_best_s"])
 
     @property
     def equal_s(self) -> float:
-        """When our plan was as good as that; infinite: never."""
+        """Seconds until our plan was as good as AutoMap's best; infinite if it never was."""
         equals_s = (
             point.elapsed_s
             for point in self.ours.points
@@ -156,30 +157,34 @@ def pursuits_of(results: Iterable[CaseResult]) -> list[Pursuit]:
 
 
 def sooner(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """AutoMap's time to its own best over ours to a plan as good."""
+    """AutoMap's time to its own best plan over our time to a plan as good."""
     text = (
         f"on U-Net and GNS a plan as good as automap's best in at most 1/{TIMES_SLOWER:g} of its "
         "time"
     )
     return _times(
-        text, [(one.where, one.own_best_s, one.equal_s) for one in pursuits_of(results)], ""
+        text,
+        [(pursuit.where, pursuit.own_best_s, pursuit.equal_s) for pursuit in pursuits_of(results)],
+        "",
     )
 
 
 def slower(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """AutoMap's time to its own best over ours to our own best, which is a better plan."""
+    """AutoMap's time to its own best plan over our time to our own best, which is a better plan."""
     text = (
         f"automap needs at least {TIMES_SLOWER:g} times our time to its own best on U-Net and GNS"
     )
     times = [
-        (one.where, one.own_best_s, float(one.ours.row["own_best_s"]))
-        for one in pursuits_of(results)
+        (pursuit.where, pursuit.own_best_s, float(pursuit.ours.row["own_best_s"]))
+        for pursuit in pursuits_of(results)
     ]
     return _times(text, times, _SLOWER_MISSED)
 
 
-def _times(text: str, times: Sequence[tuple[str, float, float]], why: str) -> EvaluationTarget:
-    """Is AutoMap's time ``TIMES_SLOWER`` times ours everywhere?  (where, its time, ours)."""
+def _times(
+    text: str, times: Sequence[tuple[str, float, float]], reason_missed: str
+) -> EvaluationTarget:
+    """Is AutoMap at least ``TIMES_SLOWER`` times slower everywhere? ``times``: where, its, ours."""
     ratios = [theirs_s / ours_s if ours_s > 0 else math.inf for _, theirs_s, ours_s in times]
     lines = [
         f"{where}: {theirs_s:.2f} s / {ours_s:.2f} s = {ratio:.1f}"
@@ -188,11 +193,11 @@ def _times(text: str, times: Sequence[tuple[str, float, float]], why: str) -> Ev
         for (where, theirs_s, ours_s), ratio in zip(times, ratios, strict=True)
     ]
     met = min(ratios) >= TIMES_SLOWER if ratios else None
-    return EvaluationTarget(text, met, tuple(lines), why if met is False else "")
+    return EvaluationTarget(text, met, tuple(lines), reason_missed if met is False else "")
 
 
 def close_in_time(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """Seconds to within 1% of the best of any method, on T2B and a 4x4 mesh."""
+    """Our seconds to within 1% of the best plan of any method, for T2B on a 4x4 mesh."""
     name = cases.FOUR_BY_FOUR.name
     text = (
         f"{name}: within 1% of the best plan any method found in at most {CLOSE_WITHIN_S:g} s from "
@@ -206,16 +211,16 @@ def close_in_time(results: Iterable[CaseResult]) -> EvaluationTarget:
     close_s = rows[0]["close_s"]
     if close_s is None:
         return EvaluationTarget(text, False, ("never within its budget",))
-    # From the analysed program on: reading it and loading kernels is part of it.
+    # Counted from the analysed program on: reading it and loading kernels are included.
     total_s = close_s + (rows[0]["prepare_s"] or 0.0)
-    numbers = f"{total_s:.2f} s, of which {close_s:.2f} s are the search"
-    return EvaluationTarget(text, total_s <= CLOSE_WITHIN_S, (numbers,))
+    evidence = f"{total_s:.2f} s, of which {close_s:.2f} s are the search"
+    return EvaluationTarget(text, total_s <= CLOSE_WITHIN_S, (evidence,))
 
 
 def optimum(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """Seeds whose plan is the proven optimum."""
+    """How many seeds lead to the proven optimum."""
     text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
-    lines: list[str] = []
+    case_texts: list[str] = []
     verdicts: list[bool | None] = []
     names = {name for name, *_ in cases.SMALL}
     for (_, case, _), group in tables.problems(results).items():
@@ -225,14 +230,16 @@ def optimum(results: Iterable[CaseResult]) -> EvaluationTarget:
         if case not in names or not seeds:
             continue
         if proof is None or proof.row["status"] != "COMPLETE":
-            lines.append(f"{case}: exhaustive search did not come to an end, nothing is proven")
+            case_texts.append(
+                f"{case}: exhaustive search did not come to an end, nothing is proven"
+            )
             verdicts.append(None)
             continue
         hits = sum(result.rank <= (proof.rank[0], proof.rank[1] * (1 + TIE)) for result in seeds)
-        lines.append(f"{case}: {hits} of {len(seeds)} seeds")
+        case_texts.append(f"{case}: {hits} of {len(seeds)} seeds")
         verdicts.append(None if hits == len(seeds) < cases.SEEDS else hits == len(seeds))
     met = True if len(verdicts) == len(names) and all(verdicts) else None
-    return EvaluationTarget(text, False if False in verdicts else met, tuple(lines))
+    return EvaluationTarget(text, False if False in verdicts else met, tuple(case_texts))
 
 
 def growth(results: Iterable[CaseResult]) -> EvaluationTarget:
@@ -250,10 +257,10 @@ def growth(results: Iterable[CaseResult]) -> EvaluationTarget:
     if exponent is None:
         return EvaluationTarget(text, None, tuple(lines))
     unfinished = ("BUDGET", "CRASHED", "CANCELLED")
-    ended = all(search.row["status"] not in unfinished for search in searches)
-    if not ended:
+    all_ended = all(search.row["status"] not in unfinished for search in searches)
+    if not all_ended:
         lines.append("a search that its budget ended says nothing of growth")
-    met = exponent <= GROWTH if ended else None
+    met = exponent <= GROWTH if all_ended else None
     reason = _GROWTH_MISSED if met is False else ""
     return EvaluationTarget(text, met, (f"exponent {exponent:.2f}", *lines), reason)
 
@@ -287,5 +294,5 @@ _SLOWER_MISSED = (
 
 
 def _plan(result: CaseResult) -> str:
-    fits = "" if result.row["fits"] else ", does not fit"
-    return f"{result.row['time_s'] * 1e3:.2f} ms{fits}"
+    misfit = "" if result.row["fits"] else ", does not fit"
+    return f"{result.row['time_s'] * 1e3:.2f} ms{misfit}"

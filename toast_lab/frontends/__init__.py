@@ -1,9 +1,9 @@
 """Frontends: a JAX function, a torch module or a StableHLO file becomes a ``Model``.
 
 Takes: functions and pytrees, modules, files or bytes; ``module:make`` names a function that makes
-the model. Gives: a ``Model``: the
-Program with argument paths, source lines and donated arguments, and its StableHLO text. Nothing is
-materialised: arrays become shapes. The paper's own input is JAX programs (section 4).
+the model. Gives: a ``Model``, which is the Program with argument paths, source lines and donated
+arguments, and its StableHLO text. Nothing is materialised: arrays become shapes. The paper's own
+input is JAX programs (section 4).
 Start reading at ``tracing.from_jax``.
 """
 

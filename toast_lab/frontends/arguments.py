@@ -1,20 +1,20 @@
-"""The caller's arguments, taken apart into arrays with paths and everything else, which is bound.
+"""Separate the caller's arguments into arrays with paths and all other leaves, which are bound.
 
-``jax.jit`` takes only arrays.  Users of equinox pass modules with activation functions among their
+``jax.jit`` takes only arrays. Users of equinox pass modules with activation functions among their
 leaves, users of flax's nnx pass modules that their function changes in place, and both expect the
-behaviour of their library's own ``jit``.  Therefore:
+behaviour of their library's own ``jit``. Therefore:
 
 * a leaf other than an array (a function, a string, a config) is bound: the traced function sees it
-  unchanged, and it is not an argument.  Python numbers are arguments, as for ``jax.jit``, except
-  below ``eqx.filter_jit`` and within an equinox module that a function without a jit takes, where
-  that library binds them.  The same goes for results: leaves other than arrays are set aside during
-  tracing and returned with the arrays;
-* an nnx module becomes its state; the function's changes to it are returned beside the function's
-  result.  Under ``jax.jit`` it is a pytree like any other, and is not changed in place;
+  unchanged, and it is not an argument. Python numbers are arguments, as for ``jax.jit``, except
+  under ``eqx.filter_jit`` and within an equinox module passed to a function that is not jitted,
+  where that library binds them. The same goes for results: leaves other than arrays are set aside
+  during tracing and returned with the arrays;
+* an nnx module becomes its state; the function's changes to it are returned with the function's
+  result. Under ``jax.jit`` it is a pytree like any other, and is not changed in place;
 * an equinox or nnx module passed as the function itself is its own first argument;
 * keywords are arguments after the positional ones.
 
-Neither library is imported here: without the user's own import its classes cannot occur.
+Neither library is imported here: unless the user imports it, its classes cannot occur.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from toast_lab.frontends.user_code import function_name
 
 
 class NonArrayResult(NamedTuple):
-    """The results of a function other than arrays, as of one trace."""
+    """A function's results other than arrays, from one trace."""
 
     result: calls.Whole
     changes: nnx_modules.Changes  #: in modules among the arguments
@@ -42,12 +42,12 @@ class NonArrayResult(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The array arguments, and the function that takes their leaves."""
+    """The array arguments, and the function that takes them."""
 
-    #: takes ``given``; gives the result, or (result, new values) where it changed variables
+    #: takes ``given``; gives the result, or (result, new values) if it changed variables
     call: Callable[..., Any]
-    changed: list[str]  #: paths of those variables, known once ``call`` was traced
-    #: per argument its pytree, with ShapeDtypeStructs or numbers, None for what was bound
+    changed: list[str]  #: paths of those variables, known once ``call`` has been traced
+    #: the pytree of each argument, with ShapeDtypeStructs or numbers, and None for bound leaves
     given: tuple[Any, ...]
     paths: list[list[str]]  #: of the leaves, per argument
     donated: tuple[int, ...]  #: argument positions
@@ -55,9 +55,9 @@ class Arguments:
     leaves: list[Any]  #: the caller's own arrays and numbers, in the order of ``given``'s leaves
     #: ``in_shardings`` and ``out_shardings`` of a jitted function, as ``jax.jit`` takes them
     shardings: dict[str, Any]
-    #: everything but the shapes that decides the trace: structures and bound leaves
+    #: everything except shapes that determines the trace: structures and bound leaves
     structure: tuple[Any, ...]
-    #: the results of ``call`` other than arrays, as of its last trace
+    #: the results of ``call`` other than arrays, from its last trace
     outcome: Callable[[], NonArrayResult]
     #: makes the user's result from the arrays; updates the caller's modules
     deliver: Callable[[NonArrayResult, Sequence[Any]], Any]
@@ -71,9 +71,9 @@ def take_apart(
 ) -> Arguments:
     """Separate arrays from bound leaves.
 
-    ``donate_argnums`` counts the user's ``args``, from the end where it is negative; arguments that
-    a jitted ``fn`` donates itself are added.  ``keywords`` become arguments after ``args``, in the
-    order of the parameters.
+    ``donate_argnums`` are positions in the user's ``args``, counted from the end if negative;
+    arguments that a jitted ``fn`` itself donates are added. ``keywords`` become arguments after
+    ``args``, in the order of the parameters.
 
     Raises:
         FrontendError: leaves that look like arrays but are not JAX's, such as torch tensors (all
@@ -108,7 +108,7 @@ def take_apart(
 
 
 class _Positions(NamedTuple):
-    """What a call declares of its arguments, which are counted in the order of ``Call.values``."""
+    """A call's declarations about its arguments, by position in ``Call.values``."""
 
     static: frozenset[int]
     donated: tuple[int, ...]
@@ -118,14 +118,16 @@ class _Positions(NamedTuple):
 def _positions(
     fn: Callable[..., Any], count: int, donate_argnums: Sequence[int], user: calls.Call
 ) -> _Positions:
-    """The declarations of a jitted ``fn``, and what else the user donates."""
-    outside = [str(position) for position in donate_argnums if not -count <= position < count]
-    if outside:
-        raise FrontendError(f"donate_argnums {', '.join(outside)}: there are {count} arguments")
+    """The declarations of a jitted ``fn``, with the further arguments that the user donates."""
+    out_of_range = [str(position) for position in donate_argnums if not -count <= position < count]
+    if out_of_range:
+        raise FrontendError(
+            f"donate_argnums {', '.join(out_of_range)}: there are {count} arguments"
+        )
     position_of = {name: count + i for i, name in enumerate(user.by_name)}
 
-    def positions(numbers: Iterable[int], names: Iterable[str]) -> set[int]:
-        by_number = {number + count if number < 0 else number for number in numbers}
+    def positions(indices: Iterable[int], names: Iterable[str]) -> set[int]:
+        by_number = {index + count if index < 0 else index for index in indices}
         by_name = {position_of[name] for name in names if name in position_of}
         return {position for position in by_number if position < count} | by_name
 
@@ -140,13 +142,13 @@ def _positions(
 
 
 class _SortedLeaves(NamedTuple):
-    """The leaves of all arguments, sorted."""
+    """The leaves of all arguments, separated into arrays and bound leaves."""
 
-    wholes: list[calls.Whole]  #: per argument
-    given: list[Any]  #: as in ``Arguments``, as are the paths
+    wholes: list[calls.Whole]  #: one per argument
+    given: list[Any]  #: as in ``Arguments``, as is ``paths``
     paths: list[list[str]]
     arrays: list[Any]  #: the caller's own
-    bound: list[str]  #: the others, in words
+    bound: list[str]  #: the other leaves, as ``path = value``
 
 
 def _sort_leaves(
@@ -157,14 +159,14 @@ def _sort_leaves(
     base: Sequence[str],
     static: frozenset[int],
 ) -> _SortedLeaves:
-    """Tell arrays from leaves that are bound; ``base`` names the arguments of the function."""
+    """Separate arrays from bound leaves; ``base`` holds the names of the function's arguments."""
     leaves = _SortedLeaves(wholes=[], given=[], paths=[], arrays=[], bound=[])
     offenders: list[str] = []
     for i, argument in enumerate(nodes.without(user.values)):
         path_leaves, tree = jax.tree_util.tree_flatten_with_path(argument)
         are_arguments = calls.numbers_kept(argument, user.numbers)
         paths: list[str] = []
-        # Per leaf None for an array, else (bound leaf,)
+        # For each leaf: None for an array, else (bound leaf,)
         slots: list[tuple[Any] | None] = []
         shapes: list[Any] = []
         for (key_path, leaf), number_is_argument in zip(path_leaves, are_arguments, strict=True):
@@ -194,11 +196,11 @@ def _sort_leaves(
 
 
 class _TraceableCall(NamedTuple):
-    """A function of arrays alone, and what a trace of it leaves here."""
+    """A function of arrays alone, and the facts that tracing it records here."""
 
     call: Callable[..., Any]
     changed: list[str]  #: paths of variables that it changed
-    results: list[calls.Whole]  #: one, with slots for the arrays
+    results: list[calls.Whole]  #: one after a trace, with slots for the arrays
 
 
 def _traceable(
@@ -210,19 +212,19 @@ def _traceable(
     base: Sequence[str],
     donated: Sequence[int],
 ) -> _TraceableCall:
-    """The user's function with the bound leaves in it."""
+    """The user's function, made to take arrays alone: the bound leaves are filled in."""
 
     def call(*given: Any) -> Any:
-        whole = [
-            container.filled(jax.tree_util.tree_leaves(arrays))
-            for container, arrays in zip(wholes, given, strict=True)
+        filled = [
+            template.filled(jax.tree_util.tree_leaves(arrays))
+            for template, arrays in zip(wholes, given, strict=True)
         ]
-        merged, before = nodes.merged(whole)
+        merged, module_leaves = nodes.merged(filled)
         result = calls.called(user.fn, merged, user.by_name)
-        new_values = nodes.changed(before, donated)
+        new_values = nodes.changed(module_leaves, donated)
         traced.changed[:] = nodes.names(nodes.changes, base)
-        arrays, others = calls.split_result(nodes.marked(result), user.numbers)
-        traced.results[:] = [others]
+        arrays, result_template = calls.split_result(nodes.marked(result), user.numbers)
+        traced.results[:] = [result_template]
         return (arrays, tuple(new_values)) if new_values else arrays
 
     call.__name__ = call.__qualname__ = name
@@ -236,24 +238,20 @@ def _structure(
 ) -> tuple[Any, ...]:
     return (
         user.by_name,
-        *(container.tree for container in wholes),
-        *(
-            calls.same(slot[0]) if slot else None
-            for container in wholes
-            for slot in container.slots
-        ),
+        *(template.tree for template in wholes),
+        *(calls.same(slot[0]) if slot else None for template in wholes for slot in template.slots),
         nodes.graph,
     )
 
 
 def _notes(bound: Sequence[str]) -> tuple[str, ...]:
-    """Tells the user which leaves are bound."""
-    more = " ..." if len(bound) > 8 else ""
-    return (f"bound, being no arrays: {', '.join(bound[:8])}{more}",) if bound else ()
+    """A note that tells the user which leaves are bound."""
+    ellipsis = " ..." if len(bound) > 8 else ""
+    return (f"bound, being no arrays: {', '.join(bound[:8])}{ellipsis}",) if bound else ()
 
 
 def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
-    """What a jitted function says of the shardings of its arguments and results, if anything."""
+    """The shardings that a jitted function declares for its arguments and results, if any."""
     shardings = {}
     for key in ("in_shardings", "out_shardings"):
         leaves = getattr(info, f"{key}_leaves", None) or ()
@@ -280,7 +278,7 @@ def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def _signature(base: Sequence[str]) -> inspect.Signature:
-    """The signature from which JAX names the arguments in the module."""
+    """The signature from which JAX takes the names of the arguments in the module."""
     names = [name if name.isidentifier() else f"arg{i}" for i, name in enumerate(base)]
     names = [f"arg{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
     return inspect.Signature(
@@ -289,7 +287,7 @@ def _signature(base: Sequence[str]) -> inspect.Signature:
 
 
 def _array(leaf: Any, number_is_argument: bool) -> Any:
-    """The shape or number to trace for a leaf, None to bind it, a str to complain about it."""
+    """The shape or number to trace for a leaf, None to bind it, a str that describes a bad one."""
     if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
         return leaf if number_is_argument else None
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or isinstance(leaf, type):

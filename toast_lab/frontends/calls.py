@@ -1,8 +1,8 @@
 """How users call their functions: keywords, static arguments, results other than arrays.
 
 ``jax.jit`` and the jits of other libraries treat Python numbers among arguments and results
-differently, so the kind of a function decides about them (``numbers_of``).  This file needs nothing
-but JAX, and exported code carries it along.
+differently, so the kind of function decides how they are treated (``numbers_of``). This file needs
+nothing but JAX, and exported code depends on it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = bool | int | float | complex
 ARRAYS = "arrays"  #: Python numbers become arrays, as under ``jax.jit``
-MIXED = "mixed"  #: the same except within equinox modules, which are not for ``jax.jit``
+MIXED = "mixed"  #: the same, except within equinox modules, which are not meant for ``jax.jit``
 STATIC = "static"  #: they stay as they are, as under ``equinox.filter_jit``
 
 
 class CallFacts(NamedTuple):
-    """What a function declares about its arguments, counted as its caller counts them."""
+    """A function's declarations about its arguments, by the positions that its caller uses."""
 
     static: frozenset[int]
     static_names: frozenset[str]
@@ -40,26 +40,26 @@ class Call(NamedTuple):
     #: the function to call; for ``nnx.jit`` the inner one, whose changes that jit would hide
     fn: Callable[..., Any]
     values: tuple[Any, ...]  #: all arguments in the order of the parameters, keywords last
-    by_name: tuple[str, ...]  #: names of the last of them, which are keywords
+    by_name: tuple[str, ...]  #: names of the last values, which are keyword arguments
     numbers: str  #: treatment of Python numbers: ARRAYS, MIXED or STATIC
     pure: bool  #: under ``jax.jit``, where modules are not changed in place
     model: int  #: 1 if the first value is the module that was passed as the function, else 0
 
 
 def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
-    """A user's call in the form that is traced."""
+    """Bring a user's call into the form that is traced."""
     numbers, pure = numbers_of(fn), is_jitted(fn)
     values, by_name = ordered(fn, args, keywords)
-    inside: Any = fn
-    if is_nnx_jitted(inside):
-        inside = inside.__wrapped__
-    elif isinstance(inside, functools.partial) and is_nnx_jitted(inside.func):  # a module's method
-        bare: Any = inside.func
-        inside = functools.partial(bare.__wrapped__, *inside.args, **inside.keywords)
-    model = int(_is_module_with_arrays(inside))
+    inner: Any = fn
+    if is_nnx_jitted(inner):
+        inner = inner.__wrapped__
+    elif isinstance(inner, functools.partial) and is_nnx_jitted(inner.func):  # a module's method
+        jitted: Any = inner.func
+        inner = functools.partial(jitted.__wrapped__, *inner.args, **inner.keywords)
+    model = int(_is_module_with_arrays(inner))
     if model:
-        inside, values = _call_module, (inside, *values)
-    return Call(inside, values, by_name, numbers=numbers, pure=pure, model=model)
+        inner, values = _call_module, (inner, *values)
+    return Call(inner, values, by_name, numbers=numbers, pure=pure, model=model)
 
 
 def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
@@ -70,17 +70,17 @@ def _is_module_with_arrays(fn: Any) -> bool:
     if not (is_equinox_module(fn) or is_module(fn)):
         return False  # bound methods (model.apply) are not modules
     if type(fn).__module__.startswith("equinox._"):
-        return False  # eqx.filter_jit and its like are modules too, around the user's function
+        return False  # eqx.filter_jit and similar wrap the user's function in a module too
     return any(hasattr(leaf, "shape") for leaf in tree_leaves(fn))
 
 
 def ordered(
     fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    """All arguments in the order of ``fn``'s parameters, and the names of the last, the keywords.
+    """All arguments in the order of ``fn``'s parameters, keywords last, and the keywords' names.
 
-    The order in which a call gives its keywords does not matter.  Those without a parameter of
-    their name (of ``**options``) come last, sorted.
+    The order in which a call gives its keywords does not matter. Those that match no parameter
+    (they go to ``**options``) come last, sorted.
     """
     declared = [name for name in parameter_names(fn) if name in keywords]
     names = tuple(dict.fromkeys([*declared, *sorted(keywords)]))
@@ -133,9 +133,9 @@ def facts(fn: Any, count: int) -> CallFacts:
     }
 
     def both(option: str) -> tuple[frozenset[int], frozenset[str]]:
-        numbers = _tuple(getattr(info, f"{option}_argnums", None))
+        argnums = _tuple(getattr(info, f"{option}_argnums", None))
         names = _tuple(getattr(info, f"{option}_argnames", None))
-        positions = {i + count if i < 0 else i for i in numbers} | {
+        positions = {i + count if i < 0 else i for i in argnums} | {
             position_of[name] for name in names if name in position_of
         }
         by_name = {name for name, i in position_of.items() if i in positions}
@@ -178,7 +178,7 @@ def _innermost(fn: Any) -> Any:
 
 
 def is_equinox_module(value: Any) -> bool:
-    """Is this a module of equinox?  The results of ``equinox.filter_jit`` are modules too."""
+    """Is this a module of equinox? The results of ``equinox.filter_jit`` are modules too."""
     equinox = sys.modules.get("equinox")
     return equinox is not None and isinstance(value, equinox.Module)
 
@@ -209,10 +209,10 @@ def numbers_kept(tree: Any, numbers: str) -> list[bool]:
 
 
 class Whole(NamedTuple):
-    """A pytree with slots for some leaves, which are arrays to come."""
+    """A pytree in which some leaves are empty slots, to be filled with arrays."""
 
     tree: Any
-    #: for each leaf None where an array belongs, else (leaf,)
+    #: for each leaf: None where an array belongs, else (leaf,)
     slots: tuple[tuple[Any] | None, ...]
 
     def filled(self, arrays: Iterable[Any]) -> Any:
@@ -225,7 +225,8 @@ def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
     """Split a result into its arrays and the rest.
 
     Returns:
-        The arrays as a pytree with None for the other leaves, and what rebuilds the result from it.
+        The arrays as a pytree with None for the other leaves, and the ``Whole`` that rebuilds the
+        result from them.
     """
     leaves, tree = tree_flatten(result)
     slots = tuple(
@@ -245,7 +246,7 @@ def _is_array(leaf: Any, number_is_array: bool) -> bool:
 
 
 class _Identity:
-    """Stands for an unhashable object: equal if it stands for the very same object."""
+    """Stands for an unhashable object: equal only to one that stands for the very same object."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -260,7 +261,7 @@ class _Identity:
 def same(value: Any) -> Any:
     """A hashable key for a static value: equal keys give the same trace."""
     if isinstance(value, _NUMBERS):
-        # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
+        # 1 and 1.0 are equal, and so are 0.0 and -0.0, but they make different programs
         return type(value), repr(value)
     try:
         hash(value)
@@ -270,7 +271,7 @@ def same(value: Any) -> Any:
 
 
 def type_of(value: Any) -> tuple[Any, ...]:
-    """(shape, type, is the type weak) of an array or a Python number."""
+    """(shape, dtype, whether the dtype is weak) of an array or a Python number."""
     aval: Any = jax.typeof(value)
     return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
@@ -278,11 +279,11 @@ def type_of(value: Any) -> tuple[Any, ...]:
 def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
     """Arrays placed where ``jax.jit`` with these ``in_shardings`` accepts them.
 
-    It refuses arrays that are committed elsewhere.  In a training loop these are the results of the
-    step before, where they are sharded unlike its arguments.
+    ``jax.jit`` refuses arrays that are committed elsewhere. In a training loop these are results of
+    the previous step that are sharded differently from its arguments.
     """
     results = list(arrays)
-    away = [
+    misplaced = [
         i
         for i, (array, sharding) in enumerate(zip(arrays, shardings, strict=True))
         if isinstance(array, jax.Array)
@@ -290,12 +291,12 @@ def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bo
         and getattr(array, "committed", True)
         and not array.sharding.is_equivalent_to(sharding, array.ndim)
     ]
-    if away:
-        put = jax.device_put(
-            [results[i] for i in away],
-            [shardings[i] for i in away],
-            donate=[donated[i] for i in away],
+    if misplaced:
+        moved = jax.device_put(
+            [results[i] for i in misplaced],
+            [shardings[i] for i in misplaced],
+            donate=[donated[i] for i in misplaced],
         )
-        for i, array in zip(away, put, strict=True):
+        for i, array in zip(misplaced, moved, strict=True):
             results[i] = array
     return results

@@ -20,10 +20,10 @@ from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.prepare import start_early
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Runs once, for all children that are forked to work in this module (``fork_server``).
 before_fork = fork_server.import_jax
 
-#: options that a user's make may return
+#: options that a user's ``make`` may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
 
@@ -37,11 +37,11 @@ def load(
 ) -> Model:
     """A built-in model by name, or the user's own as ``"package.module:make"``.
 
-    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)``, options being a dict with
+    ``make(**sizes)`` returns ``(fn, args)`` or ``(fn, args, options)``. The options are a dict with
     ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
     ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
-    inputs.  ``make`` runs in a child process with a time limit.  Raises FrontendError or RunFailed
-    with what went wrong.
+    inputs as ``args``. ``make`` runs in a child process with a time limit. Raises FrontendError or
+    RunFailed with the cause.
 
     Examples:
         >>> import toast_lab as tl
@@ -97,7 +97,7 @@ def load(
 
 
 def function_of(recipe: Recipe) -> Any:
-    """The ``Function`` of a recipe, made again in this process.  Raises what ``load`` raises."""
+    """Rebuild the ``Function`` of a recipe in this process. Raises what ``load`` raises."""
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
     fn, args, *_ = _example_of(*recipe)
@@ -105,7 +105,7 @@ def function_of(recipe: Recipe) -> Any:
 
 
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
-    """The child's part: import, call ``make``, trace."""
+    """Runs in the child: import the module, call ``make``, and trace."""
     fn, args, options = _parts_of(which, _example_of(which, sizes))
     is_torch = _is_torch(fn)
     with stages.listening(isolate.report):
@@ -120,7 +120,7 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
     try:
         pickle.dumps(traced.trees)
     except Exception:
-        # Custom pytree nodes do not survive the trip; paths still do
+        # Custom pytree nodes do not survive the trip to the parent; paths still do
         traced = traced._replace(trees=None)
     facts = {
         "dim_names": dict(options.get("dim_names") or {}),
@@ -133,20 +133,20 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
 
 
 def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Function, arguments and options that ``make`` gave.  Raises FrontendError."""
-    wanted = f"{which} must return (fn, args) or (fn, args, options)"
+    """The function, arguments and options that ``make`` returned. Raises FrontendError."""
+    requirement = f"{which} must return (fn, args) or (fn, args, options)"
     is_tuple = isinstance(example, tuple) and len(example) > 1
     if not is_tuple or not (callable(example[0]) or _is_torch(example[0])):
-        raise FrontendError(f"{wanted}, got {type(example).__name__}")
-    fn, args, *others = example
+        raise FrontendError(f"{requirement}, got {type(example).__name__}")
+    fn, args, *trailing = example
     if hasattr(example, "_asdict"):
         fields = example._asdict()
         return fn, _arguments(args), {key: fields[key] for key in OPTIONS if key in fields}
-    options = others[0] if others else {}
-    if len(others) > 1 or not isinstance(options, Mapping):
-        kinds = ", ".join(type(part).__name__ for part in example)
+    options = trailing[0] if trailing else {}
+    if len(trailing) > 1 or not isinstance(options, Mapping):
+        kinds = ", ".join(type(element).__name__ for element in example)
         raise FrontendError(
-            f"{wanted}, got {len(example)} things ({kinds}); if all behind the first are "
+            f"{requirement}, got {len(example)} things ({kinds}); if all behind the first are "
             f"arguments, they go into one tuple: return {user_code.function_name(fn)}, (...)"
         )
     unknown = [
@@ -192,15 +192,15 @@ def _example_of(which: str, sizes: dict[str, Any]) -> Any:
 
 
 def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, int]:
-    """The whole numbers that ``make`` was called with, those left to their defaults included."""
+    """The whole numbers that ``make`` was called with, including defaults."""
     module_name, _, attribute = which.partition(":")
     make = getattr(importlib.import_module(module_name), attribute)
     try:
-        given = inspect.signature(make).bind(**sizes)
-    except (TypeError, ValueError):  # no signature, as of what is compiled
+        bound_arguments = inspect.signature(make).bind(**sizes)
+    except (TypeError, ValueError):  # no signature, as for compiled functions
         return {}
-    given.apply_defaults()
-    return {name: size for name, size in given.arguments.items() if type(size) is int}
+    bound_arguments.apply_defaults()
+    return {name: size for name, size in bound_arguments.arguments.items() if type(size) is int}
 
 
 def _is_torch(example: Any) -> bool:

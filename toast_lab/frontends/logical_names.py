@@ -1,4 +1,4 @@
-"""Logical names of dims that flax puts on parameters: boxes of linen, variables of nnx."""
+"""Logical dim names that flax attaches to parameters: on boxes in linen, on variables in nnx."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ LogicalNames = dict[str, tuple[str | None, ...]]
 
 
 def dim_names_of(program: Program, given: Any) -> LogicalNames:
-    """Dim names that boxes around the arguments carry, by our path.
+    """Dim names that boxes around the arguments carry, by argument path.
 
     Args:
-        program: that was traced.
+        program: the traced program.
         given: its positional arguments, as pytrees.
     """
     import jax
 
-    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda box: _names_of(box) is not None)
+    boxes = jax.tree_util.tree_leaves(given, is_leaf=lambda box: _names_of(box) is not None)
     names_by_path: LogicalNames = {}
     argument = 0
-    for part in flat:
-        names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
+    for box in boxes:
+        names, count = _names_of(box), len(jax.tree_util.tree_leaves(box))
         if names is not None and count == 1 and len(names) == len(program.dims(argument)):
             names_by_path[program.value_name[argument]] = names
         argument += count
@@ -35,7 +35,7 @@ def _names_of(box: Any) -> tuple[str | None, ...] | None:
     if not type(box).__module__.startswith("flax."):
         return None
     for key in ("names", "out_sharding", "sharding_names", "sharding"):
-        # Flax warns of what it renamed
+        # Flax warns of attributes that it renamed
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             names = getattr(box, key, None)

@@ -1,11 +1,11 @@
 """Modules of flax's nnx among the arguments: objects that a function changes in place.
 
 They are split together, so that shared parts stay shared, and the function sees modules rebuilt
-from their states.  Its changes are copied into the caller's own modules, as ``nnx.jit`` does:
-values of variables, new and deleted variables, and attributes other than arrays.  Where a result
+from their states. Its changes are copied into the caller's own modules, as ``nnx.jit`` does:
+values of variables, new and deleted variables, and attributes other than arrays. Where a result
 is one of these modules (or a part of one), the caller gets their own object back.
 
-flax is not imported here: without the user's own import its classes cannot occur.
+flax is not imported here: unless the user imports it, its classes cannot occur.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from jax.tree_util import (
 from toast_lab.frontends.calls import is_module
 
 # Attributes of a module that record the trace it belongs to
-_OWN = {"_pytree__state", "_object__state"}
+_TRACE_ATTRIBUTES = {"_pytree__state", "_object__state"}
 
 
 class Changes(NamedTuple):
-    """A function's changes to the modules, as of one trace."""
+    """A function's changes to the modules, from one trace."""
 
     at: tuple[tuple[Any, ...], ...]  #: paths within the state of all modules whose values are new
-    graph: Any  #: structure and attributes afterwards; None: as before
-    state: Any  #: (paths of all leaves afterwards, their pytree); None: as before
+    graph: Any  #: structure and attributes afterwards; None if unchanged
+    state: Any  #: (paths of all leaves afterwards, their pytree); None if unchanged
 
 
 NOTHING = Changes((), None, None)
 
 
 class _Alias:
-    """Stands for an object of the caller's in a result."""
+    """Stands in a result for an object of the caller."""
 
     def __init__(self, path: tuple[Any, ...]) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Modules:
 
     def __init__(self, args: Sequence[Any]) -> None:
         self.nnx: Any = sys.modules.get("flax.nnx")
-        # Argument and path within it -> module
+        # (argument, path within it) -> index of the module
         self.places: dict[tuple[int, tuple[Any, ...]], int] = {}
         self.graph: Any = None
         self.changes = NOTHING
@@ -69,8 +69,8 @@ class Modules:
             self.graph, state = self.nnx.split(self.nodes)
             # A module that shares all its variables with an earlier one has no entry of its own.
             self.states = [
-                self._state_of(state[number]) if number in state else self.nnx.State({})
-                for number in range(len(nodes))
+                self._state_of(state[index]) if index in state else self.nnx.State({})
+                for index in range(len(nodes))
             ]
 
     def _state_of(self, part: Any) -> Any:
@@ -80,13 +80,13 @@ class Modules:
     def _whole_state(self, states: Sequence[Any]) -> Any:
         return self.nnx.State(
             {
-                number: state[""] if isinstance(node, self.nnx.Variable) and len(state) else state
-                for number, (state, node) in enumerate(zip(states, self.nodes, strict=True))
+                index: state[""] if isinstance(node, self.nnx.Variable) and len(state) else state
+                for index, (state, node) in enumerate(zip(states, self.nodes, strict=True))
             }
         )
 
     def _is_part(self, value: Any) -> bool:
-        """Is it a module, or a variable outside of one?  Parts of a ``State`` count as values."""
+        """Is it a module, a variable outside of one, or a ``State``, which counts as one value?"""
         return is_module(value) or isinstance(value, (self.nnx.Variable, self.nnx.State))
 
     def _is_state(self, value: Any) -> bool:
@@ -98,11 +98,11 @@ class Modules:
         replaced = []
         for i, arg in enumerate(args):
             leaves, tree = tree_flatten_with_path(arg, is_leaf=is_leaf)
-            inner = [
+            new_leaves = [
                 replacements[self.places[i, path]] if (i, path) in self.places else leaf
                 for path, leaf in leaves
             ]
-            replaced.append(tree_unflatten(tree, inner))
+            replaced.append(tree_unflatten(tree, new_leaves))
         return replaced
 
     def _states_in(self, args: Sequence[Any]) -> list[Any]:
@@ -115,11 +115,11 @@ class Modules:
         return states
 
     def without(self, args: Sequence[Any]) -> list[Any]:
-        """``args`` with the state of each module in its place."""
+        """``args`` with each module replaced by its state."""
         return self._replace(args, self._is_part, self.states) if self.places else list(args)
 
     def keystr(self, path: tuple[Any, ...], argument: int) -> str:
-        """A path as text; within a module its keys are written as the attributes that they are."""
+        """A path as text; keys within a module are written as attributes."""
         for end in range(len(path) + 1):
             if (argument, path[:end]) in self.places:
                 return str(keystr(path[:end])) + _attributes(path[end:])
@@ -131,14 +131,14 @@ class Modules:
         if not self.places:
             return list(args), []
         states = self._states_in(args)
-        before = tree_leaves(states)
+        state_leaves = tree_leaves(states)
         self.live = self.nnx.merge(self.graph, self._whole_state(states))
-        return self._replace(args, self._is_state, self.live), before
+        return self._replace(args, self._is_state, self.live), state_leaves
 
     def changed(self, before: list[Any], donated: Sequence[int] = ()) -> list[Any]:
         """New values of all variables that changed; ``changes`` says which.
 
-        Those of ``donated`` arguments are all among them: their old buffers are gone.
+        All variables of ``donated`` arguments are included: their old buffers are gone.
         """
         self.changes = NOTHING
         if not self.places:
@@ -158,8 +158,8 @@ class Modules:
         return list(new_values.values())
 
     def _place(self, path: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
-        """(argument, path within it) of the module that begins a path in the whole state."""
-        return next(where for where, node in self.places.items() if node == path[0].key)
+        """(argument, path within it) of the module in which a path in the whole state begins."""
+        return next(place for place, index in self.places.items() if index == path[0].key)
 
     def names(self, changes: Changes, base: Sequence[str]) -> list[str]:
         """Readable names of the changed variables; ``base`` has the names of the arguments."""
@@ -172,10 +172,13 @@ class Modules:
     def keys(self, changes: Changes) -> list[tuple[int, str]]:
         """(argument, path within it as JAX writes it) of the changed variables."""
         places = [(self._place(path), path[1:]) for path in changes.at]
-        return [(argument, str(keystr((*within, *rest)))) for (argument, within), rest in places]
+        return [
+            (argument, str(keystr((*within, *inner_path))))
+            for (argument, within), inner_path in places
+        ]
 
     def put(self, args: Sequence[Any]) -> list[Any]:
-        """``args`` with the caller's modules, updated from the states, in place of these."""
+        """``args`` with each state replaced by the caller's module, which is updated from it."""
         if not self.places:
             return list(args)
         self.nnx.update(self.nodes, self._whole_state(self._states_in(args)))
@@ -196,10 +199,10 @@ class Modules:
         """``result`` with the caller's own objects in place of the marks."""
         if not self.places:
             return result
-        own = functools.cache(lambda: self._parts(self.nodes))
+        own_parts = functools.cache(lambda: self._parts(self.nodes))
 
         def unmark(part: Any) -> Any:
-            return own()[part.path] if isinstance(part, _Alias) else part
+            return own_parts()[part.path] if isinstance(part, _Alias) else part
 
         return tree_map(
             unmark, result, is_leaf=lambda part: is_module(part) or isinstance(part, _Alias)
@@ -215,7 +218,7 @@ class Modules:
         return is_module(value) or isinstance(value, self.nnx.Variable)
 
     def store(self, changes: Changes, values: Sequence[Any]) -> None:
-        """Put what a call changed into the caller's modules."""
+        """Write a call's changes into the caller's modules."""
         if not self.places:
             return
         leaves, tree = tree_flatten_with_path(self.nnx.split(self.nodes)[1])
@@ -229,17 +232,19 @@ class Modules:
         self.nnx.update(self.nodes, state)
 
     def _restructure(self, like: Any) -> None:
-        """Give the caller's modules the attributes of ``like``; common parts stay the same."""
+        """Give the caller's modules the attributes of ``like``, and keep the parts in common."""
         mine, theirs = self._parts(self.nodes), self._parts(like)
-        common = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
-        for path in common:
+        common_paths = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
+        for path in common_paths:
             if not is_module(theirs[path]):
                 continue
-            attributes, wanted = vars(mine[path]), vars(theirs[path])
-            for name in attributes.keys() - wanted.keys() - _OWN:
+            attributes, new_attributes = vars(mine[path]), vars(theirs[path])
+            for name in attributes.keys() - new_attributes.keys() - _TRACE_ATTRIBUTES:
                 del attributes[name]
-            for name, value in wanted.items():
-                if name not in _OWN and not (name in attributes and (*path, name) in common):
+            for name, value in new_attributes.items():
+                if name not in _TRACE_ATTRIBUTES and not (
+                    name in attributes and (*path, name) in common_paths
+                ):
                     attributes[name] = value
 
 
@@ -249,7 +254,7 @@ def _attributes(path: tuple[Any, ...]) -> str:
     for i, key in enumerate(path):
         name = getattr(key, "key", None)
         if name == "":
-            continue  # of a variable by itself
+            continue  # the key of a variable that is an argument by itself
         if isinstance(name, str) and name.isidentifier():
             text += f".{name}"
         elif not (i == len(path) - 1 and getattr(key, "name", "") == "value"):

@@ -1,15 +1,15 @@
 """``from_torch``: a torch module becomes a ``Model``, by way of ``torch.export`` and torchax.
 
 ``torch.export`` makes a graph of ATen ops, torchax has a JAX function for each of them, and these
-are traced like any other JAX function.  Parameters and buffers become arguments with torch's names
+are traced like any other JAX function. Parameters and buffers become arguments with torch's names
 (``layers.0.weight``); ops keep their module as the name stack, and the lines of the user's
 ``forward``.
 
-torchax and torch have to fit together.  Tested pairs:
+torchax and torch have to fit together. Tested pairs:
 
-* torch 2.13.0 with torchax 0.0.13, on Python 3.11 with JAX 0.10.2: torchax names overloads of ATen
-  ops by dimension names, which this torch no longer has; ``_import_torchax`` gives it stand-ins,
-  which no graph can contain.
+* torch 2.13.0 with torchax 0.0.13, on Python 3.11 with JAX 0.10.2: torchax refers to overloads of
+  ATen ops that take dimension names, which this torch no longer has; ``_import_torchax`` supplies
+  stand-ins, which no graph can contain.
 
 torch's 64-bit integers and floats become 32-bit ones unless ``jax_enable_x64`` is set, as
 everything in JAX does.
@@ -45,20 +45,20 @@ def from_torch(
     """Export a torch module and read it.
 
     Nothing is computed and no weight is copied, so modules made under ``torch.device("meta")`` work
-    too.  The arguments are parameters, buffers and inputs, in this order; buffers that ``forward``
+    too. The arguments are parameters, buffers and inputs, in this order; buffers that ``forward``
     changes are also results.
 
     Args:
         module: a ``torch.nn.Module``, or an ``ExportedProgram``.
-        example_inputs: tensors for ``forward``; only shapes and types count.  None for an exported
-            program.
+        example_inputs: tensors for ``forward``; only shapes and types count. Leave them out for an
+            exported program.
         example_kwargs: keyword arguments of ``forward``.
         name: name for listings, the module's class by default.
         dim_names: names for argument dims by path (``"layers.0.weight"``) or last key
             (``"weight"``).
 
     Raises:
-        FrontendError: torch or torchax are missing or do not fit together, the module cannot be
+        FrontendError: torch or torchax is missing, they do not fit together, the module cannot be
             exported (with the user's line), has dynamic shapes, or uses ops that torchax does not
             know (all are listed).
 
@@ -71,14 +71,14 @@ def from_torch(
         ('0.weight', '0.bias')
     """
     traced = trace_torch(module, example_inputs, example_kwargs)
-    called = module_name(module)
-    return build(traced, name or called, dim_names or {}, f"torch module {called}")
+    class_name = module_name(module)
+    return build(traced, name or class_name, dim_names or {}, f"torch module {class_name}")
 
 
 def module_name(module: Any) -> str:
-    """Name of a module's class, which an exported program does not keep."""
-    called = type(module).__name__
-    return "exported_program" if called == "ExportedProgram" else called
+    """Name of a module's class, which an exported program has not kept."""
+    class_name = type(module).__name__
+    return "exported_program" if class_name == "ExportedProgram" else class_name
 
 
 def trace_torch(
@@ -97,7 +97,8 @@ def trace_torch(
     elif isinstance(module, torch.nn.Module):
         exported = _export(torch, module, inputs, dict(kwargs or {}))
         if module.training and any(
-            isinstance(part, _training_matters(torch)) for part in module.modules()
+            isinstance(submodule, _types_with_training_mode(torch))
+            for submodule in module.modules()
         ):
             notes.append(f"{name} was exported in training mode; call .eval() first for inference")
     else:
@@ -134,7 +135,7 @@ def trace_torch(
     )
 
 
-def _training_matters(torch: Any) -> tuple[Any, ...]:
+def _types_with_training_mode(torch: Any) -> tuple[Any, ...]:
     nn = torch.nn.modules
     return (nn.dropout._DropoutNd, nn.batchnorm._BatchNorm)
 
@@ -150,7 +151,7 @@ def _import_torchax() -> tuple[Any, Any]:
     except ImportError as error:
         raise FrontendError(f"PyTorch is not installed ({error}): {_INSTALL}") from None
     try:
-        with _overloads_that_are_gone():
+        with _stand_ins_for_removed_overloads():
             import torchax
             import torchax.decompositions
             import torchax.ops.jaten
@@ -167,10 +168,10 @@ def _import_torchax() -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def _overloads_that_are_gone() -> Iterator[None]:
-    """Inside, an overload that torch no longer has is a fresh object instead of an error.
+def _stand_ins_for_removed_overloads() -> Iterator[None]:
+    """Within the block, looking up an overload that torch no longer has gives a fresh object.
 
-    So torchax can be imported although it names such overloads.
+    This lets torchax be imported although it refers to such overloads.
     """
     from torch._ops import OpOverloadPacket
 
@@ -202,16 +203,18 @@ def _export(torch: Any, module: Any, inputs: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _refuse_dynamic(torch: Any, exported: Any) -> None:
-    wrong = []
+    dynamic_inputs = []
     for node in exported.graph.nodes:
         value: Any = node.meta.get("val") if node.op == "placeholder" else None
         if isinstance(value, torch.SymInt) or any(
             isinstance(size, torch.SymInt) for size in getattr(value, "shape", ())
         ):
-            wrong.append(f"{node.name}: {list(value.shape) if hasattr(value, 'shape') else value}")
-    if wrong:
+            dynamic_inputs.append(
+                f"{node.name}: {list(value.shape) if hasattr(value, 'shape') else value}"
+            )
+    if dynamic_inputs:
         raise FrontendError(
-            f"dynamic shapes:\n{join_offenders(wrong)}\n  Export without dynamic_shapes."
+            f"dynamic shapes:\n{join_offenders(dynamic_inputs)}\n  Export without dynamic_shapes."
         )
 
 
@@ -243,9 +246,9 @@ class _ExportedGraph:
             elif isinstance(
                 target, self.torch._ops.OpOverload | self.torch._ops.HigherOrderOperator
             ):
-                unknown[f"{target}{_place(node)}"] = None
+                unknown[f"{target}{_location_text(node)}"] = None
             else:
-                self.function[node] = target  # operator.getitem and its like
+                self.function[node] = target  # such as operator.getitem
         if unknown:
             raise FrontendError(
                 f"torchax {self.torchax.__version__} has no JAX form of:\n{join_offenders(unknown)}"
@@ -291,7 +294,7 @@ class _ExportedGraph:
         return shapes, paths
 
     def dtypes(self, shapes: list[Any]) -> list[tuple[Any, Any]]:
-        """Torch's and JAX's type of each argument."""
+        """The torch dtype and the JAX dtype of each argument."""
         return [
             (node.meta["val"].dtype, shape.dtype)
             for node, shape in zip(self.given, shapes, strict=True)
@@ -301,22 +304,22 @@ class _ExportedGraph:
         """Run the graph; returns new values of changed buffers, then the results."""
         import jax
 
-        known: dict[Any, Any] = {**self.fixed, **dict(zip(self.given, arrays, strict=True))}
+        value_of: dict[Any, Any] = {**self.fixed, **dict(zip(self.given, arrays, strict=True))}
 
         def value(argument: Any) -> Any:
-            return self.torch.fx.node.map_arg(argument, lambda node: known[node])
+            return self.torch.fx.node.map_arg(argument, lambda node: value_of[node])
 
         for node in self.nodes:
             if node.op == "get_attr":
                 raise FrontendError(
-                    f"{node.target}{_place(node)}: nested graphs (torch.cond, "
+                    f"{node.target}{_location_text(node)}: nested graphs (torch.cond, "
                     "while_loop) are not read"
                 )
             if node.op == "call_function":
                 stack = list((node.meta.get("nn_module_stack") or {}).values())
                 scope = stack[-1][0] if stack and isinstance(stack[-1][0], str) else ""
                 with jax.named_scope(scope) if scope else contextlib.nullcontext():
-                    known[node] = _at_lines_of(
+                    value_of[node] = _at_lines_of(
                         node, self.function[node], value(node.args), value(node.kwargs)
                     )
             elif node.op == "output":
@@ -325,15 +328,17 @@ class _ExportedGraph:
         return [results[i] for i in self.kept]
 
     def result_paths(self) -> list[str]:
-        """Names of the results: of the changed buffer, else the path in ``forward``'s result."""
+        """Names of the results: the changed buffer, or else the path in ``forward``'s result."""
         pytree = self.torch.utils._pytree
         specs = list(self.exported.graph_signature.output_specs)
         count = sum(spec.kind.name == "USER_OUTPUT" for spec in specs)
         tree = self.exported.call_spec.out_spec.unflatten(list(range(count)))
-        places = iter([pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(tree)[0]])
+        user_outputs = iter(
+            [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+        )
         names = [
-            "result" + next(places) if part.kind.name == "USER_OUTPUT" else str(part.target)
-            for part in specs
+            "result" + next(user_outputs) if spec.kind.name == "USER_OUTPUT" else str(spec.target)
+            for spec in specs
         ]
         return [names[i] for i in self.kept]
 
@@ -349,7 +354,7 @@ def _lines(node: Any) -> list[tuple[str, int, str]]:
     ]
 
 
-def _place(node: Any) -> str:
+def _location_text(node: Any) -> str:
     lines = [frame for frame in _lines(node) if "site-packages/" not in frame[0]] or _lines(node)
     return f" ({PurePath(lines[-1][0]).name}:{lines[-1][1]})" if lines else ""
 
@@ -357,17 +362,17 @@ def _place(node: Any) -> str:
 def _at_lines_of(
     node: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call ``function`` below frames with the lines of ``node``, which JAX takes as locations."""
+    """Call ``function`` below frames at the lines of ``node``, which JAX takes as locations."""
 
-    def work() -> Any:
+    def call() -> Any:
         return function(*args, **kwargs)
 
     for file, line, _ in reversed(_lines(node)[-3:]):
-        work = _below(file, line, work)
-    return work()
+        call = _under_frame(file, line, call)
+    return call()
 
 
-def _below(file: str, line: int, inner: Callable[[], Any]) -> Callable[[], Any]:
-    space = {"inner": inner}
-    exec(compile("\n" * (line - 1) + "outer = lambda: inner()", file, "exec"), space)
-    return space["outer"]  # type: ignore[return-value]
+def _under_frame(file: str, line: int, inner: Callable[[], Any]) -> Callable[[], Any]:
+    namespace = {"inner": inner}
+    exec(compile("\n" * (line - 1) + "outer = lambda: inner()", file, "exec"), namespace)
+    return namespace["outer"]  # type: ignore[return-value]

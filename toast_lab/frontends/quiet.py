@@ -1,7 +1,7 @@
-"""JAX without its notes on missing hardware.
+"""Start JAX without its messages about missing hardware.
 
-The first call that needs a device makes JAX look for all of them.  libtpu, the CUDA plugin and XLA
-then report to stderr the devices that are missing, some of them bypassing Python.  A notebook shows
+The first call that needs a device makes JAX look for all of them. libtpu, the CUDA plugin and XLA
+then report to stderr the devices that are missing, some of them bypassing Python. A notebook shows
 that in red under the reader's first cell, although tracing needs no accelerator.
 """
 
@@ -28,9 +28,9 @@ _LOGGERS = (
 
 @functools.cache
 def look_for_devices() -> None:
-    """Let JAX find its devices, once in a process, without notes on missing ones.
+    """Let JAX find its devices, once per process, without messages about missing ones.
 
-    Raises FrontendError if it finds none at all, after printing the libraries' notes.
+    Raises FrontendError if it finds none at all, after printing the libraries' messages.
     """
     import jax
 
@@ -42,12 +42,12 @@ def look_for_devices() -> None:
             error = caught
     if error is not None:
         sys.stderr.write(written[0])
-        asked = os.environ.get("JAX_PLATFORMS")
+        platforms = os.environ.get("JAX_PLATFORMS")
         raise FrontendError(
             f"JAX finds no device: {error or type(error).__name__}. "
             + (
-                f"JAX_PLATFORMS={asked} asks for these alone; unset it, or"
-                if asked
+                f"JAX_PLATFORMS={platforms} asks for these alone; unset it, or"
+                if platforms
                 else "For tracing a CPU will do:"
             )
             + " set JAX_PLATFORMS=cpu"
@@ -76,15 +76,15 @@ def _kept_back() -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(tempfile.TemporaryFile())
-            before = os.dup(2)
-        except OSError:  # nowhere to keep it, or no stderr
+            saved_stderr = os.dup(2)
+        except OSError:  # nowhere to keep the output, or no stderr
             yield [""]
             return
-        stack.callback(os.close, before)
+        stack.callback(os.close, saved_stderr)
         os.dup2(file.fileno(), 2)
         try:
             yield written
         finally:
-            os.dup2(before, 2)
+            os.dup2(saved_stderr, 2)
             file.seek(0)
             written.append(file.read().decode(errors="replace"))

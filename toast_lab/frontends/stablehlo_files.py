@@ -1,7 +1,7 @@
 """``from_stablehlo``: StableHLO in any of its forms, read in a child process.
 
-Malformed input can abort the MLIR libraries, and a large file can fill the memory.  To protect the
-caller, this process only looks at a file's size, and the child opens it.
+Malformed input can abort the MLIR libraries, and a large file can fill the memory. To protect the
+caller, this process only checks a file's size, and the child opens it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toast_lab.ir import canonical, read, unsupported
 from toast_lab.ir.model import Model
 from toast_lab.prepare import start_early
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Runs once, for all children that are forked to work in this module (``fork_server``).
 before_fork = fork_server.import_jax
 
 #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
@@ -42,7 +42,7 @@ def from_stablehlo(
     Args:
         source: a path, or the text or bytes themselves.
         name: name for listings, the file's by default.
-        time_limit_s: the child that reads is stopped after this many seconds.
+        time_limit_s: the child process that reads is stopped after this many seconds.
         max_bytes: larger inputs are refused.
         title: name for text or bytes in messages.
         cancel: polled ten times a second; True ends the reading.
@@ -154,15 +154,15 @@ def _read(data: str | bytes | Path, name: str, label: str) -> tuple[Any, str, An
 
 
 def _decoded(content: bytes) -> str:
-    """Text of a file that is not MLIR bytecode; errors name well-known other formats."""
-    known = {
+    """Text of a file that is not MLIR bytecode; errors name other well-known formats."""
+    descriptions = {
         b"PK\x03\x04": "a zip archive; if torch.export saved it, load it with torch.export.load "
         "and pass it to toast_lab.from_torch",
         b"\x1f\x8b": "compressed; unpack it first",
         b"\x7fELF": "an executable",
         b"HloModule": "HLO text, the form behind StableHLO; pass the StableHLO that it came from",
     }
-    for magic, description in known.items():
+    for magic, description in descriptions.items():
         if content.startswith(magic):
             raise FrontendError(f"this is {description}")
     if b"\x00" in content:
@@ -178,7 +178,7 @@ _NO_OPS = frozenset({"module", "return"})
 
 
 def _foreign_ops(text: str) -> list[str]:
-    """All ops of other dialects in a text that the parser refused; it stops at the first."""
+    """All ops of other dialects in a text that the parser, which stops at the first, refused."""
     lines_by_name: dict[str, list[int]] = {}
     for match in _OP.finditer(text):
         dialect, name = match.groups()
@@ -219,7 +219,7 @@ def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
         raise FrontendError(
             f"this is a jax.export artifact, and reading those fails: {error}"
         ) from None
-    except Exception as error:  # a damaged flatbuffer ends in errors of any kind
+    except Exception as error:  # a damaged flatbuffer can raise any kind of error
         raise FrontendError(
             f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). "
             f"Was it cut off, or written by a JAX much newer than {jax.__version__}?"
@@ -229,14 +229,14 @@ def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
             f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n"
             "  Export it with fixed sizes."
         )
-    kept = [names[i] for i in exported.module_kept_var_idx]
+    kept_names = [names[i] for i in exported.module_kept_var_idx]
     extra = ["platform_index"] if len(exported.platforms) > 1 else []
     trees = None
-    if not extra and len(kept) == len(names):
+    if not extra and len(kept_names) == len(names):
         in_tree: Any = exported.in_tree
         args, kwargs = in_tree.children()
         trees = (in_tree if kwargs.num_leaves else args, exported.out_tree)
-    return module, extra + kept, trees
+    return module, extra + kept_names, trees
 
 
 def _tree_paths(exported: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a frontend traced, and the ``Model`` that is read from it."""
+"""The output of a frontend's tracing, and the ``Model`` that is read from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toast_lab.ir.random_keys import Keys
 
 
 class Traced(NamedTuple):
-    """StableHLO that a frontend made, and what its text alone does not say."""
+    """StableHLO from a frontend, and the facts that its text alone does not contain."""
 
     text: str
     paths: Sequence[str]  #: of the arguments, in order
@@ -23,11 +23,11 @@ class Traced(NamedTuple):
     trees: Any  #: as in Model
     notes: tuple[str, ...]
     function: Function | None = None
-    keys: Keys | None = None  #: which values are typed random keys, None: none are
+    keys: Keys | None = None  #: which values are typed random keys; None if none are
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
-    """Read what was traced."""
+    """Read the traced StableHLO into a ``Model``; ``source`` says where it came from."""
     stages.tell("reading")
     parsed = read.parse(
         traced.text,
@@ -57,8 +57,10 @@ def identifier(name: str) -> str:
 
     It is ``main`` if nothing is left.
     """
-    clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
-    return clean or "main"
+    cleaned = "".join(
+        character if character.isalnum() or character == "_" else "_" for character in name
+    ).strip("_")
+    return cleaned or "main"
 
 
 def in_child(target: str, *args: Any, **kwargs: Any) -> Any:

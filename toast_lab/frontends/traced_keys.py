@@ -11,52 +11,54 @@ from toast_lab.ir.random_keys import Keys
 
 
 def is_key(value: Any) -> bool:
-    """Are the elements of an array (or of what only has shape and type) typed random keys?"""
+    """Are the elements of an array, or of its shape and dtype alone, typed random keys?"""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def data_struct(value: Any) -> Any:
-    """Shape and type of the data of keys; any other value as it is."""
+    """Shape and dtype of the data of keys; any other value unchanged."""
     if not is_key(value):
         return value
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(value.shape, value.dtype))
 
 
 def words_of(value: Any) -> tuple[int, ...]:
-    """Shape of the data of one key of this type: ``(2,)`` of the default kind."""
+    """Shape of the data of one key of this type: ``(2,)`` for the default kind."""
     return tuple(data_struct(jax.ShapeDtypeStruct((), value.dtype)).shape)
 
 
 def keys_of(jaxpr: Any, arguments: Sequence[Any]) -> Keys | None:
     """The random keys among a function's arguments and within its jaxpr; None if there are none."""
-    words: dict[Any, tuple[int, ...]] = {}
+    data_shapes: dict[Any, tuple[int, ...]] = {}
 
-    def of(argument: Any) -> tuple[int, ...]:
-        if argument.dtype not in words:
-            words[argument.dtype] = words_of(argument)
-        return words[argument.dtype]
+    def data_shape(argument: Any) -> tuple[int, ...]:
+        if argument.dtype not in data_shapes:
+            data_shapes[argument.dtype] = words_of(argument)
+        return data_shapes[argument.dtype]
 
-    inside = {(tuple(map(int, aval.shape)), of(aval)) for aval in _avals(jaxpr) if is_key(aval)}
-    if not inside:
+    jaxpr_keys = {
+        (tuple(map(int, aval.shape)), data_shape(aval)) for aval in _avals(jaxpr) if is_key(aval)
+    }
+    if not jaxpr_keys:
         return None
     return Keys(
-        tuple(len(of(argument)) if is_key(argument) else 0 for argument in arguments),
-        frozenset(inside),
+        tuple(len(data_shape(argument)) if is_key(argument) else 0 for argument in arguments),
+        frozenset(jaxpr_keys),
     )
 
 
 def _avals(jaxpr: Any) -> Iterator[Any]:
-    """Types of all values of a jaxpr and of those within it."""
+    """Types of all values of a jaxpr and of the jaxprs nested in it."""
     from jax.extend import core
 
-    waiting, seen = [jaxpr], set[int]()
-    while waiting:
-        current = waiting.pop()
+    pending, visited = [jaxpr], set[int]()
+    while pending:
+        current = pending.pop()
         current = getattr(current, "jaxpr", current)
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         yield from (variable.aval for variable in (*current.constvars, *current.invars))
         for eqn in current.eqns:
             yield from (variable.aval for variable in eqn.outvars)
@@ -64,6 +66,6 @@ def _avals(jaxpr: Any) -> Iterator[Any]:
             while parameters:
                 parameter = parameters.pop()
                 if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
-                    waiting.append(parameter)
+                    pending.append(parameter)
                 elif isinstance(parameter, tuple | list):
                     parameters.extend(parameter)

@@ -1,6 +1,6 @@
 """``from_jax``: a JAX function becomes a ``Model``.
 
-``arguments.py`` takes the caller's arguments apart; this module traces and lowers the function.
+``arguments.py`` separates the caller's arguments; this module traces and lowers the function.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ def from_jax(
 ) -> Model:
     """Trace a JAX function.
 
-    Modules of flax (linen and nnx), equinox and haiku are taken as their users write them:
+    Modules of flax (linen and nnx), equinox and haiku are accepted as their users write them:
     ``from_jax(model.apply, variables, x)``, ``from_jax(nnx.jit(step), model, optimizer, batch)``,
-    ``from_jax(eqx.filter_jit(step), model, x)``, ``from_jax(model, x)``.  Leaves other than arrays
-    are bound, and each variable that the function changes in an nnx module is a further result,
-    named by its path; see ``arguments``.
+    ``from_jax(eqx.filter_jit(step), model, x)``, ``from_jax(model, x)``. Leaves other than arrays
+    are bound, and each variable that the function changes in an nnx module becomes an additional
+    result, named by its path; see ``arguments``.
 
     Args:
-        fn: any function that ``jax.jit`` accepts, jitted or not; static and donated arguments of a
-            jitted one stay so.
+        fn: any function that ``jax.jit`` accepts, jitted or not; a jitted function keeps its static
+            and donated arguments.
         args: pytrees of arrays or ShapeDtypeStructs; only shapes and types count.
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
         dim_names: names for argument dims by path or last key,
             ``{"wq": ("d_model", "heads", "key")}``.
-        keywords: further arguments by name.  Use ``functools.partial`` for those that have the name
-            of an option of this function.
+        keywords: further arguments, by name. Bind those that are called like an option of this
+            function with ``functools.partial``.
 
     Raises:
-        FrontendError: ``fn`` does not trace (with the user's line), an argument is not an array
-            for JAX, or ``fn`` calls back to the host (all offenders are listed).
+        FrontendError: ``fn`` cannot be traced (with the user's line), JAX does not accept an
+            argument as an array, or ``fn`` calls back to the host (all offenders are listed).
 
     Examples:
         >>> import jax
@@ -58,11 +58,11 @@ def from_jax(
         >>> print(model)
         layer: 4 ops, 2 arguments, 1 result
     """
-    start_early()  # beside the tracing, the kernels of a first search
+    start_early()  # compiles a first search's kernels during the tracing
     look_for_devices()
     traced = trace(fn, args, donate_argnums, keywords)
-    called = user_code.function_name(fn)
-    return build(traced, name or called, dim_names or {}, f"function {called}")
+    function_name = user_code.function_name(fn)
+    return build(traced, name or function_name, dim_names or {}, f"function {function_name}")
 
 
 def trace(
@@ -71,50 +71,58 @@ def trace(
     donate_argnums: int | Sequence[int],
     keywords: Mapping[str, Any] | None = None,
 ) -> Traced:
-    """StableHLO of ``fn``, with argument and result paths.
+    """Trace and lower ``fn`` to StableHLO, with argument and result paths.
 
     Raises FrontendError as ``from_jax`` does.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    taken = arguments.take_apart(fn, args, donate, keywords)
+    separated = arguments.take_apart(fn, args, donate, keywords)
     try:
-        traced, lowered, refused = _lowered(taken)
+        traced, lowered, sharding_notes = _lowered(separated)
         text = lowered.as_text(debug_info=True)
     except FrontendError:
         raise
     except Exception as error:
-        bound = "".join(f". Is an array missing? {note}" for note in taken.notes)
+        bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
         raise FrontendError(
             f"{user_code.function_name(fn)} does not trace: "
-            f"{user_code.short(error)}{user_code.line(error)}{bound}"
+            f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
-    result = lowered.out_info[0] if taken.changed else lowered.out_info
+    result = lowered.out_info[0] if separated.changed else lowered.out_info
     leaves, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(
         text=text,
-        paths=[path for paths in taken.paths for path in paths],
-        outputs=[*("result" + jax.tree_util.keystr(path) for path, _ in leaves), *taken.changed],
-        donated=[i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
+        paths=[path for paths in separated.paths for path in paths],
+        outputs=[
+            *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
+            *separated.changed,
+        ],
+        donated=[i in separated.donated for i, paths in enumerate(separated.paths) for _ in paths],
         trees=(
-            jax.tree_util.tree_structure(taken.given),
+            jax.tree_util.tree_structure(separated.given),
             jax.tree_util.tree_structure(lowered.out_info),
         ),
-        notes=(*taken.notes, *refused, *_closed_over(traced)),
-        function=Function(taken.call, taken.given, bool(taken.changed)),
-        keys=traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
+        notes=(*separated.notes, *sharding_notes, *_closed_over(traced)),
+        function=Function(separated.call, separated.given, bool(separated.changed)),
+        keys=traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(separated.given)),
     )
 
 
-def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
-    """(traced, lowered, notes), with the argument shardings of a jitted function if they work."""
+def _lowered(separated: arguments.Arguments) -> tuple[Any, Any, list[str]]:
+    """Trace and lower, as (traced, lowered, notes).
+
+    The shardings that a jitted function declares are used, and left out if they fail.
+    """
     notes: list[str] = []
-    for shardings in [taken.shardings, {}] if taken.shardings and not taken.changed else [{}]:
+    for shardings in (
+        [separated.shardings, {}] if separated.shardings and not separated.changed else [{}]
+    ):
         try:
             jitted = jax.jit(
-                taken.call, keep_unused=True, donate_argnums=taken.donated, **shardings
+                separated.call, keep_unused=True, donate_argnums=separated.donated, **shardings
             )
             stages.tell("tracing")
-            traced = jitted.trace(*taken.given)
+            traced = jitted.trace(*separated.given)
             stages.tell("lowering")
             try:
                 return traced, traced.lower(), notes
@@ -131,11 +139,11 @@ def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
     raise AssertionError("the last try returns or raises")
 
 
-_LARGE = 2**20  # bytes; smaller tables and masks are nobody's weights
+_LARGE = 2**20  # bytes; smaller constants are tables and masks, not weights
 
 
 def _closed_over(traced: Any) -> list[str]:
-    """A note if the function closes over weights, which as constants are not sharded."""
+    """A note if the function closes over weights: as constants, they are not sharded."""
     constants = getattr(traced.jaxpr, "consts", ())
     sizes = [int(constant.nbytes) for constant in constants if hasattr(constant, "nbytes")]
     if sum(sizes) < _LARGE:

@@ -25,13 +25,13 @@ def function_name(fn: Any) -> str:
 
 
 def short(error: BaseException) -> str:
-    """Type of an error and the first lines of its message, in one line."""
+    """Type of an error and the first lines of its message, as one line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
 
 
 def line(error: BaseException) -> str:
-    """The innermost line of the user's code, as ``" (file.py:12: text)"``; empty if none."""
+    """The innermost line of the user's code, as ``" (file.py:12: text)"``, or an empty text."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

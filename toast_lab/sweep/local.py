@@ -1,10 +1,10 @@
-"""Workers of this machine.
+"""Workers on this machine.
 
-They are child processes that stay, keep the models that they loaded, and take one task at a time.
+They are long-lived child processes that keep the models they loaded and take one task at a time.
 
-A worker that dies, at whatever moment, is noticed by its pipe and replaced.  The task that it was
-doing is done again by another one, a few times at most; rows that it had sent are in the pipe and
-are not lost.
+Whenever a worker dies, its pipe reveals it, and the worker is replaced. Its task is done again by
+another one, ``retries`` times at most; rows that it had already sent are in the pipe and are not
+lost.
 
 Start reading at ``LocalPool``.
 """
@@ -23,28 +23,28 @@ from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import sweep_worker
 from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
-SERVE = "toast_lab.sweep.local:serve"  #: what runs in a worker
-RUN = "toast_lab.sweep.sweep_worker:run_task"  #: what a worker does with a task
-#: Workers share the machine's cores, so that a library's own threads would be too many.
+SERVE = "toast_lab.sweep.local:serve"  #: the function that runs in a worker
+RUN = "toast_lab.sweep.sweep_worker:run_task"  #: the function that a worker applies to a task
+#: Workers share the machine's cores, so further threads of libraries would be too many.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-FUTILE = 5  #: workers in a row that die before they can take a task: then no further one is started
+FUTILE = 5  #: workers in a row that die before they can take a task, after which the pool gives up
 
 
 class Ready:
-    """A worker says that it can take a task."""
+    """A worker's message that it can take a task."""
 
 
 @dataclasses.dataclass
 class _Place:
-    """One of the pool's workers, or its successor."""
+    """A place in the pool: a worker, or the successor that replaced it."""
 
     process: isolate.ChildWorker
-    ready: bool = False  #: it has said so
-    task: SweepTask | None = None  #: what it is doing
+    ready: bool = False  #: it has sent ``Ready``
+    task: SweepTask | None = None  #: the task under way
 
 
 class LocalPool:
-    """Does tasks on ``workers`` child processes.  A context: leaving it ends them."""
+    """Does tasks on ``workers`` child processes; a context manager that ends them on exit."""
 
     def __init__(self, workers: int, retries: int) -> None:
         self.retries = retries
@@ -72,7 +72,7 @@ class LocalPool:
         return len(self._places)
 
     def submit(self, task: SweepTask) -> None:
-        """Let a worker do a task, as soon as one is free."""
+        """Give a task to a worker, as soon as one is free."""
         self._waiting.append(task)
         self._hand_out()
 
@@ -80,7 +80,7 @@ class LocalPool:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
-            RunFailed: workers die before they can take a task.
+            RunFailed: FUTILE workers in a row died before they could take a task.
         """
         rows: list[Finished] = []
         if self._stopped:
@@ -89,10 +89,10 @@ class LocalPool:
         for place in self._places:
             for _, message in place.process.arrived(0.0):
                 if message[0] != "event":
-                    ended = self._died(place, message)
-                    if ended is not None:
-                        rows.append(ended)
-                    break  # what may follow is the end of the same process
+                    given_up = self._died(place, message)
+                    if given_up is not None:
+                        rows.append(given_up)
+                    break  # any further message is about the end of the same process
                 if isinstance(message[1], Ready):
                     place.ready, self._futile = True, 0
                 elif place.task is not None:
@@ -102,13 +102,13 @@ class LocalPool:
         return rows
 
     def stop(self) -> None:
-        """Ask every search to end with what it has."""
+        """Ask every search to end with the best plan it has."""
         self._stopped = True
         for place in self._places:
             place.process.ask_to_end()
 
     def close(self) -> None:
-        """End the workers, whatever they do."""
+        """End the workers, whatever they are doing."""
         for place in self._places:
             place.process.stop()
         self._places = []
@@ -120,7 +120,7 @@ class LocalPool:
                 place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
-        """Replace a worker.  Gives its task with a row if that is not to be tried again."""
+        """Replace a dead worker. Gives its task with a row, unless the task is tried again."""
         task, error = place.task, place.process.failure(message)
         place.process.stop()
         if not place.ready:
@@ -153,7 +153,7 @@ def _start() -> isolate.ChildWorker:
 
 # -- in the worker ---------------------------------------------------------------------------------
 def serve() -> None:
-    """Do the tasks that the pool sends, one after the other, until it is gone."""
+    """Do the tasks that the pool sends, one after the other, until the pool is gone."""
     isolate.report(Ready())
     while (command := isolate.next_command()) is not None:
         run, task, target, retries = command

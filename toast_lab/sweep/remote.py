@@ -1,10 +1,10 @@
-"""Workers of a ``dask.distributed`` scheduler, on whatever machines they are.
+"""Workers of a ``dask.distributed`` scheduler, on any machines.
 
-As many tasks are out as there are worker threads, so that a worker that dies takes along only what
-it was doing and rows come in the order of the tasks.  The scheduler gives a task whose worker died
-to another one, and gives up after as many deaths as its own configuration allows
-(``distributed.scheduler.allowed-failures``).  Nothing is tied to one worker for good, since that
-may never come back.
+Only as many tasks are submitted at once as there are worker threads, so that a worker that dies
+loses only its current tasks and rows come in the order of the tasks. The scheduler gives a task
+whose worker died to another one, and gives up after as many deaths as its own configuration allows
+(``distributed.scheduler.allowed-failures``). No task is bound to one worker, since a worker that is
+gone may never come back.
 
 Start reading at ``RemotePool``.
 """
@@ -25,13 +25,13 @@ from toast_lab.sweep import sweep_worker
 from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
 CONNECT_S = 20.0
-LOOK_S = 1.0  # between a worker's looks whether it is to stop: each is a message to the scheduler
-FETCH_S = 10.0  # for one row; where its worker died, the scheduler lets it be made again
-NO_WORKERS_S = 300.0  # that a scheduler may be without any worker: they may be queued on a cluster
+LOOK_S = 1.0  # between a worker's checks for a stop, each of which is a message to the scheduler
+FETCH_S = 10.0  # time for one row; if its worker died, the scheduler has it made again
+NO_WORKERS_S = 300.0  # time that a scheduler may lack workers, which may be queued on a cluster
 
 
 def distributed() -> Any:
-    """The module, or InvalidProblem that says how to get it."""
+    """The module ``distributed``. Raises InvalidProblem with how to install it."""
     try:
         import distributed as found
     except ImportError:
@@ -59,11 +59,11 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
                 f'{error}. Start one with "dask scheduler" and "dask worker ADDRESS", or leave the '
                 "address out."
             ) from None
-        event = dask.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
+        stop_event = dask.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
         try:
-            yield RemotePool(client, event, retries)
+            yield RemotePool(client, stop_event, retries)
         finally:
-            # It would report connections that close now
+            # Otherwise it would report the connections that now close
             logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
@@ -82,7 +82,7 @@ class RemotePool:
         return max(1, sum(self.client.nthreads().values()))
 
     def submit(self, task: SweepTask) -> None:
-        """Let a worker do a task: any, so that it does not wait for one that died."""
+        """Give a task to any worker, so that it does not wait for one that died."""
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
             on_worker,
@@ -113,11 +113,11 @@ class RemotePool:
         return rows
 
     def stop(self) -> None:
-        """Ask every search to end with what it has."""
+        """Ask every search to end with the best plan it has."""
         self._stop.set()
 
     def close(self) -> None:
-        """Forget the tasks that run."""
+        """Cancel the tasks that still run."""
         self.client.cancel(list(self._running))
 
     def _look_for_workers(self, workers: Any) -> None:
@@ -147,17 +147,17 @@ class RemotePool:
 
 
 def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> TaskRow:
-    """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
+    """``run_task`` on a worker, which checks now and then whether the sweep was cancelled."""
     dask = distributed()
-    event = dask.Event(stop_name, client=dask.get_client())
-    looked_at, stopped = 0.0, False
+    stop_event = dask.Event(stop_name, client=dask.get_client())
+    checked_at, stopped = 0.0, False
 
     def cancel() -> bool:
-        nonlocal looked_at, stopped
-        if not stopped and time.monotonic() - looked_at > LOOK_S:
-            looked_at = time.monotonic()
+        nonlocal checked_at, stopped
+        if not stopped and time.monotonic() - checked_at > LOOK_S:
+            checked_at = time.monotonic()
             with contextlib.suppress(OSError, TimeoutError):
-                stopped = bool(event.is_set())
+                stopped = bool(stop_event.is_set())
         return stopped
 
     return sweep_worker.run_task(task, target, retries, cancel)

@@ -1,6 +1,6 @@
-"""Is a line of a sweep's file a row of one of its searches?
+"""Check that a line of a sweep's file is a row of one of its searches.
 
-What is counted and plotted is looked at first.
+Fields that are counted and plotted are checked before they are used.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _NEEDED = (
     "message",
     "curve",
 )
-_POINT = 6  #: elapsed_s, score, time_s, peak_bytes, fits, simulation
+_POINT_LENGTH = 6  #: elapsed_s, score, time_s, peak_bytes, fits, simulation
 
 
 def row_offence(row: Mapping[str, Any]) -> str:
-    """What is wrong with a row, with the field and what stands there; empty if nothing is."""
+    """What is wrong with a row, with the field and its value; empty if nothing is."""
     if missing := [key for key in _NEEDED if key not in row]:
         return f"it lacks {', '.join(missing)}"
     if offence := checks.row_offence(
@@ -78,7 +78,7 @@ def row_offence(row: Mapping[str, Any]) -> str:
 
 
 def _is_point(point: Any) -> bool:
-    return isinstance(point, list) and len(point) == _POINT and all(map(_is_plain, point))
+    return isinstance(point, list) and len(point) == _POINT_LENGTH and all(map(_is_plain, point))
 
 
 def _is_plain(number: Any) -> bool:

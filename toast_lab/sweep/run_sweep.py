@@ -1,7 +1,7 @@
-"""``run_sweep``: tasks on workers, rows in a file.
+"""``run_sweep``: run tasks on workers and keep their rows in a file.
 
 Workers are child processes of this one (``local.py``) or those of a ``dask.distributed`` scheduler
-(``remote.py``).  A task whose worker died is tried again on another; one that goes on killing its
+(``remote.py``). A task whose worker died is tried again on another; a task that keeps killing its
 workers becomes a row with status CRASHED.
 """
 
@@ -24,19 +24,19 @@ from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
-FAREWELL_S = 30.0  # that running tasks have to hand over what they found
+FAREWELL_S = 30.0  # time for running tasks to hand over their results
 
 
 class Workers(NamedTuple):
-    """Who does the tasks of a sweep, and how often."""
+    """The workers of a sweep, and how often they try a task."""
 
-    #: address of a running scheduler, such as "tcp://host:8786"; None: processes of this machine
+    #: address of a running scheduler, such as "tcp://host:8786"; None: processes on this machine
     scheduler: str | None = None
-    #: processes on this machine; searches of more than one share the cores and take longer
+    #: processes on this machine; with several, searches share the cores and take longer
     processes: int = 1
-    #: how often a search whose process died is tried again, and a task whose worker died
+    #: how often to retry a search whose process died, or a task whose worker died
     retries: int = 1
-    #: also do tasks again whose row says CRASHED or FAILED
+    #: also repeat tasks whose row says CRASHED or FAILED
     retry_crashed: bool = False
 
 
@@ -44,43 +44,43 @@ ONE_WORKER = Workers()
 
 
 class SweepProgress(NamedTuple):
-    """How far a sweep is; sent when a task starts or ends."""
+    """The progress of a sweep; sent when a task starts or ends."""
 
     done: int
     total: int
-    row: TaskRow | None  #: the one that just came in
-    running: tuple[str, ...]  #: what goes on now
+    row: TaskRow | None  #: of the task that ended; None when one starts
+    running: tuple[str, ...]  #: the tasks under way, as text
 
 
 class Sweep(NamedTuple):
-    """What a sweep left behind."""
+    """The outcome of a sweep."""
 
     rows: list[TaskRow]  #: of the tasks that have one, in the order of the tasks
-    n_new: int  #: rows of this run; the others are from earlier ones
+    n_new: int  #: number of rows from this run; the others are from earlier ones
     missing: list[SweepTask]  #: cancelled before they were done
-    #: rows that the store's file did not take, of those above
+    #: those of ``rows`` that could not be written to the store's file
     not_kept: Sequence[TaskRow] = ()
-    failure: str = ""  #: why it did not
+    failure: str = ""  #: why they could not be written; empty if all were
 
 
 class Pool(Protocol):
-    """Who does tasks."""
+    """Workers that do tasks."""
 
     @property
     def slots(self) -> int:
         """How many tasks can be under way at once."""
 
     def submit(self, task: SweepTask) -> None:
-        """Let a worker do a task."""
+        """Give a task to a worker."""
 
     def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows."""
 
     def stop(self) -> None:
-        """Ask every search to end with what it has."""
+        """Ask every search to end with the best plan it has."""
 
     def close(self) -> None:
-        """Leave what still runs."""
+        """Abandon the tasks that still run."""
 
 
 def run_sweep(
@@ -93,15 +93,15 @@ def run_sweep(
 ) -> Sweep:
     """Do every task that has no row yet.
 
-    A file that takes no more rows (a full disk) ends the sweep; what could not be kept is given
+    If a row cannot be written (a full disk), the sweep ends; rows that could not be kept are given
     with the others.
 
     Args:
-        tasks: what to search.
-        store: where rows are kept; nobody else can write to it meanwhile.
-        workers: who does the tasks; one process of this machine by default.
+        tasks: the searches.
+        store: where rows are kept; no other process can write to it meanwhile.
+        workers: for the tasks; one process on this machine by default.
         on_progress: called in this thread.
-        cancel: polled ten times a second; True ends the sweep and keeps the rows that are there.
+        cancel: polled ten times a second; True ends the sweep and keeps the rows so far.
 
     Raises:
         InvalidProblem: ``distributed`` is not installed, or no scheduler answers at the address.
@@ -109,24 +109,24 @@ def run_sweep(
         StoreError: another sweep writes to the same file.
     """
     unique = {task.digest: task for task in tasks}
-    again = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
+    repeated_statuses = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
     with store.claimed():
         todo = [
             task
             for digest, task in unique.items()
-            if digest not in store or store.rows[digest]["status"] in again
+            if digest not in store or store.rows[digest]["status"] in repeated_statuses
         ]
         done = len(unique) - len(todo)
-        drive = _Drive(todo, done, store, on_progress=on_progress, cancel=cancel)
+        driver = _TaskDriver(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
             with _pool(workers) as pool:
-                drive.all(pool)
+                driver.all(pool)
     return Sweep(
         rows=[store.rows[digest] for digest in unique if digest in store],
-        n_new=drive.n_new,
+        n_new=driver.n_new,
         missing=[task for digest, task in unique.items() if digest not in store],
-        not_kept=drive.not_kept,
-        failure=drive.failure,
+        not_kept=driver.not_kept,
+        failure=driver.failure,
     )
 
 
@@ -136,7 +136,7 @@ def _pool(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
     return LocalPool(workers.processes, workers.retries)
 
 
-class _Drive:
+class _TaskDriver:
     """Hands out tasks and keeps their rows."""
 
     def __init__(
@@ -158,15 +158,15 @@ class _Drive:
         self.failure = ""
 
     def all(self, pool: Pool) -> None:
-        """Until every task has a row, or the sweep is cancelled."""
+        """Run until every task has a row, or the sweep is cancelled or fails."""
         waiting = collections.deque(self.todo)
-        told_at = 0.0
+        stopped_at = 0.0
         while waiting or self.running:
-            if not told_at and (self.failure or (self.cancel is not None and self.cancel())):
+            if not stopped_at and (self.failure or (self.cancel is not None and self.cancel())):
                 pool.stop()
                 waiting.clear()
-                told_at = time.monotonic()
-            if told_at and time.monotonic() - told_at > FAREWELL_S:
+                stopped_at = time.monotonic()
+            if stopped_at and time.monotonic() - stopped_at > FAREWELL_S:
                 pool.close()
                 return
             slots = pool.slots

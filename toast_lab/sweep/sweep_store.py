@@ -1,12 +1,12 @@
-"""Rows of finished tasks: one JSON object a line, only ever appended.
+"""Rows of finished tasks in a file: one JSON object per line, only ever appended.
 
-A row is forced to disk before the next task is taken, so whatever ends the process, all that was
-done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
-reading, and its task runs again; so is a line that says something else than a row does.
+A row is forced to disk before the next task is taken, so all finished work survives, whatever ends
+the process. A line that was cut off (a power cut, a process that was killed) is skipped when
+reading, and its task runs again; the same goes for a line that is not a valid row.
 
-One process at a time may add rows (``SweepStore.claimed``).  The claim is a lock of the operating
-system on a file beside the rows, which ends with its process, however that ends; what is written
-into the file only says who has it.
+One process at a time may add rows (``SweepStore.claimed``). The claim is a lock of the operating
+system on a file beside the rows, which is released when its process ends, for whatever reason; the
+content of that file only says who holds the lock.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from typing import Any
 from toast_lab.errors import StoreError
 from toast_lab.files import PathLike, force_to_disk, not_saved
 
-#: A process that was killed while it started another one left it the lock until that one has begun.
+#: A process killed while it starts a child leaves the lock to the child, until that is running.
 _LOCK_PATIENCE_S = 0.5
 
 
 class SweepStore:
     """The rows in one file, by the digests of their tasks.
 
-    Of several rows with one digest the last counts.
+    Of several rows with the same digest, the last counts.
 
     Args:
-        path: the file; made, with its folder, when the first row is added.
-        offence: says what is wrong with a row, nothing if it is one.
+        path: the file; made when the first row is added, its folder at once.
+        offence: says what is wrong with a row; an empty text if nothing is.
 
     Attributes:
-        damaged: lines that were left out, and why; the file itself is never changed.
+        damaged: lines that were left out, and why; they stay in the file.
 
     Raises:
         StoreError: the folder cannot be made, or the file cannot be read.
@@ -67,13 +67,13 @@ class SweepStore:
     def _read(self) -> None:
         self.damaged = []
         data = self.path.read_bytes() if self.path.exists() else b""
-        for number, line in enumerate(data.split(b"\n"), 1):
+        for line_number, line in enumerate(data.split(b"\n"), 1):
             if line:
                 try:
                     row = _row(line, self._offence)
                     self.rows[row["digest"]] = row
                 except ValueError as error:
-                    self.damaged.append(f"line {number}: {error}")
+                    self.damaged.append(f"line {line_number}: {error}")
 
     def __contains__(self, digest: str) -> bool:
         return digest in self.rows
@@ -85,12 +85,12 @@ class SweepStore:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Within it nobody else can add rows.
+        """Within the block no other process can add rows.
 
-        Rows that came since the store was opened are read first.
+        Rows that were added since the store was opened are read first.
 
         Raises:
-            StoreError: another process is adding rows.  It is named.
+            StoreError: another process, which is named, is adding rows.
         """
         self._claims += 1
         try:
@@ -104,10 +104,10 @@ class SweepStore:
             self._claims -= 1
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keep a row.  It must have a ``digest``.
+        """Keep a row. It must have a ``digest``.
 
         Raises:
-            NotSaved: the file takes no more; it is left as it was.
+            NotSaved: the row cannot be written; the file is left as it was.
         """
         data = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
@@ -121,16 +121,16 @@ class SweepStore:
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":
-                # The line before was cut off: it must not take this one with it
+                # The previous line was cut off: this row must not become part of it
                 data = b"\n" + data
             try:
-                # A disk takes what still fits, and says why it takes no more when asked again
+                # A full disk takes what still fits, and reports the error only at the next write
                 while data:
                     data = data[os.write(handle, data) :]
                 force_to_disk(handle)
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(handle, size)  # no half of a row
+                    os.ftruncate(handle, size)  # no partial row
                 raise
         finally:
             os.close(handle)
@@ -162,7 +162,7 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
                 ) from None
             # A file system without locks: rows are appended whole, so the worst is that two sweeps
             # do the same work.
-        # On a full disk nothing can be said, and the lock holds all the same
+        # On a full disk the holder cannot be written down, but the lock holds all the same
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -181,7 +181,7 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Raises BlockingIOError when another process has it and keeps it."""
+    """Take the lock. Raises BlockingIOError if another process holds it and keeps it."""
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
@@ -193,15 +193,15 @@ def _lock(handle: int) -> None:
 
 
 def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
-    """The row of a line.  Raises ValueError that says why it is none."""
+    """Parse the row on a line. Raises ValueError, with the reason, if it is not one."""
     try:
         row = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise ValueError("no whole object of JSON") from None
     if not isinstance(row, dict) or not isinstance(row.get("digest"), str):
         raise ValueError("not an object with a digest")
-    if why := offence(row):
-        raise ValueError(why)
+    if reason := offence(row):
+        raise ValueError(reason)
     return row
 
 

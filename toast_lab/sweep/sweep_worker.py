@@ -1,9 +1,9 @@
-"""What a worker does with a task.
+"""Do a task in a worker.
 
-It loads and analyses the model (once), searches in a child process, and gives a row.
+The worker loads and analyses the model (once), searches in a child process, and gives a row.
 
-The search runs in a child, so a method that crashes or hangs ends neither the worker nor its loaded
-models.
+Since the search runs in a child, a method that crashes or hangs ends neither the worker nor the
+models that it has loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
 from toast_lab.sweep.task import SweepTask, TaskRow
 
-#: Done once for all children that are forked to search (``fork_server``).
+#: Runs once, for all children that are forked to search (``fork_server``).
 before_fork = load_present
 
 DEATH = (
@@ -40,7 +40,7 @@ DEATH = (
     "ran out of memory or the model's own code ended the process"
 )
 KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
-#: What decides which plan a search finds; the explorer and the commands do not.
+#: Folders whose code decides which plan a search finds; the explorer and the commands do not.
 DECIDING = ("ir", "nda", "conflicts", "sharding", "cost", "search", "models", "frontends")
 
 
@@ -57,11 +57,11 @@ class ReadyModel(NamedTuple):
 def _loaded(model: str, sizes: str) -> ReadyModel:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
     started = time.monotonic()
-    given: dict[str, Any] = {
+    size_values: dict[str, Any] = {
         name: tuple(size) if isinstance(size, list) else size
         for name, size in json.loads(sizes).items()
     }
-    traced_model = load(model, **given)
+    traced_model = load(model, **size_values)
     traced = time.monotonic()
     analysis = analyse(traced_model)
     return ReadyModel(traced_model, analysis, traced - started, time.monotonic() - traced)
@@ -81,7 +81,7 @@ def problem_of(task: SweepTask, analysis: Analysis) -> Problem:
 def run_task(
     task: SweepTask, target: str = "", retries: int = 1, cancel: Cancel | None = None
 ) -> TaskRow:
-    """Do one task and give its row; never raises for what a task can do wrong.
+    """Do one task and give its row; failures of the task are in the row, and not raised.
 
     Args:
         task: the search.
@@ -112,7 +112,7 @@ def run_task(
         if outcome.status != search_child.CRASHED or (cancel is not None and cancel()):
             break
     base_time_s, base_peak_bytes = problem.baseline
-    last = outcome.last
+    last_point = outcome.last
     return {
         **row,
         "program": ready.model.program.digest(),
@@ -124,11 +124,14 @@ def run_task(
         "unsharded_peak_bytes": base_peak_bytes,
         "status": outcome.status,
         "message": outcome.message,
-        **{key: last and getattr(last, key) for key in ("score", "time_s", "peak_bytes", "fits")},
+        **{
+            key: last_point and getattr(last_point, key)
+            for key in ("score", "time_s", "peak_bytes", "fits")
+        },
         "evaluations": outcome.evaluations,
         "elapsed_s": outcome.elapsed_s,
         "prepare_s": outcome.prepare_s,
-        "own_best_s": last.elapsed_s if last else None,
+        "own_best_s": last_point.elapsed_s if last_point else None,
         "bound": outcome.bound,
         "actions": list(outcome.actions),
         "curve": [[*point[:6]] for point in outcome.points],
@@ -136,7 +139,7 @@ def run_task(
 
 
 def failed_row(task: SweepTask, error: Exception, status: str = "") -> TaskRow:
-    """The row of a task that gave none; ``status`` follows from the error if it is not given."""
+    """The row of a task that raised; without a ``status``, the type of the error decides it."""
     if isinstance(error, ToastError):
         return row_without_plan(task, status or search_child.FAILED, str(error))
     message = f"{type(error).__name__}: {error}"
@@ -149,7 +152,10 @@ def row_without_plan(task: SweepTask, status: str, message: str) -> TaskRow:
 
 
 def task_row(task: SweepTask) -> TaskRow:
-    """What a row says of its task; ``evaluations`` is free for the number that were made."""
+    """The fields of a row that describe its task.
+
+    ``evaluations_limit`` keeps the limit, since ``evaluations`` becomes the number that were made.
+    """
     data = task.to_json()
     return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}
 
@@ -162,7 +168,7 @@ def expert_options(method: str, model: Model) -> dict[str, Any]:
 
 @functools.cache
 def where() -> dict[str, Any]:
-    """Where and with which code the row was made."""
+    """The machine and the code versions with which a row was made."""
     return {
         "cpu": host_cpu(),
         "cores": os.cpu_count(),
@@ -174,7 +180,7 @@ def where() -> dict[str, Any]:
 
 @functools.cache
 def code_digest() -> str:
-    """8 hex digits of the code that decides results, to see whether rows were made by the same."""
+    """8 hex digits, a hash of the code in DECIDING, to see whether rows come from the same code."""
     home = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for stage in DECIDING:

@@ -44,14 +44,14 @@ COLUMNS = (
 
 
 def assignments_text(values: Mapping[str, Any]) -> str:
-    """``layers=2 batch=64``."""
+    """Sizes or options as text: ``layers=2 batch=64``."""
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows with every one of COLUMNS and nothing nested.
 
-    A number that a search does not have is None.
+    A number that a search does not report is None.
     """
     return [
         {

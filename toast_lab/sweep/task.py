@@ -1,4 +1,4 @@
-"""``SweepTask``: one search of a sweep as plain data, and how sweeps are written down.
+"""``SweepTask``: one search of a sweep as plain data, and the format in which sweeps are written.
 
 Start reading at ``tasks_of``.
 """
@@ -25,7 +25,7 @@ from toast_lab.sharding.mesh import make_mesh
 
 #: A finished task as one flat object, see ``rows``.
 TaskRow = dict[str, Any]
-_MOST_SEEDS = 100_000  # searches of each kind
+_MOST_SEEDS = 100_000  # in one span such as "0-4"
 KEYS = (
     "models",
     "meshes",
@@ -42,7 +42,7 @@ KEYS = (
 class SweepTask:
     """One search.
 
-    ``digest`` names it in the file of rows; two tasks with the same digest are the same work.
+    ``digest`` identifies it in the file of rows; two tasks with the same digest are the same work.
     """
 
     model: str  #: a built-in model, or "package.module:make"
@@ -66,7 +66,7 @@ class SweepTask:
         method: str,
         **more: Any,
     ) -> SweepTask:
-        """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
+        """A task in canonical form: sizes sorted, the mesh with the names of its axes."""
         options = tuple(sorted(dict(more.pop("options", {})).items()))
         return cls(
             model=model,
@@ -85,7 +85,7 @@ class SweepTask:
 
     @property
     def digest(self) -> str:
-        """16 hex digits of everything that decides what the task is."""
+        """16 hex digits, a hash of all fields."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -100,16 +100,17 @@ def _mesh_text(mesh: Mapping[str, int] | str) -> str:
 
 
 def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
-    """Every combination that a sweep names, model by model so that workers load each model once.
+    """Every combination that a sweep names, grouped by model so that workers load each model once.
 
     Args:
-        data: KEYS.  ``models`` are names, texts such as ``"t2b:layers=2"``, or tables with ``name``
-            and sizes, a list of values standing for each of them; ``seeds`` is a list of numbers or
-            a text such as ``"0-4"``; ``methods`` are names or tables with ``name`` and options.
+        data: the sweep, with KEYS. ``models`` are names, texts such as ``"t2b:layers=2"``, or
+            tables with ``name`` and sizes, where a list means one search for each of its values;
+            ``seeds`` is a list of numbers or a text such as ``"0-4"``; ``methods`` are names or
+            tables with ``name`` and options.
 
     Raises:
         InvalidProblem: listing everything that is wrong: unknown keys, models, sizes, methods and
-            machines, meshes that a machine cannot hold, and seeds or budgets that are none.
+            machines, meshes that a machine cannot hold, and invalid seeds or budgets.
     """
     offenders: list[str] = [
         f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
@@ -163,7 +164,7 @@ def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
 
 
 def read_sweep(path: str | Path) -> dict[str, Any]:
-    """A sweep written down as TOML or JSON, as ``tasks_of`` takes it.
+    """Read a sweep from a TOML or JSON file, in the form that ``tasks_of`` takes.
 
     Raises:
         InvalidProblem: the file cannot be read.
@@ -224,7 +225,7 @@ def _model(entry: Any, offenders: list[str]) -> tuple[str, dict[str, Any]]:
         if not is_pair or not key:
             offenders.append(f"{entry}: {assignment!r} is not of the form size=value")
             continue
-        # Several values of one size are set apart by "|": layers=2|4|8.
+        # Several values of one size are separated by "|": layers=2|4|8.
         values = [_typed(choice) for choice in value.split("|")]
         sizes[key] = values[0] if len(values) == 1 else values
     return name, sizes
