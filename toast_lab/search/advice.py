@@ -1,11 +1,10 @@
-"""What to change when no plan fits: by how much it is over, and which mesh or size would do.
+"""Advice when no plan fits: how far the best is over the limit, and a mesh or a size that would do.
 
-Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced
-again.  Sizes are estimated from what is in memory at the peak: the bytes of values that have a dim
-of a colour shrink with its size.
+Meshes are tried: the plan's own actions are applied on meshes with one axis enlarged, and priced
+again. Sizes are estimated from the values in memory at the peak: the bytes of values that have a
+dim of a colour shrink with the size of that colour.
 
-Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what
-would help.
+Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper gives no advice.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
 GIB = 2.0**30
-MOST_MESHES = 4  # each one takes about as long as making the problem did
+MOST_MESHES = 4  # most meshes tried; each takes about as long as the problem took to make
 
 
 def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
-    """A few sentences on a plan that is over the memory limit."""
-    need, limit = cost.peak_bytes, cost.memory_limit_bytes
+    """A few sentences of advice on a plan that is over the memory limit."""
+    need_bytes, limit_bytes = cost.peak_bytes, cost.memory_limit_bytes
     advice = (
-        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, "
-        f"{(need - limit) / GIB:.2f} GiB over the "
-        f"limit of {limit / GIB:.2f} GiB."
+        f"Nothing found fits: the best needs {need_bytes / GIB:.2f} GiB a device, "
+        f"{(need_bytes - limit_bytes) / GIB:.2f} GiB over the "
+        f"limit of {limit_bytes / GIB:.2f} GiB."
     )
     mesh = larger_mesh(problem, plan, cost)
     if mesh is not None:
@@ -51,16 +50,19 @@ def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
     """(mesh, peak bytes) of the first mesh tried on which the plan's actions fit.
 
-    Each mesh tried has one axis enlarged.
+    Each mesh tried has one axis enlarged. None: none of them fits, or the plan was not made of
+    actions.
     """
     wishes = () if problem.pins is None else problem.pins.wishes
-    taken = plan.actions[len(pinned_texts(problem.space)) :]
-    actions = [text for text in taken if "->" in text]  # "refined in 12 places" is left out
-    if taken and not actions:
+    labels = plan.actions[len(pinned_texts(problem.space)) :]
+    actions = [text for text in labels if "->" in text]  # drops "refined in 12 places"
+    if labels and not actions:
         return None
-    first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
+    first_factor = 2 ** max(
+        1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes)))
+    )
     mesh = problem.mesh
-    meshes = itertools.product((first, 2 * first), mesh.axes)
+    meshes = itertools.product((first_factor, 2 * first_factor), mesh.axes)
     for factor, axis in itertools.islice(meshes, MOST_MESHES):
         sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
         sizes[axis] *= factor
@@ -80,59 +82,63 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
 def smaller_size(
     problem: Problem, plan: ShardingPlan, cost: Cost
 ) -> tuple[str, float, int, int, float] | None:
-    """The dim that helps most: (dim, bytes at the peak, size, size that would fit, peak then).
+    """The dim whose reduction helps most; None: no dim is enough.
 
     Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than
-    the number of devices that the plan cuts it over.  An estimate: values with two such dims shrink
-    faster.
+    the number of devices that the plan cuts it over. The result is an estimate: values with two
+    such dims shrink faster.
+
+    Returns:
+        (dim, bytes of values with it at the peak, size, size that would fit, peak bytes with it).
     """
     analysis, program = problem.analysis, problem.analysis.program
     excess_bytes = cost.peak_bytes - cost.memory_limit_bytes
     held_bytes: dict[int, float] = {}
-    ways: dict[int, int] = {}
-    number_of_value = {name: number for number, name in enumerate(program.value_name)}
+    most_ways: dict[int, int] = {}
+    index_of_value = {name: index for index, name in enumerate(program.value_name)}
     for tensor in cost.at_peak:
-        value = number_of_value.get(tensor.value)
+        value = index_of_value.get(tensor.value)
         if value is None:
             continue
         names = program.def_names(value)
         ways_of_group: dict[int, int] = {}
         for dim, name in enumerate(names):
-            cut = math.prod(
+            ways = math.prod(
                 size
                 for axis, size in enumerate(problem.mesh.sizes)
                 if plan.value_dim[value, axis] == dim
             )
             group = int(analysis.group[analysis.colour[name]])
-            ways_of_group[group] = max(ways_of_group.get(group, 1), cut)
-        for group, cut in ways_of_group.items():
+            ways_of_group[group] = max(ways_of_group.get(group, 1), ways)
+        for group, ways in ways_of_group.items():
             held_bytes[group] = held_bytes.get(group, 0.0) + tensor.bytes
-            ways[group] = max(ways.get(group, 1), cut)
-    free = _input_groups(problem)
-    for group, amount in sorted(held_bytes.items(), key=lambda pair: -pair[1]):
+            most_ways[group] = max(most_ways.get(group, 1), ways)
+    input_groups = _input_groups(problem)
+    for group, group_bytes in sorted(held_bytes.items(), key=lambda pair: -pair[1]):
         size = int(analysis.groups[group].size)
-        if group not in free or amount <= excess_bytes:
+        if group not in input_groups or group_bytes <= excess_bytes:
             continue
-        remaining_share = 1.0 - excess_bytes / amount
-        smaller = int(size * remaining_share) // ways[group] * ways[group]
+        remaining_share = 1.0 - excess_bytes / group_bytes
+        smaller = int(size * remaining_share) // most_ways[group] * most_ways[group]
         if 0 < smaller < size:
             return (
                 analysis.group_name[group],
-                amount,
+                group_bytes,
                 size,
                 smaller,
-                cost.peak_bytes - amount * (1 - smaller / size),
+                cost.peak_bytes - group_bytes * (1 - smaller / size),
             )
     return None
 
 
 def _input_groups(problem: Problem) -> set[int]:
-    """Groups with a dim of an argument that is data, not a parameter.
+    """Colour groups with a dim of an argument that is data, not a parameter.
 
-    Data are whole numbers, or are not given back.
+    Arguments are data if they are integers, or if no result of the program has their shape and
+    dtype.
     """
     analysis, program = problem.analysis, problem.analysis.program
-    given_back = {
+    returned = {
         (tuple(program.dims(int(output))), program.value_dtype[int(output)])
         for output in program.outputs
     }
@@ -141,7 +147,7 @@ def _input_groups(problem: Problem) -> set[int]:
         dtype = program.value_dtype[argument]
         if (
             dtype.startswith(("i", "ui", "s", "u"))
-            or (tuple(program.dims(argument)), dtype) not in given_back
+            or (tuple(program.dims(argument)), dtype) not in returned
         ):
             names = np.asarray(program.def_names(argument))
             groups |= {int(analysis.group[analysis.colour[name]]) for name in names[names >= 0]}

@@ -1,34 +1,34 @@
-"""AutoMap, a rival: tree search over shardings of arguments, propagated after every action.
+"""AutoMap, a baseline: tree search over shardings of arguments, propagated after every action.
 
-An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh
-axis; propagation (``sharding.propagate``) carries that through the whole program.  A state is told
-from another by the shardings of its arguments alone.  Where a propagated sharding meets a conflict
-it stops, and no action can settle it: an intermediate tensor is sharded only as arguments imply it.
+An action shards one dim of an argument, and of the arguments that repeated layers use like it, on
+one mesh axis; propagation (``sharding.propagate``) carries that through the whole program. The
+sharding of the arguments alone identifies a state. Propagation stops at a conflict, and no action
+can resolve the conflict: an intermediate tensor is sharded only as the arguments imply.
 
 A simulation walks down by upper confidence bounds to a state that has room for another child, adds
-that child, takes further actions from there, many on average, and prices where it ends; stopping is
-worth the state's own price.  The reward and the early stop are those of ``mcts``.  Programs have
+that child, takes further actions from there, many on average, and prices the final state; stopping
+is worth the state's own price. The reward and the early stop are those of ``mcts``. Programs have
 many arguments and most actions help a little, so a state's children are added a few at a time as
-its visits grow (progressive widening), actions first that have paid off elsewhere in the tree, and
-rollouts prefer these too.  When the best plan has stood for a while, the states that its rollout
-passed become nodes, and the search goes on from them.  Walking down known states propagates
-nothing: states come from a cache, or are made again from the actions that first led there.  Where
-alike ops have come to be split alike, a sharding is priced on the folded program, as ``mcts`` does
-it, else op by op.
+its visits grow (progressive widening). Actions that have paid off elsewhere in the tree are added
+first, and rollouts prefer them too. When no better plan has been found for a while, the states that
+the best rollout passed become nodes, and the search goes on from them. Walking down known states
+propagates nothing: states come from a cache, or are rebuilt from the actions that first led to
+them. A sharding that splits alike ops alike is priced on the folded program, as in ``mcts``, any
+other op by op.
 
-What the published form has and this one lacks: the learned ranker that filters arguments (Automap)
-and tactics given by a user (automap-reloaded).  What this one has beyond it: widening, learnt
-preferences and adopted rollouts, one tree over all rounds, an analysis that finds the groups of
-arguments, a propagation in memory instead of a compiler's rewriting, and prices that are
-incremental.  Where they differ: members of a group are sharded one after another, each with its own
-propagation, so that chains of equal square weights come out as alternating columns and rows instead
-of blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards
-those on fewer than 10 names.
+The published form has two parts that this one lacks: the learned ranker that filters arguments
+(Automap) and tactics given by a user (automap-reloaded). This one adds widening, learnt preferences
+and adopted rollouts, one tree over all rounds, an analysis that finds the groups of arguments,
+propagation in memory instead of a compiler's rewriting, and incremental prices. Two things differ:
+members of a group are sharded one after another, each with its own propagation, so that chains of
+equal square weights come out as alternating columns and rows instead of blocking each other; and
+actions on fewer than 10 ops and values are discarded, as ``mcts`` discards actions on fewer than 10
+names.
 
-Two orders of actions may shard the arguments alike and the inside differently.  The published state
-cannot tell them apart, and neither does the tree of this one: a node goes on from the first one met
-(``_Tree.ambiguous`` counts how often that mattered).  A plan's price is always that of its own
-sharding.
+Two orders of actions may shard the arguments alike and the inside differently. The published state
+cannot tell them apart, and neither can the tree here: a node keeps the sharding that reached it
+first (``_AutomapTree.ambiguous`` counts how often another one did). A plan's price is always that
+of its own sharding.
 
 Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv
 2210.06352). Start reading at ``run``.
@@ -59,30 +59,29 @@ from toast_lab.sharding.state import State
 if TYPE_CHECKING:
     from toast_lab.search.method_options import AutomapOptions
 
-CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
-WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
+CACHE_BYTES = 256 * 2**20  #: memory for shardings of states that may be visited again
+WIDENING = 0.6  #: a state has at most WIDTH * visits ** WIDENING children
 WIDTH = 1.0
 #: simulations without a better plan after which the states of the best rollout become nodes
 ADOPT = 50
-#: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+#: share of a rollout's actions, and of new children, that are chosen by gains elsewhere in the tree
 GREED = 0.85
 STOP = 0.05  #: chance that a rollout ends after an action
 
 
 def run(recorder: Recorder, seed: int, options: AutomapOptions) -> Status:
-    """Search until the budget ends, a few rounds in a row bring nothing, or all was priced.
+    """Search until the budget ends, a few rounds bring nothing, or all states were priced.
 
     Args:
         recorder: prices, records and stops the search.
-        seed: of the random choices.
+        seed: seed of the random choices.
         options: see ``methods.Automap``.
     """
     least = smallest_group(recorder.problem, options.min_names)
     moves = argument_moves(recorder, least)
     if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
-    # A search that goes on makes a new tree, with other random choices, over the nodes that the
-    # trace has.
+    # A resumed search makes a new tree, with other random choices, over the nodes of the trace.
     tree = _AutomapTree(
         recorder=recorder,
         moves=moves,
@@ -91,43 +90,43 @@ def run(recorder: Recorder, seed: int, options: AutomapOptions) -> Status:
         exploration=options.exploration,
         length_penalty=options.length_penalty,
     )
-    size = options.trajectories or max(256, 16 * len(moves.axis))
-    stale = 0
-    while stale < options.patience:
+    round_size = options.trajectories or max(256, 16 * len(moves.axis))
+    stale_rounds = 0
+    while stale_rounds < options.patience:
         recorder.round += 1
         before = recorder.best_rank[:2]
-        for _ in range(size):
+        for _ in range(round_size):
             recorder.check()
             if tree.root.closed:
-                # Other orders of actions may reach shardings that this state cannot tell apart, and
-                # some actions were discarded: only without either is the best one known to be the
-                # best.
-                whole = not (tree.ambiguous or tree.cut_off or moves.discarded)
-                return Status.COMPLETE if whole else Status.CONVERGED
+                # The best plan is proven to be the best only if no two orders of actions led to
+                # different shardings of one state, no trajectory was cut off and no action was
+                # discarded.
+                is_proven = not (tree.ambiguous or tree.cut_off or moves.discarded)
+                return Status.COMPLETE if is_proven else Status.CONVERGED
             tree.simulate()
-        stale = stale + 1 if recorder.best_rank[:2] == before else 0
+        stale_rounds = stale_rounds + 1 if recorder.best_rank[:2] == before else 0
     return Status.CONVERGED
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArgumentMoves:
-    """Actions (``M``): a dim of a group of arguments on an axis."""
+    """All actions (``M``): each splits a dim of a group of arguments on a mesh axis."""
 
     propagation: Propagation
     text: tuple[str, ...]  #: [M]
-    members: Ragged  #: [M] arguments, in the order in which they are sharded
+    members: Ragged  #: [M] arguments of the group, in the order in which they are sharded
     dim: np.ndarray  #: [M]
     axis: np.ndarray  #: [M]
-    discarded: int  #: how many more would do something, but too little
+    discarded: int  #: number of other actions that reach too few ops and values
 
     def take(self, state: Sharding, move: int) -> int:
-        """Take a move in place; gives how many ops and values it changed."""
+        """Take a move in place; gives the number of ops and values that it changed."""
         return self.propagation.shard(
             state, self.members.row(move), int(self.dim[move]), int(self.axis[move])
         )
 
     def legal(self, state: Sharding) -> np.ndarray:
-        """Moves that would change the state."""
+        """The moves that would change the state."""
         members = self.members
         return _legal(
             state.value_dim,
@@ -140,9 +139,9 @@ class ArgumentMoves:
 
 
 def argument_moves(recorder: Recorder, least: int = 0) -> ArgumentMoves:
-    """Every dim of every group of arguments on every axis.
+    """The actions of every dim of every group of arguments on every axis.
 
-    Those that reach fewer than ``least`` ops and values are left out.
+    Actions that reach fewer than ``least`` ops and values are left out.
     """
     problem = recorder.problem
     analysis, mesh = problem.analysis, problem.mesh
@@ -189,8 +188,8 @@ def _legal(
     count = 0
     for move in range(dims.shape[0]):
         dim, axis = dims[move], axes[move]
-        for place in range(member_ptr[move], member_ptr[move + 1]):
-            value = member[place]
+        for position in range(member_ptr[move], member_ptr[move + 1]):
+            value = member[position]
             if value_dim[value, axis] >= 0:
                 continue
             size = flow.value_size[axis, flow.value_dim_ptr[value] + dim]
@@ -207,11 +206,11 @@ class _Node:
 
     id: int
     parent: _Node | None
-    move: int  #: that first led here from the parent
+    move: int  #: the move that first led from the parent to this state
     length: int
     print: int  #: hash of the whole sharding
-    reward: float  #: of stopping here
-    untried: np.ndarray  #: moves
+    reward: float  #: reward of stopping in this state
+    untried: np.ndarray  #: moves not tried yet
     moves: list[int] = dataclasses.field(
         default_factory=list
     )  #: [n] tried moves, one for each child
@@ -220,7 +219,7 @@ class _Node:
     total: list[float] = dataclasses.field(default_factory=list)  #: [n] summed reward
     best: list[float] = dataclasses.field(default_factory=list)  #: [n] best reward
     passed: int = 1
-    closed: bool = False  #: nothing new below
+    closed: bool = False  #: every state below was priced
 
 
 class _AutomapTree:
@@ -237,12 +236,12 @@ class _AutomapTree:
         self.depth, self.exploration, self.length_penalty = depth, exploration, length_penalty
         self.evaluator = Evaluator(recorder.problem)
         self.low, self.high = math.inf, -math.inf
-        self.gain = np.zeros(len(moves.axis))  # [M] summed reward gained by taking the move ...
-        self.taken = np.zeros(len(moves.axis))  # ... so many times
+        self.gain = np.zeros(len(moves.axis))  # [M] reward gained by taking the move, summed
+        self.taken = np.zeros(len(moves.axis))  # [M] number of times that the move was taken
         self.best_rollout: tuple[list[int], list[tuple[_Node, int]], list[int], float] | None = None
-        self.waited = 0  # simulations since it was found
-        self.ambiguous = 0  # how often one state of the arguments stood for another sharding inside
-        self.cut_off = False  # did the depth end a trajectory that could have gone on?
+        self.waited = 0  # simulations since that rollout
+        self.ambiguous = 0  # times that a node was reached with another sharding of the inside
+        self.cut_off = False  # did the depth limit end a trajectory that could have gone on?
         self.prices: dict[int, Quick] = {}  # by hash of the whole sharding
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
@@ -252,10 +251,10 @@ class _AutomapTree:
             self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_factor.nbytes + start.value_dim.nbytes))
-        # The unsharded program (or what pins leave of it) is priced already, and is not to be
+        # The unsharded program (sharded only where it is pinned) is priced already and must not be
         # counted twice.
-        given = State(recorder.problem.space)
-        self.prices[int(_print(*given.sharding))] = recorder.price(given)
+        unsharded = State(recorder.problem.space)
+        self.prices[int(_fingerprint(*unsharded.sharding))] = recorder.price(unsharded)
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------
@@ -264,7 +263,7 @@ class _AutomapTree:
         return int.from_bytes(digest(arguments), "little")
 
     def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
-        """A new node for ``state``, priced."""
+        """Add a node for ``state``, and price it."""
         length = parent.length + 1 if parent else 0
         untried = self.moves.legal(state)
         if length >= self.depth and len(untried):
@@ -275,15 +274,15 @@ class _AutomapTree:
             id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
-        print_ = int(_print(*state))
-        quick = self._price(state, print_)
+        fingerprint = int(_fingerprint(*state))
+        quick = self._price(state, fingerprint)
         self.recorder.trace.node.array["score"][id_] = quick.score
         node = _Node(
             id=id_,
             parent=parent,
             move=move,
             length=length,
-            print=print_,
+            print=fingerprint,
             reward=self._reward(quick.score, length),
             untried=untried,
         )
@@ -299,7 +298,7 @@ class _AutomapTree:
             self.cache.popitem(last=False)
 
     def _state(self, node: _Node) -> Sharding:
-        """The sharding of a node, not to be changed: from the cache, or by its actions again."""
+        """The sharding of a node, from the cache or rebuilt; callers must not change it."""
         state = self.cache.get(node.id)
         if state is None:
             if node.parent is None:
@@ -310,10 +309,10 @@ class _AutomapTree:
         self._keep(node, state)
         return state
 
-    def _price(self, state: Sharding, print_: int) -> Quick:
-        quick = self.prices.get(print_)
+    def _price(self, state: Sharding, fingerprint: int) -> Quick:
+        quick = self.prices.get(fingerprint)
         if quick is None:
-            quick = self.prices[print_] = self.evaluator.price(state)
+            quick = self.prices[fingerprint] = self.evaluator.price(state)
             self.recorder.ledger.counted += 1
         return quick
 
@@ -336,7 +335,7 @@ class _AutomapTree:
                 best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
             )
             choice = self._try(node, self._prefer(node.untried)) if widens else best
-            if choice < 0 and widens:  # the move tried leads where another one does
+            if choice < 0 and widens:  # the move leads to a state that is a child already
                 continue
             if choice < 0:
                 node.closed = True
@@ -349,9 +348,9 @@ class _AutomapTree:
         self._finish(node, path, ids)
 
     def _prefer(self, moves: np.ndarray) -> int:
-        """One of ``moves`` that has paid off elsewhere in the tree, or any."""
+        """One of ``moves``: the one that gained most elsewhere in the tree, or a random one."""
         if self.rng.random() < GREED:
-            # An action that was never taken counts as one that gained as much as the best.
+            # Each move counts as taken once more, with the best mean gain, which favours new ones.
             best_gain = np.max(self.gain / np.maximum(self.taken, 1.0))
             mean = (self.gain[moves] + max(0.0, best_gain)) / (self.taken[moves] + 1.0)
             return int(moves[np.argmax(mean + 1e-9 * self.rng.random(len(moves)))])
@@ -360,7 +359,7 @@ class _AutomapTree:
     def _try(self, node: _Node, move: int) -> int:
         """Try an untried move of ``node``.
 
-        Gives its place among the children, -1 if it leads where another one does.
+        Gives its index among the children, -1 if it leads to a child that is there already.
         """
         node.untried = node.untried[node.untried != move]
         state = self._state(node).copy()
@@ -369,7 +368,7 @@ class _AutomapTree:
         child = self.nodes.get(key)
         if child is None:
             child = self._add(state, node, move, key)
-        elif child.print != int(_print(*state)):
+        elif child.print != int(_fingerprint(*state)):
             self.ambiguous += 1
         self.taken[move] += 1
         self.gain[move] += child.reward - node.reward
@@ -383,7 +382,7 @@ class _AutomapTree:
         return len(node.children) - 1
 
     def _choose(self, node: _Node) -> int:
-        """Child of the highest upper confidence bound, closed ones never; -1: there is none."""
+        """The open child with the highest upper confidence bound; -1 if no child is open."""
         visits = np.asarray(node.visits, float)
         span = max(self.high - self.low, 1e-9)
         value = (
@@ -400,10 +399,10 @@ class _AutomapTree:
         return int(np.argmax(bound))
 
     def _finish(self, node: _Node, path: list[tuple[_Node, int]], ids: list[int]) -> None:
-        """Roll out from ``node``, record both it and the end, and tell the nodes passed."""
-        state, way, before = self._state(node), self._way(node), self.recorder.best
-        reward, score = node.reward, self._record(state, way, ids)
-        length = min(int(self.rng.geometric(STOP)), self.depth - len(way))
+        """Roll out from ``node``, record the node and the end, and back up along the path."""
+        state, moves, before = self._state(node), self._way(node), self.recorder.best
+        reward, score = node.reward, self._record(state, moves, ids)
+        length = min(int(self.rng.geometric(STOP)), self.depth - len(moves))
         rollout: list[int] = []
         state = state.copy()
         while len(rollout) < length and len(legal := self.moves.legal(state)):
@@ -411,8 +410,8 @@ class _AutomapTree:
             rollout.append(self._prefer(legal))
             self.moves.take(state, rollout[-1])
         if rollout:
-            end_score = self._record(state, way + rollout, ids)
-            reward = max(reward, self._reward(end_score, len(way + rollout)))
+            end_score = self._record(state, moves + rollout, ids)
+            reward = max(reward, self._reward(end_score, len(moves + rollout)))
             score = min(score, end_score)
             if self.recorder.best is not before:
                 self.best_rollout, self.waited = (rollout, list(path), list(ids), reward), 0
@@ -434,7 +433,7 @@ class _AutomapTree:
             self._close(parent)
 
     def _adopt(self) -> None:
-        """Make the states of the best rollout nodes of the tree, to go on from there."""
+        """Make the states of the best rollout nodes of the tree, to go on from them."""
         assert self.best_rollout is not None
         (moves, path, ids, reward), self.best_rollout = self.best_rollout, None
         node = path[-1][0].children[path[-1][1]] if path else self.root
@@ -452,16 +451,16 @@ class _AutomapTree:
         self._back_up(path, ids, reward, math.inf)
 
     def _way(self, node: _Node) -> list[int]:
-        """The moves that first led to a node, and that its sharding comes from."""
-        way: list[int] = []
+        """The moves that first led to a node, which define its sharding."""
+        moves: list[int] = []
         while node.parent is not None:
-            way.append(node.move)
+            moves.append(node.move)
             node = node.parent
-        return way[::-1]
+        return moves[::-1]
 
-    def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
-        quick = self._price(state, int(_print(*state)))
-        self.recorder.record_plan(*state, [self.moves.text[move] for move in way], ids, quick)
+    def _record(self, state: Sharding, moves: list[int], ids: list[int]) -> float:
+        quick = self._price(state, int(_fingerprint(*state)))
+        self.recorder.record_plan(*state, [self.moves.text[move] for move in moves], ids, quick)
         return quick.score
 
     def _close(self, node: _Node) -> None:
@@ -469,21 +468,21 @@ class _AutomapTree:
 
 
 class Evaluator:
-    """Prices propagated shardings: folded where alike ops have come out alike, else op by op."""
+    """Prices propagated shardings: folded if alike ops are split alike, else op by op."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.pricer = problem, problem.pricer()
-        self.folded = self.whole = 0  #: how many were priced either way
+        self.folded = self.whole = 0  #: number of shardings priced folded, and op by op
         self._priced: object = None
 
     def price(self, state: Sharding) -> Quick:
         """Price a sharding."""
-        alike = State.from_arrays(self.problem.space, *state)
-        if alike is not None:
+        folded_state = State.from_arrays(self.problem.space, *state)
+        if folded_state is not None:
             self.folded += 1
-            alike.priced = self._priced
-            quick = self.pricer.quick(alike)
-            self._priced = alike.priced
+            folded_state.priced = self._priced
+            quick = self.pricer.quick(folded_state)
+            self._priced = folded_state.priced
             return quick
         self.whole += 1
         totals = self.pricer.totals(*state)
@@ -491,10 +490,10 @@ class Evaluator:
 
 
 @compiled
-def _print(op_factor: Int32Matrix, value_dim: Int8Matrix) -> np.uint64:
-    """Hash of a whole sharding."""
+def _fingerprint(op_factor: Int32Matrix, value_dim: Int8Matrix) -> np.uint64:
+    """A hash of a whole sharding."""
     digest = np.uint64(14695981039346656037)
     for array in (op_factor.reshape(-1), value_dim.reshape(-1).astype(np.int32)):
-        for number in array:
-            digest = (digest ^ np.uint64(np.uint32(number))) * np.uint64(1099511628211)
+        for element in array:
+            digest = (digest ^ np.uint64(np.uint32(element))) * np.uint64(1099511628211)
     return digest

@@ -1,12 +1,13 @@
 """Beam search over the colour actions, then local search around the best sequences.
 
-The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each
-by every legal action, so that an action that pays only together with the next one survives.
-Sequences of actions are refined: one action is removed, replaced or inserted at any place, or two
-change places, and the whole sequence is taken again from the unsharded program, actions that have
-lost their effect being dropped; the first change that improves the plan is kept, until none does.
-While the budget lasts this is repeated from sequences disturbed at random (iterated local search),
-which leads out of local optima.
+The beam keeps the ``width`` best distinct states of each length and extends each of them by every
+legal action, so that an action that pays only together with the next one survives.
+
+Local search then refines sequences of actions: it removes, replaces or inserts one action at any
+position, or swaps two, and applies the whole sequence again from the unsharded program, without the
+actions that have lost their effect. It keeps the first change that improves the plan, and repeats
+until none does. While the budget lasts, refinement starts again from sequences that are changed at
+random (iterated local search), which leads out of local optima.
 
 References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin,
 Stützle, Iterated local search, Handbook of Metaheuristics, 2003.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from toast_lab.search.method_options import BeamOptions
 
 Row = tuple[int, int]  #: (move, axis)
-_ELITE = 4  # sequences from which restarts begin
+_ELITE = 4  # number of best sequences from which restarts begin
 
 
 def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
@@ -38,7 +39,7 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
 
     Args:
         recorder: prices, records and stops the search.
-        seed: of the order in which changes are tried, and of the disturbances.
+        seed: seed of the order in which changes are tried, and of the random changes.
         options: see ``methods.Beam``.
     """
     smallest = smallest_group(recorder.problem, options.min_names)
@@ -46,10 +47,9 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
-    # Where there are many actions a beam takes its time: something good is at hand sooner by local
-    # search alone.
-    begin = [beam.read(recorder.incumbent.actions)] if recorder.is_resumed else [(), ()]
-    elite = [beam.refine(rows) for rows in begin]
+    # With many actions the beam takes long; local search alone finds a good plan sooner.
+    start_sequences = [beam.read(recorder.incumbent.actions)] if recorder.is_resumed else [(), ()]
+    elite = [beam.refine(rows) for rows in start_sequences]
     width = options.width or max(1, min(16, 400 // len(beam.choices)))
     elite += [beam.refine(rows) for rows in beam.descend(width)[:_ELITE]]
     stale = 0
@@ -57,7 +57,7 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
         recorder.round += 1
         before = recorder.best_rank
         elite.sort(key=beam.rank)
-        # Now and then the search goes on from something worse than the best.
+        # Half of the restarts begin from the best sequence, the others from a worse one.
         start = elite[min(len(elite) - 1, int(beam.rng.geometric(0.5)) - 1)]
         refined = beam.refine(beam.disturbed(start))
         if beam.rank(refined) < beam.rank(elite[-1]) and refined not in elite:
@@ -67,7 +67,7 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
 
 
 class BeamSearch:
-    """The two searches, on one recorder.  Sequences are tuples of (move, axis)."""
+    """Beam search and local search with one recorder; sequences are tuples of (move, axis)."""
 
     def __init__(
         self, recorder: Recorder, rng: np.random.Generator, depth: int, least: int
@@ -80,25 +80,25 @@ class BeamSearch:
             (move, axis) for move, axis in legal_rows(self.root, least).tolist()
         ]
         keys = recorder.trace.node.array["key"][: recorder.trace.node.n].tolist()
-        # Trace nodes by state
-        self.nodes: dict[int, int] = {key: number for number, key in enumerate(keys)}
+        # Trace nodes by the keys of their states
+        self.nodes: dict[int, int] = {key: index for index, key in enumerate(keys)}
 
     def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
-        """What is lower is better."""
+        """The rank of the state that a sequence leads to; lower is better."""
         return self.recorder.rank(self.recorder.price(self.taken(rows)[0]), len(rows))
 
     def read(self, actions: Sequence[Action]) -> tuple[Row, ...]:
-        """Actions as a sequence."""
+        """The sequence of rows of some actions."""
         return tuple((self.space.move_of(action), action.axis) for action in actions)
 
     def taken(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
-        """The state after ``rows``, and those of them that had an effect."""
+        """The state after ``rows``, and the rows that had an effect."""
         state = self.root.copy()
         effective = tuple((move, axis) for move, axis in rows if state.apply_row(move, axis))
         return state, effective
 
     def _record(self, state: State, rows: Sequence[Row], parent: int) -> Quick:
-        """Price a state; the first time it goes into the trace too."""
+        """Price a state; the first time also write it into the trace."""
         node = self.nodes.get(state.key)
         if node is not None:
             return self.recorder.price(state)
@@ -109,9 +109,9 @@ class BeamSearch:
         return self.recorder.record(state, actions, (parent, node))
 
     def descend(self, width: int) -> list[tuple[Row, ...]]:
-        """Beam search from the unsharded program; gives the best sequences met, best first."""
+        """Beam search from the unsharded program; gives the best sequences, the best first."""
         level: list[tuple[State, tuple[Row, ...]]] = [(self.root, ())]
-        met: list[tuple[tuple[float, float, float], tuple[Row, ...]]] = [
+        best_sequences: list[tuple[tuple[float, float, float], tuple[Row, ...]]] = [
             (self.recorder.rank(self.recorder.price(self.root), 0), ())
         ]
         seen = {self.root.key}
@@ -128,12 +128,12 @@ class BeamSearch:
                     longer = (*rows, (move, axis))
                     quick = self._record(child, longer, self.nodes[state.key])
                     children.append((self.recorder.rank(quick, len(longer)), longer, child))
-            children.sort(key=lambda c: c[:2])
+            children.sort(key=lambda child: child[:2])
             level = [(child, rows) for _, rows, child in children[:width]]
-            met = sorted([*met, *((rank, rows) for rank, rows, _ in children[:width])])[
-                : 4 * _ELITE
-            ]
-        return [rows for _, rows in met]
+            best_sequences = sorted(
+                [*best_sequences, *((rank, rows) for rank, rows, _ in children[:width])]
+            )[: 4 * _ELITE]
+        return [rows for _, rows in best_sequences]
 
     def disturbed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         """``rows`` with two to four random changes."""
@@ -151,7 +151,7 @@ class BeamSearch:
         return self.taken(changed[: self.depth])[1]
 
     def refine(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        """Local search from a sequence; gives one that no single change improves."""
+        """Local search from a sequence; gives a sequence that no single change improves."""
         state, rows = self.taken(rows)
         rank = self.recorder.rank(self._record(state, rows, 0), len(rows))
         improved = True
@@ -160,33 +160,33 @@ class BeamSearch:
             tried = {state.key}
             for changed in self._changes(rows):
                 self.recorder.check()
-                neighbour, shorter = self.taken(changed)
+                neighbour, effective = self.taken(changed)
                 if neighbour.key in tried:
                     continue
                 tried.add(neighbour.key)
-                neighbour.priced = state.priced  # so that only what differs is priced
+                neighbour.priced = state.priced  # so that only the difference is priced
                 new_rank = self.recorder.rank(
-                    self._record(neighbour, shorter, self.nodes[state.key]), len(shorter)
+                    self._record(neighbour, effective, self.nodes[state.key]), len(effective)
                 )
                 if new_rank < rank:
-                    state, rows, rank, improved = neighbour, shorter, new_rank, True
+                    state, rows, rank, improved = neighbour, effective, new_rank, True
                     break
         return rows
 
     def _changes(self, rows: tuple[Row, ...]) -> Iterator[tuple[Row, ...]]:
-        """Every sequence that is one change away, in random order."""
+        """All sequences that are one change away, in random order."""
         row_count, choice_count = len(rows), len(self.choices)
-        kinds = [("remove", i, 0) for i in range(row_count)]
-        kinds += [("swap", i, j) for i in range(row_count) for j in range(i)]
-        kinds += [("replace", i, j) for i in range(row_count) for j in range(choice_count)]
-        kinds += [
+        changes = [("remove", i, 0) for i in range(row_count)]
+        changes += [("swap", i, j) for i in range(row_count) for j in range(i)]
+        changes += [("replace", i, j) for i in range(row_count) for j in range(choice_count)]
+        changes += [
             ("insert", i, j)
             for i in range(row_count + 1)
             for j in range(choice_count)
             if row_count < self.depth
         ]
-        for which in self.rng.permutation(len(kinds)).tolist():
-            kind, i, j = kinds[which]
+        for change in self.rng.permutation(len(changes)).tolist():
+            kind, i, j = changes[change]
             if kind == "remove":
                 yield rows[:i] + rows[i + 1 :]
             elif kind == "swap":

@@ -1,6 +1,6 @@
-"""The score by which the tree search chooses, from counts: for people who look at a search.
+"""The confidence bound by which the tree search chooses, for views of a search.
 
-The search itself has the same formula in a kernel (``selection._choose``).  Reference: TOAST
+The search itself computes the same formula in a kernel (``selection._choose``). Reference: TOAST
 section 4.2.
 """
 
@@ -13,12 +13,13 @@ import numpy as np
 from toast_lab.search.methods import Mcts
 from toast_lab.search.trace import Trace
 
-WARMTHS = tuple(0.03 * 4.0**k for k in range(4))  #: widths that walks take in turn
-OVER_LIMIT = 0.5  #: as in ``rollout``
+#: warmths that walks take in turn: widths of the window below the best reward that counts as good
+WARMTHS = tuple(0.03 * 4.0**k for k in range(4))
+OVER_LIMIT = 0.5  #: reward lost by a plan that does not fit, as in ``rollout``
 
 
 class Steering(NamedTuple):
-    """Options of ``mcts`` that the score depends on, at their defaults."""
+    """Options of ``mcts`` that the confidence bound depends on, with their defaults."""
 
     exploration: float = Mcts.exploration
     length_penalty: float = Mcts.length_penalty
@@ -31,7 +32,8 @@ DEFAULTS = Steering()
 def rewards(trace: Trace, row_count: int, length_penalty: float) -> np.ndarray:
     """[n] rewards of the first ``row_count`` simulations.
 
-    -log C(s), less for every action and where a plan does not fit.
+    A reward is -log C(s), less ``length_penalty`` for every action, less ``OVER_LIMIT`` if the plan
+    does not fit.
     """
     row = trace.row
     length = np.diff(row["action_end"][:row_count], prepend=0)
@@ -42,11 +44,11 @@ def rewards(trace: Trace, row_count: int, length_penalty: float) -> np.ndarray:
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:
-    """The weight of an action not yet tried in a place, 0 to 1; 1: nothing is known of it.
+    """Prior weights, 0 to 1, of actions not yet tried in a place; 1 where nothing is known.
 
     Args:
-        mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN:
-            none did.
+        mean_reward: [words] mean reward of the simulations that took the action anywhere; NaN: none
+            did.
     """
     is_known = np.isfinite(mean_reward)
     highest = mean_reward[is_known].max() if is_known.any() else 0.0
@@ -64,18 +66,18 @@ def upper_bounds(
     steering: Steering = DEFAULTS,
     warmths: tuple[float, ...] = WARMTHS,
 ) -> np.ndarray:
-    """Upper confidence bounds of the actions at one place, the largest to be walked next.
+    """Upper confidence bounds of the actions at one place; the search takes the largest next.
 
-    They are means over ``warmths``.
+    The bounds are means over ``warmths``.
 
     Args:
-        visits: [C] trajectories that took the action here.
-        mean_reward: [C] mean reward of these; anything where there are none.
-        best_reward: [C] best reward of these.
-        prior: [C] as ``priors``.
+        visits: [C] trajectories that took the action at this place.
+        mean_reward: [C] mean reward of these trajectories; any number where there are none.
+        best_reward: [C] best reward of these trajectories.
+        prior: [C] as from ``priors``.
         top: best reward of the whole search.
-        steering: weights.
-        warmths: rewards count by ``exp((reward - top) / warmth)``.
+        steering: the options that weigh the terms.
+        warmths: a reward has the value ``exp((reward - top) / warmth)``.
     """
     counts = np.asarray(visits, float)
     tried = counts > 0
@@ -83,8 +85,8 @@ def upper_bounds(
     bonus = steering.exploration * np.sqrt(np.log(counts.sum() + 1.0) / (counts + 1.0))
     bounds = np.zeros(len(counts))
     for warmth in warmths:
-        near = 0.5 * (np.exp((mean - top) / warmth) + np.exp((best - top) / warmth))
-        bounds += (steering.prior_visits * prior + counts * near) / (
+        value = 0.5 * (np.exp((mean - top) / warmth) + np.exp((best - top) / warmth))
+        bounds += (steering.prior_visits * prior + counts * value) / (
             counts + steering.prior_visits
         ) + bonus
     return bounds / len(warmths)

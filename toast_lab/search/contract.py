@@ -1,12 +1,13 @@
 """The one contract of every search: ``search(problem, method, seed, budget, on_progress, cancel)``.
 
-A search takes legal actions from the unsharded state, prices states with the shared evaluator and
-keeps the best.  A method may also make plans that no sequence of actions gives; they are priced and
-kept alike.  Every search honours its budget, reports what it does, can be cancelled at any time and
-leaves what it found: a plan, a trace, and a bound where it proved one.  The same seed gives the
-same result when the budget counts evaluations (a time budget depends on the machine).
+A search takes legal actions from the unsharded state, prices the states with the shared evaluator
+and keeps the best one. A method may also make plans that no sequence of actions gives; they are
+priced and kept in the same way. Every search honours its budget, reports its progress, can be
+cancelled at any time and returns its results so far: a plan, a trace, and a bound if it proved one.
+The same seed gives the same result when the budget counts evaluations (a time budget depends on the
+machine).
 
-Start reading at ``search``; ``methods`` has the methods, ``recorder`` what each is given.
+Start reading at ``search``; ``methods`` lists the methods, ``recorder`` is what each searches with.
 Reference: TOAST section 4.1.
 """
 
@@ -35,8 +36,8 @@ from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
 from toast_lab.text import bytes_text, gap_text
 
-_DESCRIBED = 40  #: lines of a plan that the text of a result has
-#: What callers of a search and its methods share; each is described where it is defined.
+_DESCRIBED = 40  #: most lines of the plan that ``str`` of a result shows
+#: The types that callers and methods share, each documented where it is defined.
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
 
@@ -64,29 +65,29 @@ class SearchResult(Generic[PlanT]):
     seed: int
     evaluations: int  #: distinct states priced
     elapsed_s: float
-    #: beyond those that the problem has pinned; empty if the plan did not come from actions
+    #: beyond the pinned actions of the problem; empty if the plan did not come from actions
     actions: tuple[Action, ...]
     message: str  #: the status in a sentence, with the numbers
-    #: Proved: no plan of the method's space (``certified``: of any method's) has a C(s) below this;
-    #: None: nothing was proved.  Where
-    #: ``cost.fits`` this holds of plans that fit alone: one that is over the limit may have a lower
-    #: C(s), its penalty included, and is still not preferred.
+    #: A proven lower bound: no plan of the method's space (after ``certified``, of the space of
+    #: ``tl.bound``) has a C(s) below it. None: nothing was proved. If ``cost.fits``, the bound
+    #: covers only plans that fit: one over the limit may have a lower C(s), its penalty included,
+    #: and still ranks behind.
     bound: float | None = None
-    #: what ``certified`` proved; None: it was not asked
+    #: the bound that ``certified`` proved; None: ``certified`` was not called
     certificate: LowerBound | None = dataclasses.field(default=None, repr=False)
-    #: that was searched; None: only what the other fields say is known
+    #: the problem that was searched; None: unknown
     problem: Problem | None = dataclasses.field(default=None, repr=False)
 
     @property
     def gap(self) -> float | None:
-        """By which part C(s) may be above ``bound``: C(s) / bound - 1; None: unknown."""
+        """How far C(s) may be above the optimum: C(s) / ``bound`` - 1; None: no bound is known."""
         if self.bound is None or not self.bound > 0:
             return None
         return max(0.0, self.cost.score / self.bound - 1.0)
 
     @property
     def proof(self) -> str:
-        """What is proven of the plan, as a sentence; empty if nothing."""
+        """A sentence on what is proven about the plan; empty if nothing is."""
         return gap_text(self.gap, of_all=self.certificate is not None)
 
     def __repr__(self) -> str:
@@ -96,7 +97,7 @@ class SearchResult(Generic[PlanT]):
         return f"{self.in_brief()}\n{describe(self.plan, _DESCRIBED)}"
 
     def in_brief(self) -> str:
-        """Method, price and how the search ended, on one line."""
+        """The method, the price and how the search ended, on one line."""
         return (
             f"{self.method}: {self.cost.time_s * 1e3:.3f} ms, "
             f"{self.cost.relative_time:.3g} of unsharded, {bytes_text(self.cost.peak_bytes)}. "
@@ -105,9 +106,9 @@ class SearchResult(Generic[PlanT]):
 
     @functools.cached_property
     def front(self) -> PlanFront[PlanT]:
-        """The best plan and simpler ones: what each further rule and place to be written buys.
+        """The best plan and simpler ones: what each further rule or place in a plan gains.
 
-        It is worked out when it is first asked for, in seconds.
+        It is computed on first access, which takes seconds.
 
         Raises:
             InvalidProblem: the problem that was searched is not known.
@@ -115,17 +116,18 @@ class SearchResult(Generic[PlanT]):
         if self.problem is None:
             raise InvalidProblem("the problem of this result is not known; search it again")
         rows = simplified(self.problem, self.plan, self.trace)
-        own = type(self.plan).of
-        return PlanFront(tuple(row._replace(plan=own(row.plan)) for row in rows))
+        to_plan_type = type(self.plan).of
+        return PlanFront(tuple(row._replace(plan=to_plan_type(row.plan)) for row in rows))
 
     def certified(self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None) -> Self:
         """This result with a bound that holds for the plans of every method of the space.
 
-        ``bound`` is then what ``tl.bound`` proves, whatever the method has proven of its own space.
+        ``bound`` becomes the bound of ``tl.bound``, in place of any that the method has proven for
+        its own space.
 
         Args:
-            seconds: after which no more is tried.
-            cancel: polled; True ends it, keeping what is proven.
+            seconds: time limit of the proof.
+            cancel: polled; True ends the proof and keeps the bound proven so far.
 
         Raises:
             InvalidProblem: the problem that was searched is not known.
@@ -138,13 +140,13 @@ class SearchResult(Generic[PlanT]):
         )
 
     def simple(self, within: float = 0.02) -> PlanT:
-        """The smallest plan whose C(s) is at most ``within`` (a share) above that of the best.
+        """The smallest plan whose C(s) is at most ``within`` (a share) above the best plan's.
 
-        The size of a plan is what has to be written to get it, see ``sharding.plan_rules``.  It
-        fits if the best plan does.
+        The size of a plan is the number of rules and places that a person has to write to get it,
+        see ``sharding.plan_rules``. The plan fits if the best one does.
 
         Raises:
-            InvalidProblem: ``within`` is no share, or the problem is not known.
+            InvalidProblem: ``within`` is negative, or the problem is not known.
         """
         within = checks.number("within", within, 0.0)
         return simplest(self.front.rows, within).plan
@@ -179,23 +181,23 @@ def search(
     recorder = Recorder(problem, budget, on_progress=on_progress, cancel=cancel, trace=trace)
     try:
         recorder.start()
-        # While these are compiled, the price of the start is there to be seen.
+        # A listener can already see the unsharded price while the kernels are compiled.
         recorder.limits.prepare(chosen.name)
         status = chosen.run(recorder, seed)
     except Stop as stop:
         status = stop.status
-    asked = {"method": chosen.name, "seed": seed, "options": chosen.as_json(options)}
-    return _result(recorder, status, asked)
+    request = {"method": chosen.name, "seed": seed, "options": chosen.as_json(options)}
+    return _result(recorder, status, request)
 
 
 def _result(
     recorder: Recorder, status: Status, request: dict[str, Any]
 ) -> SearchResult[ShardingPlan]:
-    """The result of a search run that has ended; it is written into the trace as well.
+    """The result of a search run that has ended; its facts are written into the trace as well.
 
     Args:
-        recorder: of the run.
-        status: why it ended.
+        recorder: the recorder of the run.
+        status: why the run ended.
         request: method, seed and options, as the trace keeps them.
     """
     elapsed_s = recorder.clock.elapsed_s
@@ -237,7 +239,7 @@ def _result(
 def _message(
     recorder: Recorder, elapsed_s: float, status: Status, plan: ShardingPlan, cost: Cost
 ) -> str:
-    """The status as a sentence with the numbers, and what would help where nothing fits."""
+    """The status as a sentence with the numbers, and advice if no plan fits."""
     sentence, problem = status.value, recorder.problem
     if problem.pins is not None and status is Status.NO_ACTIONS:
         sentence = (

@@ -1,6 +1,7 @@
 """How finely the integer programs of ``alpa`` tell ops apart; ``strategies.cluster`` explains each.
 
-Apart from the code that uses them, so that the option ``grains`` is checked without loading it.
+They are apart from the code that uses them, so that the option ``grains`` can be checked without
+loading that code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ GRAINS = ("colours", "kernels", "roles")
 
 
 def grains_of(text: str) -> list[str]:
-    """The grains that a text names, in order.
+    """The grains of a comma-separated list, in order.
 
     >>> grains_of("colours, roles")
     ['colours', 'roles']
@@ -20,7 +21,7 @@ def grains_of(text: str) -> list[str]:
 
 
 def grains_offence(text: str) -> str:
-    """What is wrong with a text that should name grains, empty if nothing is."""
+    """A sentence on what is wrong with a list of grains; empty if nothing is."""
     return "; ".join(
         f"no grain is called {grain!r}{did_you_mean(grain, GRAINS)}; grains: {', '.join(GRAINS)}"
         for grain in grains_of(text)

@@ -1,4 +1,4 @@
-"""The best plan that a search has so far (its incumbent), and how to make it when asked."""
+"""The best plan of a search so far (its incumbent), made into a ``ShardingPlan`` on demand."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Rank = tuple[float, ...]
 
 
 def price_of(simulation: Simulation) -> Quick:
-    """The price that a trace has of where a simulation ended."""
+    """The price of the state in which a simulation ended, as the trace has it."""
     return Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
 
 
 class Incumbent:
-    """The best plan so far; plans that no actions give are written into the trace.
+    """The best plan so far; a plan that no actions give is written into the trace.
 
     Attributes:
-        quick: its price; None before anything was priced.
+        quick: the price of the plan; None before anything was priced.
         rank: see ``ledger.rank``; empty before anything was priced.
-        row: its simulation in the trace, counted from 0; -1: none.
-        actions: beyond the pinned ones; empty if the plan did not come from actions.
+        row: index of its simulation in the trace, counted from 0; -1: none.
+        actions: its actions beyond the pinned ones; empty if the plan did not come from actions.
     """
 
     def __init__(self, problem: Problem, trace: Trace) -> None:
@@ -41,7 +41,7 @@ class Incumbent:
         self._plan: Callable[[], ShardingPlan] | None = None
 
     def is_worse_than(self, rank: Rank) -> bool:
-        """Would a plan of this rank be the best?"""
+        """Would a plan of this rank be better?"""
         return self.quick is None or rank < self.rank
 
     def plan(self) -> ShardingPlan:
@@ -52,7 +52,7 @@ class Incumbent:
     def keep_state(
         self, quick: Quick, row: int, *, state: State, actions: Sequence[Action]
     ) -> None:
-        """Make a state the best, which these actions led to."""
+        """Make a state the best plan; ``actions`` led to it."""
         kept_state, taken = state.copy(), tuple(actions)
         kept_state.priced = None
         self._keep(quick, row, taken, len(taken))
@@ -67,7 +67,7 @@ class Incumbent:
         sharding: Sharding,
         labels: Sequence[str],
     ) -> None:
-        """Make a plan the best that no sequence of actions gives."""
+        """Make a plan that no sequence of actions gives the best plan."""
         sharding, labels = sharding.copy(), tuple(labels)
         key = sharding.key()
         self._keep(quick, row, (), len(labels))

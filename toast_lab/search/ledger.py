@@ -1,4 +1,4 @@
-"""What each sharding of one search costs, every one priced once however it was reached."""
+"""The prices of all shardings of one search, each priced once however it was reached."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from toast_lab.cost.problem import Pricer, Problem, Quick
 from toast_lab.hashing import digest
 from toast_lab.sharding.state import State
 
-#: A state's number, or the digest of a plan's arrays.
+#: The key of a state, or the digest of a plan's arrays.
 Key = int | bytes
 
 
 class Ledger:
-    """Prices of distinct shardings, and how many there are.
+    """Prices of distinct shardings, and their number.
 
     Attributes:
-        problem: whose shardings are priced.
-        pricer: of the problem.
-        counted: distinct states that the method priced on its own.
+        problem: the problem whose shardings are priced.
+        pricer: the pricer of the problem.
+        counted: number of distinct states that the method priced itself, without the ledger.
     """
 
     def __init__(self, problem: Problem, before: int = 0) -> None:
@@ -32,7 +32,7 @@ class Ledger:
 
     @property
     def evaluations(self) -> int:
-        """Distinct states priced so far, those before the search was resumed included."""
+        """Distinct states priced so far, including those from before a resumption."""
         return self._before + self.own_evaluations
 
     @property
@@ -41,14 +41,14 @@ class Ledger:
         return len(self._prices) + self.counted
 
     def price(self, state: State) -> Quick:
-        """Price a state, at once if it was priced before."""
+        """The price of a state; looked up if it was priced before."""
         quick = self._prices.get(state.key)
         if quick is None:
             quick = self._prices[state.key] = self.pricer.quick(state)
         return quick
 
     def price_arrays(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Quick:
-        """Price a plan that no sequence of actions gives; arrays as in ``Recorder.record_plan``."""
+        """The price of a plan given as the arrays of ``Recorder.record_plan``, not as actions."""
         key = digest(op_factor, value_dim)
         quick = self._prices.get(key)
         if quick is None:
@@ -57,19 +57,19 @@ class Ledger:
         return quick
 
     def keys(self) -> Set[Key]:
-        """The shardings priced so far."""
+        """The keys of the shardings priced so far."""
         return frozenset(self._prices)
 
     def forget_all_but(self, keys: Set[Key]) -> int:
-        """Forget what was priced beside ``keys``; gives how many shardings that were."""
-        later = self._prices.keys() - keys
-        for key in later:
+        """Forget all prices but those of ``keys``; gives the number of shardings forgotten."""
+        forgotten_keys = self._prices.keys() - keys
+        for key in forgotten_keys:
             del self._prices[key]
-        return len(later)
+        return len(forgotten_keys)
 
 
 def rank(quick: Quick, length: int) -> tuple[float, float, float]:
-    """A key to sort prices by, the best first.
+    """A key that sorts plans, the best first.
 
     A plan that fits comes before any that does not, then the lower C(s), then fewer actions.
     """

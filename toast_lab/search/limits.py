@@ -1,4 +1,4 @@
-"""When a search has to end: its budget, its clock, and the sentence that says why it ended."""
+"""The limits of a search: its budget, its clock, and the status that says why it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toast_lab.search.ledger import Ledger
 
 
 class Status(enum.Enum):
-    """How a search ended; the value is a sentence for people.
+    """How a search ended; the value is a sentence for users.
 
     Examples:
         >>> import toast_lab as tl
@@ -53,11 +53,11 @@ class Stop(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a search; whichever is reached first ends it.
+    """Limits of a search; the one reached first ends it.
 
-    None: no such limit; 0: only the unsharded program is priced.  Seconds are those of searching:
-    the clock starts when kernels are ready (``toast_lab.prepare``), and stands while the search is
-    paused or whoever listens to its progress takes time.
+    None: no such limit; 0: only the unsharded program is priced. Seconds count searching only: the
+    clock starts when kernels are ready (``toast_lab.prepare``), and stops while the search is
+    paused or a progress listener is running.
 
     Examples:
         >>> import toast_lab as tl
@@ -91,10 +91,10 @@ class Budget:
 
     @classmethod
     def checked(cls, given: object) -> Budget:
-        """What was given as a budget, the usual one for None.
+        """The budget given, or the default budget for None.
 
         Raises:
-            InvalidProblem: it is something else, such as a number.
+            InvalidProblem: ``given`` is something else, such as a number.
         """
         if given is None:
             return cls()
@@ -108,7 +108,7 @@ class Budget:
 
 
 class SearchClock:
-    """Seconds of searching, those before the search was resumed included, pauses not."""
+    """Counts seconds of searching, including those before a resumption and excluding pauses."""
 
     def __init__(self, before_s: float = 0.0) -> None:
         self.before_s = before_s
@@ -122,7 +122,7 @@ class SearchClock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the clock: what is done meanwhile is not searching."""
+        """Stop the clock inside the ``with`` block, for work that is not searching."""
         began = time.monotonic()
         try:
             yield
@@ -161,7 +161,7 @@ class Limits:
 
     @contextlib.contextmanager
     def one_step(self) -> Iterator[None]:
-        """A step that the number of evaluations must not end half way."""
+        """Ignore the limit on evaluations inside the ``with`` block, so that a step is finished."""
         self._is_one_step = True
         try:
             yield
@@ -169,10 +169,10 @@ class Limits:
             self._is_one_step = False
 
     def prepare(self, *needs: str) -> None:
-        """Load further kernels (see ``toast_lab.prepare``) while the clock stands."""
+        """Load further kernels (see ``toast_lab.prepare``) with the clock stopped."""
         with self.clock.paused():
             try:
                 prepare(*needs, cancel=self.cancel)
             except Cancelled:
-                # What was found so far is kept.
+                # ``Stop`` keeps the best plan found so far.
                 raise Stop(Status.CANCELLED) from None

@@ -1,10 +1,10 @@
-"""Plans given by a person: actions as they stand, or expert plans on every axis assignment.
+"""Plans given by the user: actions as they stand, or expert plans on every assignment of axes.
 
 An expert plan names roles instead of axes:
-``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way to give mesh axes to the
-roles is tried: each axis to one role or to none, several axes to a role in any order (an action on
-a role is taken on each of its axes in turn).  As an expert would, actions that have no effect on an
-axis, because nothing divides, are left out there, and the label of the plan says so.
+``("batch", "data"), ("d_model", "data"), ("heads", "model")``. Every assignment of mesh axes to
+roles is tried: each axis goes to one role or to none, and a role may get several axes, in any order
+(its actions are taken on each of these axes in turn). As an expert would, the search leaves out
+actions that have no effect on an axis because nothing divides, and the label of the plan says so.
 
 Reference: TOAST section 5.1, where all combinations of the experts' plans are tried.
 """
@@ -29,25 +29,25 @@ Plans = Mapping[str, Iterable[Sequence[Any]]]
 
 
 def run(recorder: Recorder, options: ManualOptions) -> Status:
-    """Price what a person made.
+    """Price the plans or the actions that the user gave.
 
     Args:
         recorder: prices and reports.
         options: see ``methods.Manual``.
 
     Raises:
-        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of
-            ``plans`` names no colour; both are given.
+        InvalidPlan: an action of ``actions`` names no colour or changes nothing; an action of
+            ``plans`` names no colour; both options are given.
     """
     actions, plans = options.actions, options.plans
     if plans is None:
-        return _take(recorder, actions)
+        return _take_actions(recorder, actions)
     if actions:
         raise InvalidPlan("manual: give actions or plans, not both")
-    return _try(recorder, plans)
+    return _try_expert_plans(recorder, plans)
 
 
-def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
+def _take_actions(recorder: Recorder, actions: Sequence[object]) -> Status:
     problem = recorder.problem
     state = State(problem.space)
     taken, nodes = [], [0]
@@ -68,9 +68,9 @@ def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
 
 
 def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Every way to give axes to roles.
+    """Every assignment of mesh axes to roles.
 
-    Each role gets at least one, each axis goes to one role or is not used.
+    Each role gets at least one axis; each axis goes to one role or is not used.
     """
     for choice in itertools.product((*roles, None), repeat=len(axes)):
         axes_of_roles = [
@@ -82,43 +82,45 @@ def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str,
                 yield dict(zip(roles, orders, strict=True))
 
 
-def _try(recorder: Recorder, plans: Plans) -> Status:
+def _try_expert_plans(recorder: Recorder, plans: Plans) -> Status:
     problem = recorder.problem
-    axes = [a for a, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1]
-    read = {name: _read(recorder, name, actions) for name, actions in plans.items()}
+    axes = [
+        axis for axis, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1
+    ]
+    parsed_plans = {name: _parsed_plan(recorder, name, actions) for name, actions in plans.items()}
     known_keys = {State(problem.space).key}
     applied = False
-    for name, actions in read.items():
+    for name, actions in parsed_plans.items():
         roles = list(dict.fromkeys(role for _, role in actions))
         for axes_of_role in assignments(roles, axes):
             recorder.check()
-            state, taken, idle = State(problem.space), [], []
+            state, taken, without_effect = State(problem.space), [], []
             for action, role in actions:
                 for axis in axes_of_role[role]:
                     on_axis = action._replace(axis=problem.mesh.axes.index(axis))
                     if state.apply(on_axis):
                         taken.append(on_axis)
                     elif on_axis not in problem.space.pinned_actions:
-                        idle.append(problem.space.text(on_axis))
+                        without_effect.append(problem.space.text(on_axis))
             applied |= bool(taken)
             if not taken or state.key in known_keys:
                 continue
             known_keys.add(state.key)
-            where = ", ".join(
+            assignment = ", ".join(
                 f"{role}={'+'.join(role_axes)}" for role, role_axes in axes_of_role.items()
             )
-            label = f"{name} ({where})"
-            if idle:
-                label += f" without {', '.join(idle)}"
+            label = f"{name} ({assignment})"
+            if without_effect:
+                label += f" without {', '.join(without_effect)}"
             node = recorder.add_node(0, label, 1, state.key)
             recorder.record(state, taken, (0, node))
-    return Status.DONE if applied or not read else Status.NO_ACTIONS
+    return Status.DONE if applied or not parsed_plans else Status.NO_ACTIONS
 
 
-def _read(
+def _parsed_plan(
     recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]
 ) -> list[tuple[Action, str]]:
-    """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
+    """(action on axis 0, role) of each action of an expert plan. Raises InvalidPlan."""
     problem, parsed = recorder.problem, []
     for request in actions:
         if (

@@ -1,7 +1,7 @@
-"""The options of the methods that come with TOAST Lab, as fields with their rules.
+"""The options of the built-in methods, as fields with their ranges.
 
-``methods`` makes a method of each; apart from them, because a method's code reads its options and
-``methods`` runs that code.
+``methods`` makes a method of each class. They are apart from ``methods`` because the code of a
+method reads its options and ``methods`` runs that code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from toast_lab.search.grains import GRAINS, grains_offence
 from toast_lab.search.options import option
 
-#: Each action and each thread has memory of its own.
+#: Limits on memory, since every action of a trajectory and every thread takes some.
 MOST_DEPTH, MOST_THREADS = 10_000, 1024
 
 

@@ -1,6 +1,6 @@
-"""The search methods: each is one frozen dataclass, whose fields are its options, and ``run``.
+"""The search methods: each is a frozen dataclass with its options as fields and a method ``run``.
 
-``METHODS`` has them by name.  A class enters it by ``register``, from wherever it is imported:
+``METHODS`` maps their names to the classes. The decorator ``register`` adds one, in any module:
 
     @register
     @dataclasses.dataclass(frozen=True)
@@ -15,10 +15,10 @@
 
 From then on ``tl.search(problem, "coin", heads=0.2)`` works, ``toast-lab search --help`` and the
 explorer list it with its options, races and sweeps take it into their child processes, and a trace
-of it can be resumed.  The first line of its docstring describes the method to users.
+of it can be resumed. The first line of its docstring describes the method to users.
 
-This module imports no method's code before it runs: ``--help`` has to be quick.  Start reading at
-``Method``; TOAST's own is ``Mcts``.
+The code of a method is imported only when it runs, because ``--help`` has to be quick. Start
+reading at ``Method``; TOAST's own method is ``Mcts``.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Method(abc.ABC):
-    """A way to search; an instance has the options of one search, checked.
+    """A search method; an instance holds the checked options of one search.
 
     Raises (when it is made):
         InvalidProblem: options are of the wrong kind or out of range; all of them are listed.
 
     Attributes:
-        name: in ``METHODS``, traces and commands.
-        by_hand: is it given plans to price?  Then its result is what was asked for, whatever the
-            price, and there is nothing to race.
+        name: the name in ``METHODS``, traces and commands.
+        by_hand: does the user give it the plans to price? Then its result is the plan that was
+            asked for, whatever the price, and there is nothing to race.
     """
 
     name: ClassVar[str]
@@ -67,30 +67,30 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def run(self, recorder: Recorder, seed: int) -> Status:
-        """Search until there is nothing more to find.
+        """Search until the method has nothing more to try, and return why it ended.
 
         Args:
-            recorder: prices states and keeps the best; it raises ``Stop`` when the budget is used
-                up or the search was cancelled, which ``run`` lets through.
-            seed: of all random choices; the same seed has to give the same result.
+            recorder: prices states and keeps the best one; it raises ``Stop`` when the budget is
+                used up or the search was cancelled, which ``run`` must not catch.
+            seed: seed of all random choices; the same seed has to give the same result.
         """
 
     def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
-        """Why this method cannot go on from what it left in ``trace.memory``, a sentence each.
+        """Reasons why this method cannot go on from ``trace.memory``, a sentence each.
 
-        The trace itself has been compared with the problem already.  A method that leaves nothing
-        there goes on from the best plan and the nodes of the trace.
+        The rest of the trace has been compared with the problem already. A method that keeps
+        nothing in ``trace.memory`` goes on from the best plan and the nodes of the trace.
         """
         del problem
         if trace.memory:
             names = [f"memory.{name}"[:60] for name in sorted(trace.memory)]
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            kept = ", ".join(names[:6]) + more
-            yield f"{self.name} keeps nothing beside the trace, this one has {kept}"
+            listed = ", ".join(names[:6]) + more
+            yield f"{self.name} keeps nothing beside the trace, this one has {listed}"
 
     @classmethod
     def sentence(cls) -> str:
-        """What the method does, in a sentence."""
+        """A sentence on what the method does: the first line of its docstring."""
         return (cls.__doc__ or "").strip().partition("\n")[0]
 
     @classmethod
@@ -103,7 +103,7 @@ class Method(abc.ABC):
         """The method with these options.
 
         Raises:
-            InvalidProblem: options that it does not have or that are wrong; all are listed.
+            InvalidProblem: options are unknown or wrong; all of them are listed.
         """
         if wrong := cls.offenders(given):
             raise InvalidProblem(_joined(cls.name, wrong))
@@ -111,28 +111,30 @@ class Method(abc.ABC):
 
     @classmethod
     def offenders(cls, given: Mapping[str, Any]) -> list[str]:
-        """What is wrong with options: unknown names, wrong kinds, values out of range."""
+        """The offences of some options: unknown names, wrong kinds, values out of range."""
         options = cls.options()
-        wrong = [text] if (text := cls.unknown(given)) else []
-        known = (each for name, each in options.items() if name in given)
-        return wrong + [text for each in known if (text := each.offence(given[each.name]))]
+        wrong = [message] if (message := cls.unknown(given)) else []
+        known = (option for name, option in options.items() if name in given)
+        return wrong + [
+            message for option in known if (message := option.offence(given[option.name]))
+        ]
 
     @classmethod
     def unknown(cls, names: Iterable[str]) -> str:
-        """A sentence on names that the method has no option of, empty if it has all."""
+        """A sentence on the names that are no options of the method; empty if all of them are."""
         names, options = [*names], cls.options()
-        strange = [f"{name}{did_you_mean(name, options)}" for name in names if name not in options]
-        if not strange:
+        unknown = [f"{name}{did_you_mean(name, options)}" for name in names if name not in options]
+        if not unknown:
             return ""
         limits = [f"{name}=..." for name in names if name in ("seconds", "evaluations")]
         budget = f" (limits are given as budget=tl.Budget({', '.join(limits)}))" if limits else ""
         return (
-            f"{cls.name} has no option {', '.join(strange)}; it has {', '.join(options) or 'none'}"
+            f"{cls.name} has no option {', '.join(unknown)}; it has {', '.join(options) or 'none'}"
             + budget
         )
 
     def as_json(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those of the named options that JSON can hold; the others are given anew on resuming."""
+        """The named options that JSON can hold; the user gives the others again on resuming."""
         values = {name: getattr(self, name) for name in names}
         return {
             name: value
@@ -147,11 +149,11 @@ METHODS: dict[str, type[Method]] = {}
 
 
 def register(cls: MethodClass) -> MethodClass:
-    """Add a method to ``METHODS``, as a decorator of its class.
+    """Class decorator that adds a method to ``METHODS``.
 
     Raises:
         TypeError: a field was not made by ``option``.
-        ValueError: another class has the name.
+        ValueError: another class has the same name.
     """
     other = METHODS.get(cls.name)
     if other is not None and reference(other) != reference(cls):
@@ -162,31 +164,31 @@ def register(cls: MethodClass) -> MethodClass:
 
 
 def method_named(name: str) -> type[Method]:
-    """The method of this name.  Raises InvalidProblem if there is none."""
+    """The method of this name. Raises InvalidProblem if there is none."""
     if name not in METHODS:
         raise InvalidProblem(no_method(name))
     return METHODS[name]
 
 
 def no_method(name: object) -> str:
-    """A sentence on a name that no method has."""
-    near = did_you_mean(str(name), METHODS)
-    return f"no search is called {name!r}{near}; methods: {', '.join(METHODS)}"
+    """The error message for an unknown method, with the known ones."""
+    suggestion = did_you_mean(str(name), METHODS)
+    return f"no search is called {name!r}{suggestion}; methods: {', '.join(METHODS)}"
 
 
 def methods_text() -> str:
-    """The methods as a list for people, one sentence each."""
+    """A help text on all methods, one sentence each."""
     return " ".join(f"{name}: {cls.sentence().rstrip('.')}." for name, cls in METHODS.items())
 
 
 def options_text() -> str:
-    """The options of every method for people, a line each."""
+    """A help text on the options of every method, an entry each."""
     lines = ["options of the methods, for --option NAME=VALUE:"]
     for name, cls in METHODS.items():
         lines += ["", f"  {name}"]
-        for each in cls.options().values():
+        for option in cls.options().values():
             lines += textwrap.wrap(
-                str(each),
+                str(option),
                 width=80,
                 initial_indent="    ",
                 subsequent_indent="        ",
@@ -196,18 +198,18 @@ def options_text() -> str:
 
 
 def reference(cls: type[Method]) -> str:
-    """Where another process finds a method: "package.module:Class"."""
+    """The import path by which another process finds a method: "package.module:Class"."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def ensure(name: str, where: str) -> None:
-    """Register the method of a parent process in this one, unless there is one of its name."""
+    """Register a method of the parent process in this process, unless its name is known."""
     if name not in METHODS:
         METHODS[name] = pkgutil.resolve_name(where)
 
 
 def brought() -> dict[str, str]:
-    """References of the methods that other modules have registered, by name: what a child lacks."""
+    """References, by name, of methods registered by other modules, which a child process lacks."""
     return {name: reference(cls) for name, cls in METHODS.items() if cls.__module__ != __name__}
 
 
@@ -216,12 +218,12 @@ def _options(cls: type[Method]) -> Mapping[str, Option]:
     return options_of(cls)
 
 
-def _joined(name: str, wrong: Sequence[str]) -> str:
-    text = "; ".join(wrong)
-    return text if text.startswith(f"{name} has no option") else f"{name}: {text}"
+def _joined(name: str, offences: Sequence[str]) -> str:
+    message = "; ".join(offences)
+    return message if message.startswith(f"{name} has no option") else f"{name}: {message}"
 
 
-# -- the methods that come with TOAST Lab, in the order in which people are shown them -------------
+# -- the built-in methods, in the order in which users see them ------------------------------------
 
 
 @register
@@ -235,13 +237,13 @@ class Mcts(options.MctsOptions, Method):
     name = "mcts"
 
     def run(self, recorder: Recorder, seed: int) -> Status:
-        """Search until the budget ends, a few starts bring nothing, or everything was priced."""
+        """Search until the budget ends, a few starts bring nothing, or all states were priced."""
         from toast_lab.search.mcts import mcts
 
         return mcts.run(recorder, seed, self)
 
     def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
-        """What is wrong with the tree and the refinement that the trace keeps."""
+        """Faults of the tree and of the refinement state that the trace keeps."""
         from toast_lab.search.mcts import memory_check
 
         return memory_check.offenders(problem, trace, self)
@@ -272,7 +274,7 @@ class Alpa(options.AlpaOptions, Method):
     name = "alpa"
 
     def run(self, recorder: Recorder, seed: int) -> Status:
-        """Solve from the coarse to the fine, until it is solved or the budget is used up."""
+        """Solve from coarse to fine grains, until all are solved or the budget is used up."""
         from toast_lab.search.alpa import alpa
 
         return alpa.run(recorder, seed, self)
@@ -295,7 +297,7 @@ class Beam(options.BeamOptions, Method):
 @register
 @dataclasses.dataclass(frozen=True)
 class RandomWalk(options.RandomWalkOptions, Method):
-    """Random action sequences: what any search has to beat."""
+    """Random action sequences: the baseline that every search has to beat."""
 
     name = "random"
 
@@ -309,7 +311,7 @@ class RandomWalk(options.RandomWalkOptions, Method):
 @register
 @dataclasses.dataclass(frozen=True)
 class Exhaustive(options.ExhaustiveOptions, Method):
-    """Every distinct sharding, less what a bound rules out: small programs only, but a proof."""
+    """Every distinct sharding that no bound rules out: proves the optimum of small programs."""
 
     name = "exhaustive"
 
@@ -323,13 +325,13 @@ class Exhaustive(options.ExhaustiveOptions, Method):
 @register
 @dataclasses.dataclass(frozen=True)
 class Manual(options.ManualOptions, Method):
-    """Expert plans, all sensible combinations; or the actions that you give, in order."""
+    """Expert plans in all sensible combinations, or the actions that you give, in order."""
 
     name = "manual"
     by_hand = True
 
     def run(self, recorder: Recorder, seed: int) -> Status:
-        """Price what a person made."""
+        """Price the plans or actions that the user gave."""
         from toast_lab.search import manual
 
         return manual.run(recorder, self)

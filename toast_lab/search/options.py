@@ -1,12 +1,12 @@
-"""One option of a search method: type, default, range and description, written once as a field.
+"""Options of search methods: type, default, range and description, written once as a field.
 
     @dataclasses.dataclass(frozen=True)
     class Beam(Method):
         depth: int = option(30, "longest sequence of actions", at_least=1)
 
 Everything that shows or checks options reads these fields: a search before it starts, ``--option``
-and ``--help`` of the command line, the explorer's form, and whoever resumes a trace.  This module
-imports nothing heavy, since ``--help`` has to be quick.
+and ``--help`` of the command line, the explorer's form, and the code that resumes a trace. This
+module imports nothing heavy, since ``--help`` has to be quick.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Option:
 
     Attributes:
         name: as in ``--option name=value``.
-        kind: bool, int, float or str; ``object`` for values that Python callers alone can give.
+        kind: bool, int, float or str; ``object`` for values that only Python callers can give.
         nullable: may it be None?
-        default: its value where it is not given.
-        description: what it sets, in a line.
+        default: the value if the option is not given.
+        description: a line on what the option sets.
         at_least: smallest value; None: no limit.
         at_most: largest value; None: no limit.
         above: value that it has to exceed; None: no limit.
-        check: gives what is wrong with a value of the right kind, empty if nothing is.
+        check: gives the offence of a value of the right kind, empty if there is none.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Option:
     check: Callable[[Any], str] | None = None
 
     def offence(self, value: Any) -> str:
-        """What is wrong with a value, the option named; empty if nothing is."""
+        """A sentence on what is wrong with a value, naming the option; empty if nothing is."""
         if value is None and self.nullable:
             return ""
         if text := self._kind_offence(value):
@@ -60,7 +60,7 @@ class Option:
 
     @property
     def range_text(self) -> str:
-        """The values that it may have, empty if all of its kind: "1 to 10000", "above 0"."""
+        """The values allowed, such as "1 to 10000" or "above 0"; empty if all of its kind are."""
         if self.above is not None:
             return f"above {self.above:g}"
         if self.at_least is None:

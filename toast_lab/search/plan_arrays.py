@@ -1,4 +1,4 @@
-"""Shardings that a trace hands on: are they plans of a problem, and with which actions?"""
+"""Checks of the shardings in a trace: are they plans of a problem?"""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from toast_lab.sharding.sharding import Sharding
 
 
 def with_pinned(problem: Problem, actions: tuple[str, ...]) -> tuple[str, ...]:
-    """Actions of a plan after those that the problem has pinned."""
+    """The actions of a plan, preceded by the pinned actions of the problem."""
     return (*pinned_texts(problem.space), *actions)
 
 
 def array_offenders(
     problem: Problem, prefix: str, op_factor: np.ndarray, value_dim: np.ndarray
 ) -> Iterator[str]:
-    """Why arrays are not a plan of a problem: shapes, names and dims out of range, pins.
+    """Reasons why two arrays are no plan of a problem, a sentence each.
+
+    Shapes, the ranges of names and dims, validity and pins are checked.
 
     Args:
-        problem: that the plan should be of.
-        prefix: what the arrays are called by in a trace, such as "best.".
+        problem: the problem that the plan should be of.
+        prefix: prefix of the arrays' names in a trace, such as "best.".
         op_factor: should be [O, A].
         value_dim: should be [V, A].
     """
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
-    # By the names that they have in saved traces
+    # Saved traces use the older names.
     rows = (
         ("op_axis", op_factor, program.n_ops, "ops"),
         ("value_axis", value_dim, program.n_values, "values"),
     )
-    wrong = []
+    offences = []
     for name, array, row_count, noun in rows:
         if array.shape != (row_count, n_axes):
-            wrong.append(
+            offences.append(
                 f"{prefix}{name} has shape {array.shape}, the program has {row_count} {noun} "
                 f"and the mesh {n_axes} axes"
             )
-        elif bad := trace_check.outside(array, -1, np.iinfo(array.dtype).max):
-            wrong.append(f"{prefix}{name} is out of range, {bad}")
-    if wrong:
-        yield from wrong
+        elif offence := trace_check.outside(array, -1, np.iinfo(array.dtype).max):
+            offences.append(f"{prefix}{name} is out of range, {offence}")
+    if offences:
+        yield from offences
         return
-    both = f"{prefix}op_axis and {prefix}value_axis"
+    both_names = f"{prefix}op_axis and {prefix}value_axis"
     for text in validity.offenders(program, problem.mesh, Sharding(op_factor, value_dim)):
-        yield f"{both}: {text}"
+        yield f"{both_names}: {text}"
     if problem.pins is not None and (broken := problem.pins.broken(op_factor, value_dim)):
         listed = "; ".join(map(str, broken[:5]))
-        yield f"{both} do not keep to what is pinned: {listed}"
+        yield f"{both_names} do not keep to what is pinned: {listed}"

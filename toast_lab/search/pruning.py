@@ -1,4 +1,4 @@
-"""Which actions a search considers.
+"""The size threshold below which a search does not consider an action.
 
 Reference: TOAST section 4.2, where actions on fewer than 10 names are discarded.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from toast_lab.cost.problem import Problem
 
-SMALLEST_GROUP = 10  #: names; of programs of fewer than ``FULL_SIZE`` names fewer
-FULL_SIZE = 500
+SMALLEST_GROUP = 10  #: fewest names to act on; fewer in programs below ``FULL_SIZE`` names
+FULL_SIZE = 500  #: names of size above 1
 
 
 def pruning_threshold(problem: Problem) -> int:

@@ -1,7 +1,7 @@
-"""``race``: several methods on one problem and budget, and who found what when.
+"""``race``: several methods on one problem with one budget, and which plan each found when.
 
-Each method runs in its own child process.  By default one runs after the other, since timings of
-methods that share cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and
+Each method runs in its own child process. By default they run one after the other, since timings
+of methods that share cores say little. Start reading at ``race``. Reference: TOAST sections 5.2 and
 5.3.
 """
 
@@ -29,20 +29,20 @@ CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits",
 
 
 class RaceRow(NamedTuple):
-    """One method's row of the table.  Prices are None if it found no plan."""
+    """One method's row of the table. Prices are None if it found no plan."""
 
     method: str
     score: float | None  #: C(s), relative time plus memory penalty
     time_s: float | None  #: estimated step time
-    peak_bytes: float | None  #: of one device
+    peak_bytes: float | None  #: peak memory of one device
     fits: bool | None
-    status: str  #: name of a ``Status``; CRASHED and FAILED have their reason in ``message``
+    status: str  #: name of a ``Status``, or FAILED; ``message`` has the reason for a failure
     evaluations: int | None  #: distinct shardings priced
     elapsed_s: float
-    own_best_s: float | None  #: from the start of the search to its last improvement
-    close_s: float | None  #: to a plan within 1% of the best of any method; None: never
-    #: score over the bound of ``certified``, or else the largest that any method proved, less one;
-    #: None: no bound
+    own_best_s: float | None  #: time from the start of the search to its last improvement
+    close_s: float | None  #: time to a plan within 1% of the best of any method; None: never
+    #: score / bound - 1, with the bound of ``certified`` if there is one, else with the largest
+    #: that any method proved; None: no bound
     gap: float | None
     actions: tuple[str, ...]
     message: str
@@ -65,7 +65,7 @@ class Race(Generic[PlanT]):
     problem: Problem
     seed: int
     outcomes: tuple[MethodOutcome, ...]  #: in the order of the methods given
-    #: what ``certified`` proved; gaps are then of its bound
+    #: the bound that ``certified`` proved, to which gaps then refer
     certificate: LowerBound | None = None
 
     @property
@@ -76,11 +76,11 @@ class Race(Generic[PlanT]):
     def certified(
         self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None
     ) -> Race[PlanT]:
-        """This race with gaps to a bound that no plan of any method of the space is below.
+        """This race with gaps to a bound that holds for the plans of every method of the space.
 
         Args:
-            seconds: after which no more is tried.
-            cancel: polled; True ends it, keeping what is proven.
+            seconds: time limit of the proof.
+            cancel: polled; True ends the proof and keeps the bound proven so far.
         """
         cost = None if self.plan is None else price(self.problem, self.plan)
         proven = lower_bound(self.problem, seconds, cost=cost, cancel=cancel)
@@ -88,9 +88,9 @@ class Race(Generic[PlanT]):
 
     @property
     def best(self) -> RaceRow | None:
-        """The method with the best plan.
+        """The row of the method with the best plan; None if no method found one.
 
-        One that fits, then the lower score, then the one that had it first.
+        A plan that fits comes first, then the lower score, then the plan that was found earlier.
         """
         priced = [row for row in self.rows if row.score is not None]
         return min(
@@ -114,7 +114,7 @@ class Race(Generic[PlanT]):
 
     @property
     def curves(self) -> list[dict[str, Any]]:
-        """The anytime curves as rows of CURVE_COLUMNS: one at each improvement of each method."""
+        """The anytime curves: a row of CURVE_COLUMNS for each improvement of each method."""
         return [
             {
                 "method": outcome.method,
@@ -160,15 +160,15 @@ class Race(Generic[PlanT]):
             )
             for row in self.rows
         ]
-        troubles = [
+        notes = [
             f"{row.method}: {row.message}"
             for row in self.rows
             if row.status in (search_child.CRASHED, search_child.FAILED)
         ]
         if self.certificate is not None:
-            troubles.append(f"Proven: {self.certificate}.")
+            notes.append(f"Proven: {self.certificate}.")
         return "\n".join(
-            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *troubles]
+            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *notes]
         )
 
 
@@ -190,10 +190,10 @@ def race(
     check(methods, options)
     budget = Budget.checked(budget)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
-    prepare(*FIRST, *methods, cancel=cancel)  # told here once, rather than waited for in each child
+    prepare(*FIRST, *methods, cancel=cancel)  # done here once, rather than in every child
     stop = threading.Event()
 
-    def one(method: str) -> MethodOutcome:
+    def run_method(method: str) -> MethodOutcome:
         if stop.is_set():
             return not_started(method)
         return search_child.search_in_child(
@@ -207,8 +207,8 @@ def race(
         )
 
     with concurrent.futures.ThreadPoolExecutor(parallel, "race") as pool:
-        running = [pool.submit(one, method) for method in methods]
-        waiting = set(running)
+        futures = [pool.submit(run_method, method) for method in methods]
+        waiting = set(futures)
         while waiting:
             try:
                 _, waiting = concurrent.futures.wait(waiting, 0.1)
@@ -218,14 +218,14 @@ def race(
                 if stop.is_set():
                     raise
                 stop.set()
-        return Race(problem, seed, tuple(future.result() for future in running))
+        return Race(problem, seed, tuple(future.result() for future in futures))
 
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Check the methods of a race.
 
-    Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
-    not run.
+    Raises InvalidProblem if no method is given, or listing every method that is unknown, is given
+    twice, or has options but does not take part.
     """
     offenders = [no_method(method) for method in methods if method not in METHODS]
     offenders += [
@@ -247,7 +247,7 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
 
 
 def not_started(method: str) -> MethodOutcome:
-    """The outcome of a method whose turn never came."""
+    """The outcome of a method that was cancelled before its turn."""
     return MethodOutcome(
         method=method,
         status=search_child.CANCELLED,
@@ -257,18 +257,18 @@ def not_started(method: str) -> MethodOutcome:
 
 
 def rows(outcomes: Iterable[MethodOutcome], certificate: LowerBound | None = None) -> list[RaceRow]:
-    """The table of a race: what each method found, judged by the best and by the bounds of all.
+    """The table of a race: each method's plan, compared with the best plan and the bounds of all.
 
-    A ``certificate`` stands in place of the bounds that methods prove of their own plans.
+    A ``certificate`` replaces the bounds that methods prove for their own plans.
     """
     outcomes = list(outcomes)
-    ends = [
+    final_ranks = [
         (not outcome.last.fits, outcome.last.score)
         for outcome in outcomes
         if outcome.last is not None
     ]
     bound = max((outcome.bound for outcome in outcomes if outcome.bound is not None), default=None)
-    table = [_row(outcome, min(ends, default=None), bound) for outcome in outcomes]
+    table = [_row(outcome, min(final_ranks, default=None), bound) for outcome in outcomes]
     if certificate is None:
         return table
     return [
@@ -309,11 +309,9 @@ def _row(outcome: MethodOutcome, best: tuple[bool, float] | None, bound: float |
 
 
 def seconds_to(points: Iterable[ImprovementPoint], best: tuple[bool, float]) -> float | None:
-    """When a curve first came within ``CLOSE`` times the score of ``best``; None: never.
+    """The time at which a curve first came within ``CLOSE`` times the best score; None: never.
 
-    ``best`` is (does not fit, score).
-
-    A plan that does not fit is never close to one that does.
+    ``best`` is (does not fit, score). A plan that does not fit is never close to one that does.
     """
     does_not_fit, score = best
     return next(
@@ -326,5 +324,5 @@ def seconds_to(points: Iterable[ImprovementPoint], best: tuple[bool, float]) -> 
     )
 
 
-def _number(value: float | None, form: str, scale: float | int = 1) -> str:
-    return "-" if value is None else form.format(value * scale)
+def _number(value: float | None, number_format: str, scale: float | int = 1) -> str:
+    return "-" if value is None else number_format.format(value * scale)

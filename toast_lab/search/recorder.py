@@ -1,7 +1,8 @@
-"""The recorder that a method searches with: it prices, keeps the best and writes the trace.
+"""The recorder that a method searches with: it prices, keeps the best plan and writes the trace.
 
-``Recorder`` puts together what each has a file of its own: the clock and the budget (``limits``),
-prices (``ledger``), the best plan so far (``incumbent``) and the trace.  Start reading there.
+``Recorder`` joins four parts, each in a file of its own: the clock and the budget (``limits``),
+prices (``ledger``), the best plan so far (``incumbent``) and the trace. Start reading at
+``Recorder``.
 """
 
 from __future__ import annotations
@@ -28,38 +29,39 @@ Progress = Callable[[Sequence[Simulation]], None]
 
 
 class ProgressReport:
-    """Tells a listener of new simulations, several times a second; the clock stands meanwhile."""
+    """Reports new simulations to a listener, several times a second, with the clock stopped."""
 
     def __init__(self, trace: Trace, clock: SearchClock, listener: Progress | None) -> None:
         self.trace, self.clock, self.listener = trace, clock, listener
         self._n_reported, self._reported_at = trace.row.n, -math.inf
 
     def send(self, *, last: bool = False) -> None:
-        """Tell of the simulations since the last report, if it is time or this is the last one."""
+        """Report the simulations since the last report, if it is time or this is the last one."""
         if self.listener is None or self.trace.row.n == self._n_reported:
             return
         now = time.monotonic()
         if last or now - self._reported_at >= REPORT_EVERY_S:
-            news = Simulations(self.trace, self._n_reported, self.trace.row.n)
+            simulations = Simulations(self.trace, self._n_reported, self.trace.row.n)
             self._n_reported, self._reported_at = self.trace.row.n, now
-            # Whoever listens may pause the search, or draw.
+            # The listener may pause the search, or draw a chart.
             with self.clock.paused():
-                self.listener(news)
+                self.listener(simulations)
 
 
 class Recorder:
     """One search run, as its method sees it.
 
     Attributes:
-        problem: what is sharded.
-        trace: what the search did so far; ``trace.memory`` is the method's, to be resumed from.
-        is_resumed: was the trace there before?
+        problem: the problem that is searched.
+        trace: everything the search did so far; ``trace.memory`` holds what the method needs to be
+            resumed.
+        is_resumed: does the search go on from an earlier trace?
         clock: seconds of searching.
         ledger: prices of distinct shardings.
         limits: budget and cancellation.
         incumbent: the best plan so far.
-        round: number written to the simulations.
-        bound: what ``prove`` was told.
+        round: the round number written with each simulation.
+        bound: the bound given to ``prove``; None: nothing was proved.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Recorder:
         self.bound: float | None = None
         self._progress = ProgressReport(self.trace, self.clock, on_progress)
 
-    # -- what a method asks for ----------------------------------------------------------------
+    # -- questions of a method -----------------------------------------------------------------
     @property
     def best(self) -> Quick | None:
         """The price of the best plan so far."""
@@ -107,7 +109,7 @@ class Recorder:
         return self.limits.left()
 
     def price(self, state: State) -> Quick:
-        """Price a state, at once if it was priced before."""
+        """The price of a state; looked up if it was priced before."""
         return self.ledger.price(state)
 
     def rank(self, quick: Quick, length: int) -> tuple[float, float, float]:
@@ -115,14 +117,14 @@ class Recorder:
         return ledger.rank(quick, length)
 
     def generator(self, seed: int) -> np.random.Generator:
-        """Random numbers of the search; one that is resumed does not repeat those drawn before."""
+        """The random generator of the search; a resumed search does not repeat earlier draws."""
         return np.random.default_rng([seed, self.trace.row.n] if self.is_resumed else seed)
 
-    # -- what a method tells -------------------------------------------------------------------
+    # -- reports of a method -------------------------------------------------------------------
     def start(self) -> None:
         """Begin with the best plan of a resumed trace, or with the unsharded program.
 
-        The unsharded program, or what pins leave of it, is always a candidate.
+        The unsharded program, sharded only where it is pinned, is always a candidate.
         """
         if self.is_resumed:
             self.incumbent.take_over()
@@ -133,13 +135,13 @@ class Recorder:
     def prove(self, bound: float) -> None:
         """State that no plan of the space that this method searches has a C(s) below ``bound``.
 
-        Where the best plan known at the end fits, that need only hold of plans that fit
+        If the best plan known at the end fits, the bound need only hold for plans that fit
         (``SearchResult.bound``).
         """
         self.bound = bound
 
     def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
-        """Write a node of the search tree into the trace; gives its number."""
+        """Write a node of the search tree into the trace and give its number."""
         return self.trace.add_node(parent, action, depth, key)
 
     def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
@@ -161,11 +163,11 @@ class Recorder:
         """``record`` for a plan that no sequence of actions gives.
 
         Args:
-            op_factor: [O, A], the name along which each op is split on each axis, -1: none.
-            value_dim: [V, A], the dim of each value on each axis, -1: none.
-            labels: how it came about, for people.
+            op_factor: [O, A], the name along which each axis splits each op, -1: none.
+            value_dim: [V, A], the dim of each value that each axis splits, -1: none.
+            labels: how the plan came about, for people.
             nodes: trace nodes passed, root first.
-            quick: its price, where the method has worked it out (and counted it in
+            quick: the price of the plan, if the method has worked it out already (and counted it in
                 ``ledger.counted``).
         """
         op_factor = np.ascontiguousarray(op_factor, np.int32)
@@ -183,7 +185,7 @@ class Recorder:
         return quick
 
     def take_best(self, quick: Quick, row: int, state: State, actions: Sequence[Action]) -> None:
-        """Simulation ``row``, which the method wrote into the trace itself, is the best so far."""
+        """Make simulation ``row``, which the method wrote into the trace itself, the best."""
         self.incumbent.keep_state(quick, row, state=state, actions=actions)
 
     def choose(self, state: State, actions: Sequence[Action]) -> None:
@@ -191,11 +193,11 @@ class Recorder:
         self.take_best(self.price(state), self.incumbent.row, state, actions)
 
     def report(self, *, last: bool = False) -> None:
-        """Tell who listens of the simulations since the last report, a few times a second."""
+        """Report new simulations to the listener, at most once in ``REPORT_EVERY_S`` seconds."""
         self._progress.send(last=last)
 
     def _write(self, quick: Quick, texts: Sequence[str], nodes: Sequence[int]) -> bool:
-        """Add a simulation to the trace; is it the best so far?"""
+        """Add a simulation to the trace; True if it is the best so far."""
         is_best = self.incumbent.is_worse_than(self.rank(quick, len(texts)))
         self.trace.add_simulation(
             [*map(self.trace.word, texts)],

@@ -1,9 +1,10 @@
-"""Can a search of a problem go on from a trace?  Nothing that a trace says is used unchecked.
+"""Check whether a search of a problem can go on from a trace; nothing in a trace is trusted.
 
-``reopened`` gives the trace to go on from, or says all that speaks against it.  ``trace_check``
-tells whether a trace holds together; here it is compared with the problem: the best plan can be
-carried out, keeps to the pins and costs what the trace says, and so does every simulation by its
-own numbers.  Each method checks its own part of the trace (``Method.memory_offenders``).
+``reopened`` gives the trace to go on from, or lists every reason against it. ``trace_check`` tests
+whether a trace is consistent in itself; this module compares it with the problem: the best plan is
+valid, keeps to the pins and has the price in the trace, and the score of every simulation follows
+from its time and memory. Each method checks its own part of the trace
+(``Method.memory_offenders``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
-Source = Trace | PathLike  #: a trace, or the file that one was saved to
+Source = Trace | PathLike  #: a trace, or the path of a saved one
 
 _NEEDED = (
     "program",
@@ -43,7 +44,7 @@ _NEEDED = (
 
 
 def about_problem(problem: Problem) -> dict[str, Any]:
-    """What tells one problem from another in a trace."""
+    """The facts of a problem that a trace keeps to identify it."""
     return {
         "program": problem.analysis.program.digest(),
         "mesh": str(problem.mesh),
@@ -62,18 +63,18 @@ def reopened(
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Trace:
-    """A copy of a trace (or the one in a file) that a search of ``problem`` can go on from.
+    """A checked copy of a trace, from which a search of ``problem`` can go on.
 
     Args:
-        problem: to search on.
-        resume: the trace, or its file.
-        method: that the trace has to be of; None: any.
-        seed: that it has to be of; None: any.
-        options: that must not differ from those of the trace.
+        problem: the problem to search.
+        resume: the trace, or the path of its file.
+        method: the method that the trace must be of; None: any.
+        seed: the seed that the trace must be of; None: any.
+        options: options that must not contradict those of the trace.
 
     Raises:
-        InvalidProblem: the file is not a trace, or is one of another problem, method, seed or
-            options.
+        InvalidProblem: the file is not a trace, or the trace is damaged or is one of another
+            problem, method, seed or options, or of a search whose process died.
     """
     options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
@@ -83,11 +84,11 @@ def reopened(
             "and lacks what it takes to go on. Search anew"
         )
     title = "this trace" if isinstance(resume, Trace) else os.fspath(resume)
-    if isinstance(resume, Trace):  # one from a file was checked when it was read
+    if isinstance(resume, Trace):  # a trace from a file was checked when it was read
         about_offences = trace_check.about_offenders(trace.about)
         _refuse(title, [*about_offences, *trace_check.offenders(trace)])
     _refuse(title, about_offenders(trace))
-    trace.about.setdefault("pins", [])  # traces of versions that knew none
+    trace.about.setdefault("pins", [])  # traces of versions without pins
     if differences := _differences(
         problem=problem, trace=trace, method=method, seed=seed, options=options
     ):
@@ -96,11 +97,13 @@ def reopened(
             "Search anew"
         )
     try:
-        held = method_named(trace.about["method"]).of({**trace.about["options"], **options})
+        resumed_method = method_named(trace.about["method"]).of(
+            {**trace.about["options"], **options}
+        )
     except InvalidProblem as error:
         _refuse(title, [str(error)])
         raise
-    _refuse(title, offenders(problem, trace, held))
+    _refuse(title, offenders(problem, trace, resumed_method))
     return trace
 
 
@@ -111,27 +114,27 @@ def _differences(
     seed: int | None,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """Where a trace differs from what is asked for."""
-    asked: dict[str, Any] = about_problem(problem)
-    asked |= {"method": method} if method else {}
-    asked |= {"seed": seed} if seed is not None else {}
-    about, given = trace.about, trace.about.get("options", {})
+    """The facts in which a trace differs from the search that is asked for."""
+    request: dict[str, Any] = about_problem(problem)
+    request |= {"method": method} if method else {}
+    request |= {"seed": seed} if seed is not None else {}
+    about, known_options = trace.about, trace.about.get("options", {})
     return [
         *(
             f"{name} {about.get(name)!r}, not {value!r}"
-            for name, value in asked.items()
+            for name, value in request.items()
             if about.get(name) != value
         ),
         *(
-            f"option {name}={given[name]!r}, not {value!r}"
+            f"option {name}={known_options[name]!r}, not {value!r}"
             for name, value in options.items()
-            if name in given and given[name] != value
+            if name in known_options and known_options[name] != value
         ),
     ]
 
 
 def _refuse(title: str, offences: Iterable[str]) -> None:
-    """Raise InvalidProblem if anything is wrong."""
+    """Raise InvalidProblem if there are offences."""
     if listed := list(offences):
         raise InvalidProblem(
             f"{title}: no search can go on from this trace; give another copy of it, or search "
@@ -140,7 +143,7 @@ def _refuse(title: str, offences: Iterable[str]) -> None:
 
 
 def about_offenders(trace: Trace) -> Iterator[str]:
-    """Facts of its search that a trace lacks."""
+    """Facts that ``trace.about`` lacks, or a method in it that is unknown."""
     if missing := [name for name in _NEEDED if name not in trace.about]:
         yield f"it lacks about.{', about.'.join(missing)}"
     elif trace.about["method"] not in METHODS:
@@ -148,12 +151,12 @@ def about_offenders(trace: Trace) -> Iterator[str]:
 
 
 def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
-    """Why a search cannot go on from a trace that holds together, a sentence each.
+    """Reasons why a search cannot go on from a trace that is consistent, a sentence each.
 
     Args:
-        problem: to search on.
-        trace: of an earlier search of it, by ``about``.
-        method: with the options that hold.
+        problem: the problem to search.
+        trace: the trace of an earlier search of this problem, according to ``about``.
+        method: the method, with the options of the resumed search.
     """
     if not trace.row.n or not trace.node.n:
         yield (
@@ -186,7 +189,7 @@ def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
 
 
 def _actions(problem: Problem, trace: Trace, sharding: Sharding) -> Iterator[str]:
-    """The actions of the best plan lead to it, if they are actions and not labels."""
+    """Check that the actions of the best plan lead to it, unless they are only labels."""
     pinned = pinned_texts(problem.space)
     if trace.best_actions[: len(pinned)] != pinned:
         yield f"best_actions must begin with what is pinned, {', '.join(pinned)}"
@@ -205,44 +208,44 @@ def _actions(problem: Problem, trace: Trace, sharding: Sharding) -> Iterator[str
 
 
 def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
-    """Scores follow from times and memory, by this problem's limit and weight."""
+    """Check that scores follow from time and memory, by this problem's limit and weight."""
     row, limit = trace.row, problem.memory_limit_bytes
     base_time_s, base_peak_bytes = problem.baseline
     score = row["time_s"] / base_time_s if base_time_s > 0 else np.ones(row.n)
     if base_peak_bytes > 0:
-        over = np.maximum(row["peak_bytes"] - limit, 0.0)
-        score = score + problem.memory_weight * over / base_peak_bytes
+        excess_bytes = np.maximum(row["peak_bytes"] - limit, 0.0)
+        score = score + problem.memory_weight * excess_bytes / base_peak_bytes
     with np.errstate(over="ignore"):
-        far = np.abs(score - row["score"]) > trace_check.CLOSE * np.maximum(score, 1.0)
-    if far.any():
-        row_number = int(np.argmax(far))
+        is_off = np.abs(score - row["score"]) > trace_check.CLOSE * np.maximum(score, 1.0)
+    if is_off.any():
+        row_number = int(np.argmax(is_off))
         yield (
             f"row.score of row {row_number} is {row['score'][row_number]:g}, its time and memory "
             f"give {score[row_number]:g}"
-            f"{_more(far)}: prices of another version or machine file, or damaged numbers"
+            f"{_more(is_off)}: prices of another version or machine file, or damaged numbers"
         )
-    unlike = row["fits"] != (row["peak_bytes"] <= limit)
-    if unlike.any():
-        row_number = int(np.argmax(unlike))
+    differs = row["fits"] != (row["peak_bytes"] <= limit)
+    if differs.any():
+        row_number = int(np.argmax(differs))
         memory_text = f"{row['peak_bytes'][row_number]:g} of {limit:g} bytes"
         fits = row["fits"][row_number]
-        yield f"row.fits of row {row_number} is {fits} at {memory_text}{_more(unlike)}"
+        yield f"row.fits of row {row_number} is {fits} at {memory_text}{_more(differs)}"
 
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
-    """The best plan costs what the trace says."""
+    """Check that the best plan has the time and memory that the trace says."""
     assert trace.best_sharding is not None
     row, best_row = trace.row, int(trace.row["best"][-1])
     totals = problem.pricer().totals(*trace.best_sharding)
     for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
-        written = float(row[column][best_row])
-        if abs(priced - written) > trace_check.NEAR * abs(priced):
+        traced = float(row[column][best_row])
+        if abs(priced - traced) > trace_check.NEAR * abs(priced):
             yield (
-                f"row.{column} of the best simulation, {best_row}, is {written:g}, its plan has "
+                f"row.{column} of the best simulation, {best_row}, is {traced:g}, its plan has "
                 f"{priced:g} here: prices of another version or machine file, or damaged numbers"
             )
 
 
-def _more(bad: np.ndarray) -> str:
-    count = int(bad.sum()) - 1
+def _more(is_wrong: np.ndarray) -> str:
+    count = int(is_wrong.sum()) - 1
     return f" (and {count} more)" if count else ""

@@ -1,6 +1,6 @@
-"""Take the trajectories of a trace again, one after the other, and price them anew.
+"""Replay the trajectories of a trace one after the other, and price them again.
 
-For looking at a search step by step, and for checking that a trace says what the evaluator says.
+This serves to inspect a search step by step, and to check that a trace agrees with the evaluator.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from toast_lab.sharding.state import State
 
 
 class Replayed(NamedTuple):
-    """One trajectory, taken again."""
+    """One trajectory, replayed."""
 
     simulation: Simulation
-    state: State  #: where it ended
-    quick: Quick  #: its price, worked out anew
+    state: State  #: the state in which it ended
+    quick: Quick  #: the price of that state, computed again
 
 
 def replay(problem: Problem, trace: Trace, begin: int = 0) -> Iterator[Replayed]:
-    """The simulations from ``begin`` on (counted from 0) of a trace that was made for this problem.
+    """Replay the simulations of a trace of this problem, from index ``begin`` (counted from 0).
 
-    Those of plans that did not come from actions are left out: their actions are words for people.
+    Plans that did not come from actions are left out: their labels cannot be replayed.
 
     Raises:
         InvalidPlan: an action changes nothing, so the trace was made for another problem.

@@ -1,9 +1,9 @@
 """One search in a child process: a method that crashes or hangs costs its own row and nothing else.
 
-``search_in_child`` gives a ``MethodOutcome`` whatever happens: every improvement is reported as it
-is found, so that what a dead process had found is not lost.  Before the clock starts, the child
-loads the pricing kernels and lets the method run for a moment on a copy of the problem, so that
-loading compiled code counts for no method.
+``search_in_child`` gives a ``MethodOutcome`` whatever happens: every improvement is reported when
+it is found, so that the plans of a process that dies are not lost. Before the clock starts, the
+child loads the pricing kernels and runs the method for a moment on a copy of the problem, so that
+the time to load compiled code counts against no method.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, plan_of_acti
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
 
-#: Done once for all children that are forked to search (``fork_server``).
+#: Runs once for all children that are forked to search (``fork_server``).
 before_fork = load_present
 
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
 FAILED = "FAILED"  # the method refused its input; no search has such a status
-GRACE_S = 10.0  # that a search which was told to stop has before it is killed
+GRACE_S = 10.0  # time that a cancelled search has to end by itself before it is killed
 START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
-WARM = Budget(seconds=0.5)
+WARM = Budget(seconds=0.5)  # of the warm-up run
 
 
 class ImprovementPoint(NamedTuple):
-    """The best plan so far from ``elapsed_s`` on."""
+    """A point of the anytime curve: the best plan from ``elapsed_s`` on."""
 
     elapsed_s: float  #: since the search began
     score: float  #: C(s)
     time_s: float
     peak_bytes: float
     fits: bool
-    simulation: int  #: trajectories before it, itself included
+    simulation: int  #: number of trajectories up to this one, itself included
     actions: tuple[str, ...]
 
 
 def improvement(simulation: Simulation) -> ImprovementPoint:
-    """A simulation that improved on the best plan, as a point of the anytime curve."""
+    """A simulation that found a better plan, as a point of the anytime curve."""
     return ImprovementPoint(
         elapsed_s=simulation.elapsed_s,
         score=simulation.score,
@@ -67,26 +67,26 @@ def improvement(simulation: Simulation) -> ImprovementPoint:
 class BestPlan(NamedTuple):
     """A best plan that no sequence of actions gives."""
 
-    simulation: int  #: that it came with, counted from 1
+    simulation: int  #: the simulation that found it, counted from 1
     sharding: Sharding
-    actions: tuple[str, ...]  #: its labels
+    actions: tuple[str, ...]  #: labels that say how the plan came about
     key: int
 
     def plan(self, problem: Problem) -> ShardingPlan:
-        """As a plan of the problem that it was found for."""
+        """The plan; ``problem`` is the one that was searched."""
         actions = with_pinned(problem, self.actions)
         return make_plan(problem.analysis, problem.mesh, self.sharding, actions, key=self.key)
 
 
 class PlanSender:
-    """In a child: sends best plans that actions do not give, so that they outlive it."""
+    """In a child: sends best plans that no actions give, so that they outlive the process."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
         self._sent: Sharding | None = None
 
     def hand_on(self, simulations: Sequence[Simulation]) -> None:
-        """Send the best plan of the trace of ``simulations``, if it is new and has to be sent."""
+        """Send the best plan in the trace of ``simulations``, if new and not made by actions."""
         if not isinstance(simulations, Simulations):
             return
         trace = simulations.trace
@@ -107,7 +107,7 @@ class PlanSender:
 def last_plan(
     problem: Problem, points: Sequence[ImprovementPoint], sent_plan: BestPlan | None
 ) -> ShardingPlan | None:
-    """The best plan reported by a process that died: from its actions, or as it was sent."""
+    """The best plan reported by a process that died, made from its actions or as it was sent."""
     if sent_plan is not None and (not points or sent_plan.simulation >= points[-1].simulation):
         return sent_plan.plan(problem)
     for point in reversed(points):
@@ -121,7 +121,7 @@ def last_plan(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MethodOutcome(Generic[PlanT]):
-    """What is known of one search, however it ended.  Without any point its prices are None."""
+    """The outcome of one search, however it ended; ``points`` is empty if it priced nothing."""
 
     method: str
     status: str  #: name of a ``Status``, or FAILED: the method refused its input
@@ -129,9 +129,9 @@ class MethodOutcome(Generic[PlanT]):
     points: tuple[ImprovementPoint, ...] = ()
     evaluations: int | None = None  #: distinct states priced; None if the process died
     elapsed_s: float = 0.0
-    #: reading the problem and loading kernels, before the clock started
+    #: time to read the problem and load kernels, before the clock started
     prepare_s: float | None = None
-    bound: float | None = None  #: proven: no plan of the method's space scores less
+    bound: float | None = None  #: a proven lower bound of C(s) of the plans of the method's space
     actions: tuple[str, ...] = ()
     plan: PlanT | None = None
 
@@ -153,21 +153,21 @@ def search_in_child(
 ) -> MethodOutcome[ShardingPlan]:
     """Run one method on ``problem`` in a process of its own.
 
-    The process is killed after twice the budget's seconds and 7 minutes, or after an hour where the
-    budget has no seconds.
+    The process is killed after twice the budget's seconds plus ``START_S`` (400 s), or after an
+    hour if the budget has no limit in seconds.
 
     Args:
-        problem: what to shard; it is pickled.
+        problem: the problem to search; it is pickled.
         method: a name in ``METHODS``.
-        seed: of the search.
+        seed: seed of the search.
         budget: as for ``search``.
-        options: of the method; they are pickled.
+        options: options of the method; they are pickled.
         on_point: called with every improvement.
-        cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over
-            what it found.
+        cancel: polled ten times a second. True ends the search gently: it has 10 s to hand over
+            its best plan.
 
     Raises:
-        KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.
+        KeyboardInterrupt: the only exception; crashes, hangs and refused input are outcomes.
     """
     budget = budget or Budget()
     time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
@@ -225,7 +225,20 @@ def run_one(
     budget: Budget,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """What runs in the child: warm up, search, report every improvement."""
+    """The work of the child: warm up, search, and report every improvement.
+
+    Args:
+        pickled: the problem.
+        method: a name in ``METHODS``.
+        target: reference of the method, by which ``ensure`` registers it.
+        seed: seed of the search.
+        budget: as for ``search``.
+        options: options of the method.
+
+    Returns:
+        The fields of ``MethodOutcome`` but ``method`` and ``points``; ``plan`` is a pair of its
+        sharding and its key.
+    """
     started = time.monotonic()
     ensure(method, target)
     cancel = isolate.end_is_asked
@@ -238,13 +251,13 @@ def run_one(
     best: tuple[float, ...] = ()
     sender = PlanSender(isolate.report)
 
-    def on_progress(news: Sequence[Simulation]) -> None:
+    def on_progress(simulations: Sequence[Simulation]) -> None:
         nonlocal best
-        last = news[-1]
-        if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
-            return  # decoding thousands of simulations a second would be a burden on the search
-        sender.hand_on(news)
-        for simulation in news:
+        latest = simulations[-1]
+        if best == (best := (latest.best_score, latest.best_time_s, latest.best_peak_bytes)):
+            return  # decoding thousands of simulations a second would slow down the search
+        sender.hand_on(simulations)
+        for simulation in simulations:
             if simulation.improved:
                 isolate.report(improvement(simulation))
 

@@ -1,15 +1,16 @@
-"""Simpler plans that are nearly as good: what each thing that has to be written buys.
+"""Simpler plans that are nearly as good: what each further rule or place in a plan gains.
 
-A search takes whatever lowers C(s), by however little, and its best plan may be sharded otherwise
-in hundreds of places.  Here a plan is led back, part by part, towards simpler ones: towards a plan
-of colour actions that the search has seen, towards that one with an action less, and towards whole
-arguments.  A part is given up if the plan then takes less to write (``plan_rules.plan_size``) and
-C(s) stays below a bound.  The bound rises in steps, so what buys least goes first; parts are tried
-from large to small ones, contiguous in the program, since neighbours hold each other where they
-are.  Plans are priced on the program folded so far as the plans concerned allow.
+A search takes everything that lowers C(s), however little, so its best plan may deviate from a
+simple one in hundreds of places. This module moves a plan back, part by part, towards simpler
+ones: towards a plan of colour actions that the search has seen, towards that plan with one action
+less, and towards whole arguments. A part of the plan is given up if the plan then takes less to
+write (``plan_rules.plan_size``) and C(s) stays within a bound. The bound rises in steps, so the
+parts that gain least go first. Parts are tried from large to small and are contiguous in the
+program, since an op that changes alone has to be resharded from and to its neighbours. Plans are
+priced on the program folded as far as the plans concerned allow.
 
-``simplified`` gives every plan on the way, from which ``PlanFront`` keeps those that no other beats
-in time, memory and size alike.
+``simplified`` gives every plan on the way; ``PlanFront`` keeps those that no other beats in time,
+memory and size alike.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text, counted, table
 
-#: What another rule or place has to gain, as a share of C(s), to stand in a front.  Prices are off
-#: by several per cent (docs/accuracy.md); of that, plans which differ in one place share all but a
-#: small part.  A tenth of a per cent is the least that we take for a difference.
+#: Least gain, as a share of C(s), for which a front takes a further rule or place. Prices are off
+#: by several per cent (docs/accuracy.md), but two plans that differ in one place share nearly all
+#: of that error. A tenth of a per cent is the smallest difference that we take to be real.
 SMALLEST_GAIN = 0.001
-#: how much worse than the best a plan may get, step by step
-_LEVELS = (0.0, 0.002, 0.01, 0.02, 0.05, 0.2)
-#: into how many parts what tells two plans apart is divided at most, and for the smaller changes
+#: how much worse than the best a plan may get, as shares of C(s), in rising steps
+_LOSS_LEVELS = (0.0, 0.002, 0.01, 0.02, 0.05, 0.2)
+#: most parts into which the difference of two plans is divided; fewer for the smaller changes
 _MOST_PARTS, _FEW_PARTS = 32, 2
-_MOST_TRIALS = 500  #: prices of one step, which bounds the work on programs with many roles
-_MOST_SEEN = 24  #: plans of actions that are looked at beside the best one
+_MOST_TRIALS = 500  #: most plans priced in one step; bounds the work on programs with many roles
+_MOST_SEEN = 24  #: most plans of actions that are considered beside the best one
 
 
 class FrontRow(NamedTuple, Generic[PlanT]):
-    """A plan with its price and what it takes to write it."""
+    """A plan with its price and its size."""
 
     plan: PlanT  # type: ignore[misc]  # a tuple cannot change, so it may be covariant
     quick: Quick
@@ -56,16 +57,16 @@ class FrontRow(NamedTuple, Generic[PlanT]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanFront(Generic[PlanT]):
-    """Size against time and memory."""
+    """The trade-off of plans between size, time and memory."""
 
-    #: every plan that was looked at, the best first
+    #: every plan that was considered, the best first
     rows: tuple[FrontRow[PlanT], ...]
 
     @functools.cached_property
     def kept(self) -> tuple[FrontRow[PlanT], ...]:
-        """Those that no other beats in time, memory and size alike, the smallest first.
+        """The plans that no other beats in time, memory and size alike, the smallest first.
 
-        With the same memory, each further rule and place gains at least ``SMALLEST_GAIN``.
+        At equal memory, each further rule or place gains at least ``SMALLEST_GAIN`` of C(s).
         """
         kept: list[FrontRow[PlanT]] = []
         for row in sorted(self.rows, key=lambda row: (row.size.total, row.quick.score)):
@@ -109,7 +110,7 @@ class PlanFront(Generic[PlanT]):
 
 
 class _FoldedPlan(NamedTuple):
-    """A sharding in the rows of ``_Folded``."""
+    """A sharding by the classes of ``_Folded``: K classes of ops, L classes of values."""
 
     ops: np.ndarray  #: [K, A]
     values: np.ndarray  #: [L, A]
@@ -119,14 +120,14 @@ class _FoldedPlan(NamedTuple):
 
 
 class _Folded:
-    """A program folded as far as all of some shardings of it allow."""
+    """A program folded into classes of ops and values that all given shardings split alike."""
 
     def __init__(self, problem: Problem, shardings: Sequence[Sharding]) -> None:
         self.problem, self.program = problem, problem.analysis.program
         program, space = self.program, problem.space
         first_name = program.factor_ptr[:-1, None]
         like_op = problem.folded.memory.like_op
-        place = np.arange(program.n_values) - program.result_ptr[program.value_op]
+        result_index = np.arange(program.n_values) - program.result_ptr[program.value_op]
         op_columns, value_columns = [], []
         for sharding in shardings:
             offset = np.where(sharding.op_factor >= 0, sharding.op_factor - first_name, -1)
@@ -137,13 +138,13 @@ class _Folded:
             program.n_values,
             space.alike.values.label,
             like_op[program.value_op],
-            place,
+            result_index,
             *value_columns,
         )
         self.alike: Alike = by_classes(ops, values, space.op_effects, space.value_effects)
         self.repricer = Repricer(problem.prices.folded(self.alike))
         self.pricer = problem.pricer()
-        #: rows of ops, then of values, in the order of the program
+        #: indices of the op rows, then of the value rows, sorted in program order
         self.order = np.argsort(
             np.concatenate([ops.first, program.value_op[values.first] + 0.5]), kind="stable"
         )
@@ -167,7 +168,7 @@ class _Folded:
         return self.pricer.judged(time_s, peak_bytes), snapshot
 
     def divides(self, rows: _FoldedPlan) -> bool:
-        """Do all axes on one factor, or on one dim, divide it together?"""
+        """Does the product of the axes on each factor, and on each dim, divide its size?"""
         program = self.program
         first_dim = program.shape_ptr[self.alike.values.first, None]
         dims = np.where(rows.values >= 0, first_dim + rows.values, 0)
@@ -179,16 +180,24 @@ class _Folded:
         if not sizes.size:
             return True
         for axis in range(cut.shape[1]):
-            own = cut[:, axis]
-            ways = np.where(cut == own[:, None], self.axis_size, 1).prod(axis=1)
-            size = sizes[np.where(own >= 0, row_of_size[:, axis], 0)]
-            if ((own >= 0) & (size % ways != 0)).any():
+            split = cut[:, axis]
+            ways = np.where(cut == split[:, None], self.axis_size, 1).prod(axis=1)
+            row_size = sizes[np.where(split >= 0, row_of_size[:, axis], 0)]
+            if ((split >= 0) & (row_size % ways != 0)).any():
                 return False
         return True
 
 
 class _Descent:
-    """Leads one plan towards simpler ones."""
+    """Moves one plan towards simpler ones.
+
+    Attributes:
+        rows: the plan at present, with its price ``quick``, its ``priced`` snapshot and ``size``.
+        best: price of the best plan.
+        keep: called with every plan that is taken.
+        bound: highest C(s) that a plan may have.
+        trials: plans priced in this step.
+    """
 
     def __init__(
         self,
@@ -202,10 +211,10 @@ class _Descent:
         self.quick, self.priced = folded.price(self.rows)
         self.size = plan_size(folded.program, start)
         self.bound = best.score
-        self.trials = 0  #: of this step
+        self.trials = 0
 
     def toward(self, target: _FoldedPlan, most_parts: int = _MOST_PARTS) -> None:
-        """Take over what the target has, in parts."""
+        """Take over the target's choices in parts, each only if it makes the plan simpler."""
         chunk = len(self._differing(target))
         smallest = max(1, chunk // most_parts)
         while chunk >= smallest and self.trials < _MOST_TRIALS:
@@ -218,15 +227,15 @@ class _Descent:
             chunk //= 2
 
     def _differing(self, target: _FoldedPlan) -> np.ndarray:
-        """[n, 2] (row, axis) where the plan differs from the target, in program order."""
+        """[n, 2] (row, axis) where the plan differs from the target; by axis, in program order."""
         differs = np.concatenate([self.rows.ops != target.ops, self.rows.values != target.values])[
             self.folded.order
         ]
-        axis, place = np.nonzero(differs.T)
-        return np.stack([self.folded.order[place], axis], axis=1)
+        axis, position = np.nonzero(differs.T)
+        return np.stack([self.folded.order[position], axis], axis=1)
 
     def _take(self, target: _FoldedPlan, part: np.ndarray) -> None:
-        """Take over one part, if that makes the plan simpler and keeps to the bound."""
+        """Take over one part if the plan then is simpler and keeps to the bound."""
         rows, op_count = self.rows.copy(), len(self.rows.ops)
         is_op = part[:, 0] < op_count
         at_op = part[is_op, 0], part[is_op, 1]
@@ -249,7 +258,7 @@ class _Descent:
 
 @dataclasses.dataclass(frozen=True)
 class _ActionPlan:
-    """A plan that actions make."""
+    """A plan made of actions."""
 
     actions: tuple[str, ...]
     sharding: Sharding
@@ -261,40 +270,42 @@ def simplified(
     trace: Trace,
     cancel: Callable[[], bool] | None = None,
 ) -> list[FrontRow]:
-    """The best plan of a search and simpler ones, the best first; see the module.
+    """The best plan of a search and simpler ones, the best first; see the module docstring.
 
     Args:
-        problem: that was searched.
-        best: its best plan.
-        trace: of the search.
-        cancel: polled; True gives what there is so far.
+        problem: the problem that was searched.
+        best: the best plan of the search.
+        trace: the trace of the search.
+        cancel: polled; True ends the work and gives the plans made so far.
     """
     program, pricer = problem.analysis.program, problem.pricer()
-    best_quick = _quick(problem, best.sharding)
-    seen = [_of_actions(problem, actions) for actions in _seen(problem, trace)]
+    best_quick = _price(problem, best.sharding)
+    seen_plans = [_of_actions(problem, actions) for actions in _seen_actions(problem, trace)]
     beyond_pins = best.actions[len(pinned_texts(problem.space)) :]
-    own = tuple(text for text in beyond_pins if _is_action(problem, text))
-    with_own = _of_actions(problem, own)
+    best_actions = tuple(text for text in beyond_pins if _is_action(problem, text))
+    plan_of_best_actions = _of_actions(problem, best_actions)
     rows: dict[bytes, FrontRow] = {}
-    pinned = None if problem.pins is None else problem.pins
+    pins = None if problem.pins is None else problem.pins
 
     def keep_as(origin: _ActionPlan) -> Callable[[Sharding, Quick, PlanSize], None]:
         def keep(sharding: Sharding, quick: Quick, size: PlanSize) -> None:
-            if pinned is None or not pinned.broken(*sharding):
+            if pins is None or not pins.broken(*sharding):
                 key = sharding.op_factor.tobytes() + sharding.value_dim.tobytes()
-                rows.setdefault(key, FrontRow(_plan(problem, sharding, origin), quick, size))
+                rows.setdefault(
+                    key, FrontRow(_labelled_plan(problem, sharding, origin), quick, size)
+                )
 
         return keep
 
-    keep_as(with_own)(best.sharding, best_quick, plan_size(program, best.sharding))
-    first = next(iter(rows.values()), None)
-    if first is not None:  # the plan itself, with what it says of how it came about
-        rows[next(iter(rows))] = first._replace(plan=best)
-    for each in (*seen, with_own):
-        quick = _quick(problem, each.sharding)
+    keep_as(plan_of_best_actions)(best.sharding, best_quick, plan_size(program, best.sharding))
+    best_row = next(iter(rows.values()), None)
+    if best_row is not None:  # keep the best plan itself, with its labels
+        rows[next(iter(rows))] = best_row._replace(plan=best)
+    for candidate in (*seen_plans, plan_of_best_actions):
+        quick = _price(problem, candidate.sharding)
         if quick.fits or not best_quick.fits:
-            keep_as(each)(each.sharding, quick, plan_size(program, each.sharding))
-    for origin in _origins(best.sharding, [with_own, *seen], pricer.problem):
+            keep_as(candidate)(candidate.sharding, quick, plan_size(program, candidate.sharding))
+    for origin in _origins(best.sharding, [plan_of_best_actions, *seen_plans], pricer.problem):
         _descend(problem, best, best_quick, origin=origin, keep_as=keep_as, cancel=cancel)
         if cancel is not None and cancel():
             break
@@ -310,30 +321,34 @@ def _descend(
     keep_as: Callable[[_ActionPlan], Callable[[Sharding, Quick, PlanSize], None]],
     cancel: Callable[[], bool] | None,
 ) -> None:
-    """From the best plan towards one of actions, and on from there with fewer actions."""
+    """Move the best plan towards ``origin``, ``origin`` less one action, and whole arguments."""
     fewer = [
         _of_actions(problem, origin.actions[:index] + origin.actions[index + 1 :])
         for index in range(len(origin.actions))
     ]
-    whole = _whole_arguments(problem, best.sharding)
-    targets = [origin.sharding, *(each.sharding for each in fewer), *whole]
+    whole_arguments = _whole_arguments(problem, best.sharding)
+    targets = [origin.sharding, *(plan.sharding for plan in fewer), *whole_arguments]
     folded = _Folded(problem, [best.sharding, *targets])
     descent = _Descent(folded, best.sharding, best_quick, keep_as(origin))
-    rows = [folded.rows(target) for target in targets]
-    begin = rows[0]
-    for level in _LEVELS:
-        descent.bound, descent.trials = best_quick.score * (1.0 + level), 0
-        descent.toward(begin)
-        for other in rows[1:]:
+    rows_of_targets = [folded.rows(target) for target in targets]
+    origin_rows = rows_of_targets[0]
+    for loss in _LOSS_LEVELS:
+        descent.bound, descent.trials = best_quick.score * (1.0 + loss), 0
+        descent.toward(origin_rows)
+        for target_rows in rows_of_targets[1:]:
             if cancel is not None and cancel():
                 return
-            # Only what the action, or the argument, is about
-            changed = _changed(begin if other is not begin else other, other, descent.rows)
+            # Take over only the changes of this action or argument.
+            changed = _changed(
+                origin_rows if target_rows is not origin_rows else target_rows,
+                target_rows,
+                descent.rows,
+            )
             descent.toward(changed, _FEW_PARTS)
 
 
 def _changed(before: _FoldedPlan, after: _FoldedPlan, current: _FoldedPlan) -> _FoldedPlan:
-    """``current`` with what tells ``after`` from ``before``, where it still is as ``before``."""
+    """``current`` with the changes from ``before`` to ``after``, where it equals ``before``."""
     ops = np.where((before.ops != after.ops) & (current.ops == before.ops), after.ops, current.ops)
     values = np.where(
         (before.values != after.values) & (current.values == before.values),
@@ -344,19 +359,19 @@ def _changed(before: _FoldedPlan, after: _FoldedPlan, current: _FoldedPlan) -> _
 
 
 def _whole_arguments(problem: Problem, sharding: Sharding) -> list[Sharding]:
-    """For each rule of arguments a sharding in which they are whole, and come back so."""
+    """For each argument rule, the sharding with its arguments, and all values like them, whole."""
     program, label = problem.analysis.program, problem.space.alike.values.label
     shardings = []
     for rule in argument_rules(program, sharding):
-        values = np.isin(label, label[list(rule.arguments)])
-        bare = sharding.copy()
-        bare.value_dim[values] = -1
-        shardings.append(bare)
+        is_whole = np.isin(label, label[list(rule.arguments)])
+        whole = sharding.copy()
+        whole.value_dim[is_whole] = -1
+        shardings.append(whole)
     return shardings
 
 
 def simplest(rows: Sequence[FrontRow[PlanT]], within: float) -> FrontRow[PlanT]:
-    """The smallest of some plans that are at most ``within`` (a share) worse than the best."""
+    """The smallest plan whose C(s) is at most ``within`` (a share) above the best plan's."""
     best = min(rows, key=_rank)
     allowed = [
         row
@@ -371,13 +386,13 @@ def _rank(row: FrontRow) -> tuple[bool, float, int]:
     return not row.quick.fits, row.quick.score, row.size.total
 
 
-def _quick(problem: Problem, sharding: Sharding) -> Quick:
+def _price(problem: Problem, sharding: Sharding) -> Quick:
     totals = problem.pricer().totals(*sharding)
     return problem.pricer().judged(totals.time_s, totals.peak_bytes)
 
 
 def _of_actions(problem: Problem, actions: Sequence[str]) -> _ActionPlan:
-    """What some actions make; those that change nothing are left out."""
+    """The plan of some actions; those that change nothing are left out."""
     state, taken = State(problem.space), []
     for text in actions:
         action = parse_action(problem.analysis, problem.mesh, text)
@@ -387,8 +402,8 @@ def _of_actions(problem: Problem, actions: Sequence[str]) -> _ActionPlan:
     return _ActionPlan(tuple(map(problem.space.text, taken)), plan.sharding)
 
 
-def _plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> ShardingPlan:
-    """A plan, with how it came about."""
+def _labelled_plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> ShardingPlan:
+    """A plan labelled with its actions and the number of places refined since."""
     differing = int(
         (sharding.op_factor != origin.sharding.op_factor).any(axis=1).sum()
         + (sharding.value_dim != origin.sharding.value_dim).any(axis=1).sum()
@@ -400,7 +415,7 @@ def _plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> Sharding
 
 
 def _is_action(problem: Problem, text: str) -> bool:
-    """Is it an action, and not a label that says how else a plan came about?"""
+    """Is the text an action, and not a label that says how else a plan came about?"""
     try:
         parse_action(problem.analysis, problem.mesh, text)
     except ToastError:
@@ -408,17 +423,17 @@ def _is_action(problem: Problem, text: str) -> bool:
     return True
 
 
-def _seen(problem: Problem, trace: Trace) -> list[tuple[str, ...]]:
-    """Actions of the best plans of a trace that actions make, for each number of actions."""
-    row = trace.row
-    if not row.n:
+def _seen_actions(problem: Problem, trace: Trace) -> list[tuple[str, ...]]:
+    """The actions of the best plan of actions of each length in a trace, at most ``_MOST_SEEN``."""
+    rows = trace.row
+    if not rows.n:
         return []
-    ends, words = row["action_end"], trace.action["word"]
+    ends, words = rows["action_end"], trace.action["word"]
     starts = np.concatenate([[0], ends[:-1]])
     is_label = np.asarray([not _is_action(problem, text) for text in trace.vocabulary] or [False])
     labels = np.concatenate([[0], np.cumsum(is_label[words])])
     of_actions = labels[ends] == labels[starts]
-    length, score = ends - starts, np.where(row["fits"], row["score"], np.inf)
+    length, score = ends - starts, np.where(rows["fits"], rows["score"], np.inf)
     chosen: list[int] = []
     for count in np.unique(length[of_actions]).tolist():
         candidates = np.flatnonzero(of_actions & (length == count))
@@ -434,16 +449,16 @@ def _seen(problem: Problem, trace: Trace) -> list[tuple[str, ...]]:
 def _origins(
     best: Sharding, candidates: Sequence[_ActionPlan], problem: Problem
 ) -> list[_ActionPlan]:
-    """The plan of actions that is nearest to the best one, and the best of them all."""
+    """The plan of actions nearest to the best plan, and the best of them if it is another."""
     distances = [
-        int((each.sharding.op_factor != best.op_factor).sum())
-        + int((each.sharding.value_dim != best.value_dim).sum())
-        for each in candidates
+        int((candidate.sharding.op_factor != best.op_factor).sum())
+        + int((candidate.sharding.value_dim != best.value_dim).sum())
+        for candidate in candidates
     ]
-    scores = [_quick(problem, each.sharding) for each in candidates]
+    prices = [_price(problem, candidate.sharding) for candidate in candidates]
     nearest = candidates[int(np.argmin(distances))]
     cheapest = min(
-        range(len(candidates)), key=lambda index: (not scores[index].fits, scores[index].score)
+        range(len(candidates)), key=lambda index: (not prices[index].fits, prices[index].score)
     )
     origins = [nearest]
     if candidates[cheapest].actions != nearest.actions:

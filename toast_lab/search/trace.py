@@ -1,12 +1,12 @@
-"""What a search did: every trajectory in order and the states it knows, in columns that grow.
+"""The trace of a search: every trajectory in order and every state reached, in columns that grow.
 
 A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
-in flat arrays and makes a ``Simulation`` or a ``TraceNode`` only when somebody looks at one.
-Actions are written as numbers into a vocabulary of texts.  A trace is saved as one file (numpy's
-``.npz``), with the best plan and whatever the method needs to go on, so that it can be looked at,
-replayed on a problem, or resumed.
+in flat arrays and builds a ``Simulation`` or a ``TraceNode`` only when one is accessed. Actions are
+stored as indices into a vocabulary of texts. A trace is saved as one file (numpy's ``.npz``) with
+the best plan and everything the method needs to go on, so that it can be inspected, replayed on a
+problem, or resumed.
 
-Start reading at ``Trace``.  Reference: TOAST section 4.1.
+Start reading at ``Trace``. Reference: TOAST section 4.1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AGAIN = "give another copy of the file, or search again and save the trace anew"
 
 
 class Simulation(NamedTuple):
-    """One trajectory: actions taken from the unsharded program, and the price of its end."""
+    """One trajectory: actions taken from the unsharded program, and the price of where it ended."""
 
     index: int  # type: ignore[assignment]  #: counts from 1
     round: int
@@ -49,7 +49,7 @@ class Simulation(NamedTuple):
 class TraceNode(NamedTuple):
     """One state in the trace, first reached by ``action`` from ``parent``.
 
-    States reached twice are one node.
+    A state that is reached more than once is one node.
     """
 
     id: int
@@ -67,7 +67,7 @@ Row = TypeVar("Row", covariant=True)
 
 
 class DecodedRows(Sequence[Row]):
-    """Rows of a trace, decoded as they are asked for."""
+    """Rows of a trace, decoded on access."""
 
     def __init__(self, decode: Callable[[int], Row], rows: range) -> None:
         self._decode, self._rows = decode, rows
@@ -89,14 +89,14 @@ class DecodedRows(Sequence[Row]):
 
 
 class Simulations(DecodedRows[Simulation]):
-    """Simulations of a trace; ``trace`` is the one that they are of."""
+    """A range of the simulations of ``trace``, decoded on access."""
 
     def __init__(self, trace: Trace, begin: int, end: int) -> None:
         super().__init__(trace.simulation, range(begin, end))
         self.trace = trace
 
     def sample(self, every: int) -> list[Simulation]:
-        """Every ``every``-th, the last one, and every improvement; the others are not decoded."""
+        """Every ``every``-th simulation, the last, and every improvement; no other is decoded."""
         rows = np.array(self._rows, np.int64)
         sampled = self.trace.row["best"][rows] == rows
         sampled[::every] = True
@@ -110,12 +110,12 @@ class Trace(TraceColumns):
     Attributes:
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``TraceNode``; the root first.
-        about: what was searched (program digest, mesh, machine, limit), by which method, seed and
+        about: what was searched (program digest, mesh, machine, limit), with which method, seed and
             options.
-        best_sharding: of the best plan; while the search goes on, None where the plan's actions
+        best_sharding: the sharding of the best plan; during the search None if the plan's actions
             alone give it.
-        best_actions: its actions as text.
-        memory: what the method needs to go on, by name.
+        best_actions: the actions of the best plan as text.
+        memory: arrays that the method needs to go on, by name.
     """
 
     def __init__(self, vocabulary: Iterable[str] = ()) -> None:
@@ -137,21 +137,21 @@ class Trace(TraceColumns):
 
     @property
     def columns(self) -> dict[str, Columns]:
-        """The columns by the names that a file has them by."""
+        """The columns by their names in a file."""
         return {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
 
     def since(self, begin: int) -> Simulations:
-        """The simulations from number ``begin`` on, counted from 0, as the trace is now."""
+        """The simulations from index ``begin``, counted from 0, to the current end of the trace."""
         return Simulations(self, begin, self.row.n)
 
     def improvements(self) -> list[Simulation]:
-        """The simulations that found something better, in order: the anytime curve."""
+        """The simulations that found a better plan, in order: the anytime curve."""
         improving = np.flatnonzero(self.row["best"] == np.arange(self.row.n))
         return [*map(self.simulation, improving.tolist())]
 
     # -- decoding ---------------------------------------------------------------------------------
     def simulation(self, index: int) -> Simulation:
-        """Simulation number ``index``, counted from 0."""
+        """The simulation at ``index``, counted from 0."""
         row = self.row.at(index)
         best = self.row.at(row["best"])
         words = self.action.array["word"][self._begin("action_end", index) : row["action_end"]]
@@ -173,7 +173,7 @@ class Trace(TraceColumns):
         )
 
     def node_at(self, index: int) -> TraceNode:
-        """Node number ``index``."""
+        """The node at ``index``."""
         row = self.node.at(index)
         word = row.pop("word")
         action = self.vocabulary[word] if index else ""
@@ -186,16 +186,16 @@ class Trace(TraceColumns):
 
     # -- writing ----------------------------------------------------------------------------------
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
-        """Write one simulation; gives its number, counted from 0.
+        """Write one simulation and give its index, counted from 0.
 
-        ``row`` has the columns of ``self.row``.
+        ``row`` has the columns of ``self.row`` but the two ends, which are added here.
         """
         self.action.extend({"word": np.asarray(words, np.int32)})
         self.passed.extend({"node": np.asarray(nodes, np.int32)})
         return self.row.append(action_end=self.action.n, node_end=self.passed.n, **row)
 
     def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
-        """Write one node of the tree; gives its number."""
+        """Write one node of the tree and give its index."""
         return self.node.append(
             parent=parent,
             word=self.word(action) if depth else -1,
@@ -209,8 +209,8 @@ class Trace(TraceColumns):
     def copy(self) -> Trace:
         """An independent copy."""
         copied = Trace(self.vocabulary)
-        for part, columns in self.columns.items():
-            copied.columns[part].extend({name: columns[name] for name in columns.array})
+        for table, columns in self.columns.items():
+            copied.columns[table].extend({name: columns[name] for name in columns.array})
         copied.about, copied.best_actions = dict(self.about), self.best_actions
         copied.best_sharding = self.best_sharding
         copied.memory = {name: array.copy() for name, array in self.memory.items()}
@@ -219,11 +219,11 @@ class Trace(TraceColumns):
     def save(self, path: PathLike) -> None:
         """Write the trace as one ``.npz`` file, whole or not at all.
 
-        Raises NotSaved if that cannot be.
+        Raises NotSaved if it cannot be written.
         """
         arrays = {
-            f"{part}.{name}": columns[name]
-            for part, columns in self.columns.items()
+            f"{table}.{name}": columns[name]
+            for table, columns in self.columns.items()
             for name in columns.array
         }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
@@ -245,8 +245,8 @@ class Trace(TraceColumns):
         """Read a trace back.
 
         Raises:
-            InvalidProblem: the file is not a trace, is damaged, or has numbers that are out of
-                range or point outside; all of them are listed.
+            InvalidProblem: the file is not a trace, is damaged, or has numbers or indices that are
+                out of range; all of them are listed.
         """
         try:
             header, arrays = trace_file.read(path)
@@ -261,8 +261,8 @@ class Trace(TraceColumns):
             )
         trace = cls()
         expected = {
-            f"{part}.{name}": array.dtype
-            for part, columns in trace.columns.items()
+            f"{table}.{name}": array.dtype
+            for table, columns in trace.columns.items()
             for name, array in columns.array.items()
         }
         about = header.get("about")
@@ -274,8 +274,8 @@ class Trace(TraceColumns):
             for text in header["vocabulary"]:
                 trace.word(text)
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
-            for part, columns in trace.columns.items():
-                columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
+            for table, columns in trace.columns.items():
+                columns.extend({name: arrays[f"{table}.{name}"] for name in columns.array})
             if BEST[0] in arrays:
                 trace.best_sharding = Sharding(*(arrays[name] for name in BEST))
             trace.memory = {

@@ -1,7 +1,7 @@
-"""Does a trace hold together?  Kinds, lengths, ranges, and numbers that point somewhere.
+"""Check that a trace is consistent: kinds, lengths, ranges, and indices that refer to rows.
 
-A trace that passes can be read, replayed and copied without any index out of range.
-Whether it belongs to a problem, and whether a search can go on from it, is told by ``resumable``.
+A trace that passes can be read, replayed and copied without any index out of range. ``resumable``
+checks whether it belongs to a problem, and whether a search can go on from it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from toast_lab import checks
 from toast_lab.search.trace_columns import TraceColumns
 
-MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
-CLOSE = 1e-9  #: relative; the same formula on the same numbers
-NEAR = 1e-6  #: relative; the same price, added up in another order
-_REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
+MOST_NODES = 2**31 - 1  #: most rows of any kind, since indices are kept in 32 bits
+CLOSE = 1e-9  #: relative tolerance for the same formula on the same numbers
+NEAR = 1e-6  #: relative tolerance for the same price, summed in another order
+_MOST_REWARD = 1e6  # no search comes near it: rewards are logarithms and small penalties
 
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the facts of its search in a trace; missing ones are accepted."""
+    """Offences of the facts of a search in a trace, a sentence each; missing facts are accepted."""
     for key, offence_of in _ABOUT.items():
         if key in about and (offence := offence_of(about[key])):
             yield f"about.{key} {offence}"
@@ -31,7 +31,12 @@ def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
 def array_offenders(
     arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]
 ) -> Iterator[str]:
-    """Columns (``part.name``, by dtype) that are missing, of a wrong kind, or too short."""
+    """Offences of arrays: unknown, missing, of a wrong kind, or of unequal or excessive length.
+
+    Args:
+        arrays: all arrays of a file, by name.
+        expected: the dtype of each column, by its name ``part.name``.
+    """
     kinds = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
     kinds |= {name: (dtype, 1) for name, dtype in expected.items()}
     for name, array in arrays.items():
@@ -67,28 +72,28 @@ def array_offenders(
 
 
 def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
-    """What is wrong with the texts of a header."""
+    """Offences of the texts of a header."""
     for name, texts in (("vocabulary", vocabulary), ("best_actions", best_actions)):
-        if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             yield f"{name} must be a list of texts"
         elif name == "vocabulary" and len(set(texts)) != len(texts):
             yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
 
 
 def offenders(trace: TraceColumns) -> Iterator[str]:
-    """Every number of a trace that is out of its range or points outside, a sentence each."""
-    row, node, words = trace.row, trace.node, len(trace.vocabulary)
-    for name, end, part in (
+    """Offences of the numbers and indices of a trace that are out of range, a sentence each."""
+    row, node, word_count = trace.row, trace.node, len(trace.vocabulary)
+    for name, ends, columns in (
         ("action", row["action_end"], trace.action),
         ("node", row["node_end"], trace.passed),
     ):
-        if (np.diff(end, prepend=0) < 0).any() or (int(end[-1]) if row.n else 0) != part.n:
+        if (np.diff(ends, prepend=0) < 0).any() or (int(ends[-1]) if row.n else 0) != columns.n:
             yield f"the {name}s of its simulations do not add up"
     for subject, numbers, limit in (
-        ("action.word: an action", trace.action["word"], words),
+        ("action.word: an action", trace.action["word"], word_count),
         ("passed.node: a node", trace.passed["node"], node.n),
         ("row.best: a best simulation", row["best"], row.n),
-        ("node.word: a node's action", node["word"][1:], words),
+        ("node.word: a node's action", node["word"][1:], word_count),
         ("node.parent: a parent", node["parent"][1:], node.n),
     ):
         if offence := outside(numbers, 0, limit - 1):
@@ -104,7 +109,7 @@ def offenders(trace: TraceColumns) -> Iterator[str]:
             yield f"{column} must be finite and not negative, {offence}"
     if offence := outside(node["best_score"], 0.0, math.inf):
         yield f"node.best_score must not be negative, {offence}"
-    if offence := outside(node["value"], -_REWARD, _REWARD):
+    if offence := outside(node["value"], -_MOST_REWARD, _MOST_REWARD):
         yield f"node.value must be a mean reward, {offence}"
     for column, numbers in (("row.round", row["round"]), ("node.visits", node["visits"])):
         if offence := outside(numbers, 0, np.iinfo(numbers.dtype).max):
@@ -114,7 +119,7 @@ def offenders(trace: TraceColumns) -> Iterator[str]:
 
 
 def _tree_offenders(trace: TraceColumns) -> Iterator[str]:
-    """The root comes first, every other node after its parent."""
+    """Check that the root comes first and every other node comes after its parent."""
     node = trace.node
     if not node.n:
         return
@@ -124,35 +129,39 @@ def _tree_offenders(trace: TraceColumns) -> Iterator[str]:
             f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not "
             "-1, -1 and 0"
         )
-    late = parent[1:] >= np.arange(1, node.n)
-    if late.any():
-        node_number = 1 + int(np.flatnonzero(late)[0])
+    is_late = parent[1:] >= np.arange(1, node.n)
+    if is_late.any():
+        node_number = 1 + int(np.flatnonzero(is_late)[0])
         yield f"node.parent of node {node_number} is {parent[node_number]}, not an earlier node"
     if offence := outside(depth[1:], 1, node.n):
         yield f"node.depth is out of range, {offence}"
 
 
 def _best_offenders(trace: TraceColumns) -> Iterator[str]:
-    """``row.best`` follows from the rows: what fits before what does not, then the lower score."""
+    """Check that ``row.best`` follows from the rows: plans that fit first, then the lower score."""
     row = trace.row
     best = row["best"]
     if not row.n or outside(best, 0, row.n - 1) or np.isnan(row["score"]).any():
         return
-    number, before = np.arange(row.n), np.concatenate([best[:1], best[:-1]])
-    new = best == number
-    stray = ~new & (best != before)
-    stray[0] = best[0] != 0
-    if stray.any():
-        row_number = int(np.flatnonzero(stray)[0])
+    index, before = np.arange(row.n), np.concatenate([best[:1], best[:-1]])
+    is_new = best == index
+    is_stray = ~is_new & (best != before)
+    is_stray[0] = best[0] != 0
+    if is_stray.any():
+        row_number = int(np.flatnonzero(is_stray)[0])
         yield (
             f"row.best of row {row_number} is {best[row_number]}, neither that row nor the best "
             f"before it, {before[row_number]}"
         )
         return
-    unfit, score = ~row["fits"], row["score"]
-    lower = (unfit < unfit[before]) | ((unfit == unfit[before]) & (score < score[before]))
-    higher = (unfit > unfit[before]) | ((unfit == unfit[before]) & (score > score[before]))
-    is_wrong = np.where(new, higher, lower)
+    over_limit, score = ~row["fits"], row["score"]
+    is_better = (over_limit < over_limit[before]) | (
+        (over_limit == over_limit[before]) & (score < score[before])
+    )
+    is_worse = (over_limit > over_limit[before]) | (
+        (over_limit == over_limit[before]) & (score > score[before])
+    )
+    is_wrong = np.where(is_new, is_worse, is_better)
     is_wrong[0] = False
     if is_wrong.any():
         row_number = int(np.flatnonzero(is_wrong)[0])
@@ -164,19 +173,19 @@ def _best_offenders(trace: TraceColumns) -> Iterator[str]:
 
 
 def outside(numbers: np.ndarray, least: float, most: float) -> str:
-    """Which number is out of range, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
-    good = (numbers >= least) & (numbers <= most)
-    if good.all():
+    """The first number out of range, NaN included: "at 3: -7, not from 0 to 5"; empty if none."""
+    in_range = (numbers >= least) & (numbers <= most)
+    if in_range.all():
         return ""
-    place = np.unravel_index(int(np.argmin(good)), good.shape)
-    more = int((~good).sum()) - 1
-    where = ", ".join(str(int(i)) for i in place)
-    return f"at {where}: {numbers[place]}, not from {least} to {most}" + (
+    position = np.unravel_index(int(np.argmin(in_range)), in_range.shape)
+    more = int((~in_range).sum()) - 1
+    where = ", ".join(str(int(i)) for i in position)
+    return f"at {where}: {numbers[position]}, not from {least} to {most}" + (
         f", and {more} more" if more else ""
     )
 
 
-# -- what a trace says of its search ---------------------------------------------------------------
+# -- the facts that a trace keeps of its search ----------------------------------------------------
 
 
 def _text(value: Any) -> str:
@@ -184,8 +193,8 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> str:
-    good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    return "" if good else f"must be a list of texts, got {value!r:.60}"
+    is_valid = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+    return "" if is_valid else f"must be a list of texts, got {value!r:.60}"
 
 
 def _flag(value: Any) -> str:
@@ -207,14 +216,14 @@ def _limit(value: Any) -> str:
 def _options(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must be an object, got {value!r:.60}"
-    unfit = [
+    offenders = [
         option
-        for option, given in value.items()
-        if not isinstance(given, int | float | str | bool | type(None))
+        for option, setting in value.items()
+        if not isinstance(setting, int | float | str | bool | type(None))
     ]
-    if not unfit:
+    if not offenders:
         return ""
-    return f"has values that are neither number nor text: {', '.join(map(str, unfit[:5]))}"
+    return f"has values that are neither number nor text: {', '.join(map(str, offenders[:5]))}"
 
 
 _ABOUT: dict[str, Callable[[Any], str]] = {

@@ -1,4 +1,4 @@
-"""The columns of a trace: flat arrays that grow, whose rows refer to each other by number."""
+"""The columns of a trace: flat arrays that grow, whose rows refer to each other by index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Columns:
-    """Named arrays of one length that grow together; ``array[name][:n]`` is what is filled."""
+    """Named arrays of one length that grow together; ``array[name][:n]`` is the part in use."""
 
     def __init__(self, **dtypes: Any) -> None:
         self.array = {name: np.zeros(64, dtype) for name, dtype in dtypes.items()}
@@ -17,19 +17,19 @@ class Columns:
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for."""
+        """Number of rows for which memory is allocated."""
         return len(next(iter(self.array.values())))
 
     def reserve(self, more: int) -> None:
         """Make room for ``more`` further rows."""
         if self.n + more > self.capacity:
-            size = max(self.n + more, 2 * self.capacity)
-            for name, old in self.array.items():
-                self.array[name] = np.zeros(size, old.dtype)
-                self.array[name][: self.n] = old[: self.n]
+            capacity = max(self.n + more, 2 * self.capacity)
+            for name, values in self.array.items():
+                self.array[name] = np.zeros(capacity, values.dtype)
+                self.array[name][: self.n] = values[: self.n]
 
     def append(self, **row: Any) -> int:
-        """Add one row; gives its number."""
+        """Add one row and give its index."""
         self.reserve(1)
         for name, value in row.items():
             self.array[name][self.n] = value
@@ -37,15 +37,15 @@ class Columns:
         return self.n - 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Add many rows, given as one array a column."""
-        more = len(next(iter(rows.values())))
-        self.reserve(more)
+        """Add many rows, given as one array for each column."""
+        row_count = len(next(iter(rows.values())))
+        self.reserve(row_count)
         for name, values in rows.items():
-            self.array[name][self.n : self.n + more] = values
-        self.n += more
+            self.array[name][self.n : self.n + row_count] = values
+        self.n += row_count
 
     def at(self, index: int) -> dict[str, Any]:
-        """One row, as Python's own numbers."""
+        """One row, as plain Python numbers."""
         return {name: array[index].item() for name, array in self.array.items()}
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -56,11 +56,11 @@ class TraceColumns:
     """The numbers of a trace, column by column.
 
     Attributes:
-        vocabulary: texts of the actions, which ``action`` and ``node`` have by number.
-        row: one row for each simulation; its actions and nodes end at ``action_end`` and
-            ``node_end``.
-        action: actions of all simulations, one after the other.
-        passed: nodes that they passed, likewise.
+        vocabulary: texts of the actions; ``action`` and ``node`` hold indices into it.
+        row: one row for each simulation; its actions and nodes end before row ``action_end`` of
+            ``action`` and row ``node_end`` of ``passed``.
+        action: the actions of all simulations, one simulation after the other.
+        passed: the nodes that all simulations passed, likewise.
         node: one row for each state of the search tree.
     """
 
@@ -94,9 +94,9 @@ class TraceColumns:
         )
 
     def word(self, text: str) -> int:
-        """Number of an action's text in the vocabulary."""
-        number = self._word.get(text)
-        if number is None:
-            number = self._word[text] = len(self.vocabulary)
+        """The index of an action's text in the vocabulary, to which it is added if new."""
+        index = self._word.get(text)
+        if index is None:
+            index = self._word[text] = len(self.vocabulary)
             self.vocabulary.append(text)
-        return number
+        return index

@@ -1,9 +1,9 @@
 """The file of a trace: a zip of plain arrays and one JSON header, read without trusting any of it.
 
-Nothing is unpickled.  The length that each array says it has is compared with what its part of the
-zip holds before memory is taken for it, and what a file may unpack to is bounded by the file's own
-length, so that a small file never asks for much memory.  A checksum tells a file that was damaged
-on its way; ``trace_check`` looks at the numbers themselves, whatever the checksum says.
+Nothing is unpickled. The length that each array claims is compared with the size of its part of the
+zip before memory is allocated, and the unpacked size of a file is bounded by the file's own length,
+so that a small file never takes much memory. A checksum detects a file that was damaged in
+transit; ``trace_check`` checks the numbers themselves, whatever the checksum says.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Any
 
 import numpy as np
 
-MOST_PARTS = 200  #: arrays of a trace; a search with all that it keeps has about eighty
-MOST_BYTES = 4 * 2**30  #: that a trace unpacks to
+MOST_PARTS = 200  #: most arrays of a trace; a trace with all that a method keeps has about eighty
+MOST_BYTES = 4 * 2**30  #: most bytes that a trace may unpack to
 MOST_HEADER_BYTES = 256 * 2**20
-SMALL_BYTES = 64 * 2**20  #: that any file may unpack to ...
-MOST_RATIO = 100  #: ... and what a larger trace may unpack to, in lengths of its file
-_START_BYTES = 12_000  # of an array's part: its own header is never longer
+SMALL_BYTES = 64 * 2**20  #: bytes that any file may unpack to
+MOST_RATIO = 100  #: unpacked size over file length that is allowed above ``SMALL_BYTES``
+_START_BYTES = 12_000  # read first of each array; no array header is longer
 
 
 class Damaged(ValueError):
-    """What is wrong with a file, without its name, which the caller adds."""
+    """A file is damaged; the message does not name the file, which the caller adds."""
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
     """(JSON header, arrays by name) of a file, its checksum verified if it has one.
 
     Raises:
-        Damaged: it is not such a file, was cut off or changed, or unpacks to too much.
-        OSError: it cannot be opened.
+        Damaged: the file is not a trace, was cut off or changed, or unpacks to too much.
+        OSError: the file cannot be opened.
     """
     with Path(path).open("rb") as handle:
         length = os.fstat(handle.fileno()).st_size
@@ -49,34 +49,34 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
         except (Damaged, OSError):
             raise
         except Exception as error:
-            # Damaged bytes make zip, zlib, numpy's header and its parser of literals fail with a
-            # dozen kinds of errors; the cause of all of them is the file.
+            # Damaged bytes make zipfile, zlib and numpy's header parser fail with a dozen kinds of
+            # errors; the cause of all of them is the file.
             raise Damaged(
                 f"it is no zip of arrays, or was cut off or changed ({_cause(error)})"
             ) from None
     header = _header(arrays)
-    if isinstance(header, dict) and (given := header.pop("checksum", None)) is not None:
+    if isinstance(header, dict) and (stored := header.pop("checksum", None)) is not None:
         actual = checksum(header, arrays)
-        if given != actual:
+        if stored != actual:
             raise Damaged(
-                f"its contents have checksum {actual}, it says {str(given)[:40]}: it was changed "
+                f"its contents have checksum {actual}, it says {str(stored)[:40]}: it was changed "
                 "or damaged"
             )
     return header, arrays
 
 
 def checksum(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
-    """Checksum of everything in a file: 32 hexadecimal digits."""
-    total = hashlib.blake2b(json.dumps(header, sort_keys=True).encode(), digest_size=16)
+    """The checksum of a header and all arrays: 32 hexadecimal digits."""
+    hasher = hashlib.blake2b(json.dumps(header, sort_keys=True).encode(), digest_size=16)
     for name in sorted(arrays):
         array = arrays[name]
-        total.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
+        hasher.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        hasher.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()
 
 
 def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
-    """The parts of a zip by the names of their arrays; they unpack to no more than a trace may."""
+    """The parts of a zip by the names of their arrays, their number and unpacked size checked."""
     infos = file.infolist()
     if len(infos) > MOST_PARTS:
         raise Damaged(f"it holds {len(infos)} arrays, a search trace has at most {MOST_PARTS}")
@@ -90,7 +90,7 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Damaged(f"{_short(name)} is compressed in a way that numpy does not write")
         parts[name] = info
-    total = sum(i.file_size for i in infos)
+    total = sum(info.file_size for info in infos)
     most = min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length))
     if total > most:
         raise Damaged(
@@ -104,24 +104,27 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
 def _announced(
     file: zipfile.ZipFile, part: zipfile.ZipInfo
 ) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """(dtype, shape, in Fortran's order, where the numbers begin) of an array, all there."""
+    """(dtype, shape, is in Fortran order, offset of the numbers) as an array's header claims.
+
+    Raises Damaged if the numbers in the part are fewer or more than that.
+    """
     name = _short(part.filename.removesuffix(".npy"))
     with file.open(part) as stream:
-        start = io.BytesIO(stream.read(min(_START_BYTES, part.file_size)))
-    version = np.lib.format.read_magic(start)
+        header = io.BytesIO(stream.read(min(_START_BYTES, part.file_size)))
+    version = np.lib.format.read_magic(header)
     if version != (1, 0):
         raise Damaged(f"{name} is an array of format {version}, which no search trace has")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(start)
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(header)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise Damaged(f"{name} is an array of {dtype}, not of numbers")
     if any(type(extent) is not int or extent < 0 for extent in shape):
         raise Damaged(f"{name} has shape {shape}")
-    expected, held = dtype.itemsize * math.prod(shape), part.file_size - start.tell()
+    expected, held = dtype.itemsize * math.prod(shape), part.file_size - header.tell()
     if expected != held:
         raise Damaged(
             f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}"
         )
-    return dtype, tuple(shape), fortran, start.tell()
+    return dtype, tuple(shape), is_fortran, header.tell()
 
 
 def _array(
@@ -129,14 +132,14 @@ def _array(
     part: zipfile.ZipInfo,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
-    fortran: bool,
+    is_fortran: bool,
     begin: int,
 ) -> np.ndarray:
     with file.open(part) as stream:
-        # never more than the part's ``file_size``; at the end its CRC is verified
+        # Reads at most the part's ``file_size``, and verifies its CRC at the end.
         data = stream.read()
     numbers = np.frombuffer(data, dtype, offset=begin) if len(data) > begin else np.zeros(0, dtype)
-    return (numbers.reshape(shape[::-1]).T if fortran else numbers.reshape(shape)).copy()
+    return (numbers.reshape(shape[::-1]).T if is_fortran else numbers.reshape(shape)).copy()
 
 
 def _header(arrays: dict[str, np.ndarray]) -> Any:
@@ -152,7 +155,7 @@ def _header(arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _constant(text: str) -> float:
-    if text == "Infinity":  # a memory limit may be none
+    if text == "Infinity":  # stands for no memory limit
         return float(text)
     raise ValueError(f"{text} is no number of a trace")
 
@@ -163,6 +166,6 @@ def _cause(error: BaseException) -> str:
     )
 
 
-def _short(text: str, most: int = 60) -> str:
+def _short(text: str, most_characters: int = 60) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= most_characters else text[: most_characters - 3] + "..."

@@ -1,7 +1,7 @@
 """The plans that everybody would try first: data parallel, fully sharded, tensor parallel.
 
-They are made of colour actions, so they need to know which dim is the batch and which one the
-weights; what nobody has named is guessed (``batch_group``, ``weights_group``).
+They are made of colour actions, so the colours of the batch and of the weights must be known. If
+the program does not name them, they are guessed (``batch_group``, ``weights_group``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toast_lab.sharding.space import Action, parse_action
 
 
 def data_parallel(problem: Problem) -> list[Action]:
-    """The batch dimension along every mesh axis that divides it.
+    """Data parallelism: the batch dim is split along every mesh axis that divides it.
 
-    Raises InvalidPlan if there is none.
+    Raises InvalidPlan if there is no batch, or no axis divides it.
     """
     group = batch_group(problem.analysis)
     try:
@@ -32,18 +32,18 @@ def data_parallel(problem: Problem) -> list[Action]:
 
 
 def fully_sharded(problem: Problem) -> list[Action]:
-    """Data parallel, and the weights cut along every axis as well (FSDP, ZeRO-3).
+    """Data parallelism with the weights split along every axis as well (FSDP, ZeRO-3).
 
-    Raises InvalidPlan if there is no batch, or no weights to cut.
+    Raises InvalidPlan if there is no batch, or no weights that can be split.
     """
     taken = data_parallel(problem)
     return _along(problem, weights_group(problem.analysis), problem.mesh.axes, taken)
 
 
 def tensor_parallel(problem: Problem) -> list[Action]:
-    """The weights along the last axis of the mesh, the batch along those before.
+    """Tensor parallelism: weights are split along the last mesh axis, the batch along the others.
 
-    Raises InvalidPlan if there is no batch, or no weights to cut.
+    Raises InvalidPlan if there is no batch, or no weights that can be split.
     """
     *others, last = problem.mesh.axes
     batch = batch_group(problem.analysis)
@@ -51,7 +51,7 @@ def tensor_parallel(problem: Problem) -> list[Action]:
     return _along(problem, weights_group(problem.analysis), (last,), taken)
 
 
-#: what everybody would try first
+#: functions that make the usual plans, by name
 USUAL = {
     "data parallel": data_parallel,
     "fully sharded": fully_sharded,
@@ -60,7 +60,7 @@ USUAL = {
 
 
 def usual_plans(problem: Problem) -> dict[str, list[Action]]:
-    """The actions of the usual plans that this problem allows, by name."""
+    """The actions of each usual plan that the problem allows, by name."""
     usual: dict[str, list[Action]] = {}
     for name, actions in USUAL.items():
         with contextlib.suppress(InvalidPlan):
@@ -71,9 +71,9 @@ def usual_plans(problem: Problem) -> dict[str, list[Action]]:
 def _along(
     problem: Problem, group: int, axes: Iterable[str], taken: Sequence[Action]
 ) -> list[Action]:
-    """Actions that also cut a colour group along these axes, as far as each divides it.
+    """``taken`` and actions that split a colour group along each of these axes that divides it.
 
-    Raises InvalidPlan if none does.
+    Raises InvalidPlan if no axis does.
     """
     analysis, actions = problem.analysis, list(taken)
     for axis in axes:
@@ -90,15 +90,16 @@ def _along(
 
 
 def batch_group(analysis: Analysis) -> int:
-    """The colour group of the batch dimension.
+    """The colour group of the batch dim.
 
-    It is one that is called so; else the first dim that can be cut of the inputs that carry data:
-    those of whole numbers, else those that the program does not give back (a training step returns
-    parameters and moments), else any.  The steps of a sequence that a loop goes through are no
-    batch.  Of several colours it is one that results have, on most of
-    the computed values.
+    A group named "batch", "b" or "n" is the batch. Without one, it is the first dim that can be
+    split of the inputs that carry data: integer inputs, else inputs that the program does not
+    return (a training step returns parameters and moments), else all. A dim that a loop walks, such
+    as the steps of a sequence, is no batch. Of several groups the batch is one that results have,
+    on most of the computed values.
 
-    Raises InvalidPlan listing the candidates: nothing looks like a batch, or several do.
+    Raises:
+        InvalidPlan: no group looks like a batch, or several do; these are listed.
     """
     for word in ("batch", "b", "n"):
         for group in analysis.groups:
@@ -113,25 +114,25 @@ def batch_group(analysis: Analysis) -> int:
         }
         if not inputs:
             continue
-        spread, returned = _computed_values(analysis)
-        first, *others = sorted(
-            inputs, key=lambda group: (group not in returned, -spread[group], group)
+        value_counts, returned = _computed_values(analysis)
+        likeliest, *others = sorted(
+            inputs, key=lambda group: (group not in returned, -value_counts[group], group)
         )
         others = [
             group
             for group in others
-            if (group in returned) == (first in returned)
-            and spread[group] > IN_DOUBT * spread[first]
+            if (group in returned) == (likeliest in returned)
+            and value_counts[group] > IN_DOUBT * value_counts[likeliest]
         ]
         if not others:
-            return first
+            return likeliest
         listed = ", ".join(
             f"{analysis.group_name[group]} (size {analysis.groups[group].size}, of {inputs[group]})"
-            for group in (first, *others)
+            for group in (likeliest, *others)
         )
         raise InvalidPlan(
             f"several dims could be the batch: {listed}. Type the one that is as an action, for "
-            f"instance {analysis.group_name[first]}->data"
+            f"instance {analysis.group_name[likeliest]}->data"
         )
     raise InvalidPlan(
         "no dimension looks like a batch; type an action list instead, for instance batch->data"
@@ -139,47 +140,50 @@ def batch_group(analysis: Analysis) -> int:
 
 
 def weights_group(analysis: Analysis) -> int:
-    """The colour group, other than the batch, on most bytes of arguments.
+    """The colour group, other than the batch, that is on most bytes of arguments.
 
-    Raises InvalidPlan if there is no batch, or no other colour that can be cut.
+    Raises InvalidPlan if there is no batch, or no other group that can be split.
     """
     batch, program = batch_group(analysis), analysis.program
-    weight: Counter[int] = Counter()
+    group_bytes: Counter[int] = Counter()
     for argument in range(program.n_arguments):
         for group in _groups_of(analysis, argument):
             if group != batch and analysis.groups[group].shardable:
-                weight[group] += program.nbytes(argument)
-    if not weight:
+                group_bytes[group] += program.nbytes(argument)
+    if not group_bytes:
         raise InvalidPlan("no dimension but the batch can be cut")
-    return max(weight, key=lambda group: (weight[group], -group))
+    return max(group_bytes, key=lambda group: (group_bytes[group], -group))
 
 
-IN_DOUBT = 0.9  #: a colour on that share of the values of the first is a batch as well as it
+#: A group may be the batch too if it is on more than this share as many values as the likeliest.
+IN_DOUBT = 0.9
 
 
 def _data_arguments(program: Program) -> list[list[int]]:
-    """Arguments that may carry the examples, in groups, the likeliest group first."""
+    """Lists of arguments that may carry the examples: the likeliest, likely ones, and all."""
 
     def type_of(value: int) -> tuple[str, tuple[int, ...]]:
         return program.value_dtype[value], program.dims(value)
 
     arguments = list(range(program.n_arguments))
     returned = Counter(type_of(int(value)) for value in program.outputs)
-    kept = []
+    not_returned = []
     for argument in arguments:
         if returned[type_of(argument)]:
             returned[type_of(argument)] -= 1
         else:
-            kept.append(argument)
-    if 2 * len(kept) > len(arguments):
-        # Few come back, and these may be activations that look like the input
-        kept = arguments
-    whole = [argument for argument in kept if program.value_dtype[argument].strip("u")[:1] == "i"]
-    return [whole, kept, arguments]
+            not_returned.append(argument)
+    if 2 * len(not_returned) > len(arguments):
+        # The program returns few of them, and these may be activations shaped like an input.
+        not_returned = arguments
+    integers = [
+        argument for argument in not_returned if program.value_dtype[argument].strip("u")[:1] == "i"
+    ]
+    return [integers, not_returned, arguments]
 
 
 def _walked_groups(analysis: Analysis) -> set[int]:
-    """Colour groups of dims of which each round of a loop takes or writes a part."""
+    """Colour groups of the dims that loops walk: each iteration reads or writes a slice of them."""
     program = analysis.program
     walked: set[int] = set()
     for op in program.ops():
@@ -187,20 +191,20 @@ def _walked_groups(analysis: Analysis) -> set[int]:
             continue
         stacked, *others = program.operands(op)
         brings = op_kind(program.kind[op]).brings
-        part = others[brings - 1] if brings >= 0 else program.results(op)[0]
-        for name, size, taken in zip(
+        slice_value = others[brings - 1] if brings >= 0 else program.results(op)[0]
+        for name, size, slice_size in zip(
             program.use_names(program.uses(op)[0]),
             program.dims(stacked),
-            program.dims(part),
+            program.dims(slice_value),
             strict=True,
         ):
-            if size != taken:
+            if size != slice_size:
                 walked.add(int(analysis.group[analysis.colour[name]]))
     return walked
 
 
 def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int | None:
-    """Colour group of the first dim of an argument that an action can cut, not in ``walked``."""
+    """The group of an argument's first dim that can be split and is not in ``walked``, or None."""
     for name in analysis.program.def_names(argument):
         group = analysis.groups[int(analysis.group[analysis.colour[name]])]
         if group.shardable and group.n_names > 1 and group.index not in walked:
@@ -209,7 +213,7 @@ def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int |
 
 
 def _computed_values(analysis: Analysis) -> tuple[Counter[int], set[int]]:
-    """On how many values that are no arguments each colour group is; those that results have."""
+    """(number of computed values that each colour group is on, colour groups of the results)."""
     program = analysis.program
     counts: Counter[int] = Counter()
     for value in range(program.n_arguments, program.n_values):

@@ -1,31 +1,31 @@
-"""The rival of AlpaOptions's kind: an integer program over the strategies of every op.
+"""A baseline in the manner of Alpa: an integer program over the strategies of every op.
 
-One strategy is chosen for every cluster of ops (on each mesh axis the name that is split, all axes
-at once) and one layout for every cluster of values.  An op costs its compute time under its
-strategy; where an op and a value disagree the move between the two layouts is to pay, at the prices
-of our evaluator.  HiGHS finds the choice of least time.  The plan is then priced: where memory is
-over the limit a row for that op is added and the program solved again.
+The program chooses one strategy for every cluster of ops (on each mesh axis the name that is split,
+all axes at once) and one layout for every cluster of values. An op costs its compute time under its
+strategy; if an op and a value disagree, the move between the two layouts costs its time as well, at
+the prices of our evaluator. HiGHS finds the choice of least time. The resulting plan is priced; if
+its memory is over the limit at some op, a row for that op is added and the program is solved again.
 
 On one page: ``price_choices`` (prices) -> ``_starts`` (one colour split throughout, improved one
-cluster at a time) -> ``Solver.solve`` with all mesh axes but one as they are, each axis in turn ->
-with all axes free -> the same on a finer grain, where ops of one role in every layer choose for
-themselves, going on from the plan found -> what was too large or ended by the time again with all
-that is left -> ``Solver.polish`` with a part of the clusters free at a time.
+cluster at a time) -> ``Solver.solve_axes`` (each mesh axis free in turn, the others fixed) ->
+``Solver.solve_whole`` (all axes free) -> the same on a finer grain, in which each role of ops in
+all layers has a strategy of its own, from the best plan so far -> if the finest grain is not solved
+to its optimum: ``Solver.polish`` (a part of the clusters free at a time), then ``Solver.again``
+(all axes free) in the time that is left.
 
-Where the budget counts evaluations, the result is to be the same on every machine and the work to
+If the budget counts evaluations, the result must be the same on every machine and the work must
 follow the budget: HiGHS is limited by nodes, and the columns of all programs together by
 ``_COLUMNS_EACH`` for every evaluation.
 
-What the published form does that this does not: it cuts the model into pipeline stages with a
-dynamic program over this one; it takes compute times to be about equal for all strategies and
-collectives from measurements or constants. It lets every op choose for itself, repeated layers too,
-after merging elementwise ops into an operand; we do so by role, see ``strategies.cluster``.  What
-this has and the published form does not: a roofline for every op, meshes of any number of axes,
-copies that are shared between uses, a memory limit that is kept, and the evaluator's prices
-throughout. Like it, what is minimised is a sum of prices of ops and edges, so that no bound on C(s)
-follows from its optimum.
+The published form differs in three ways: it cuts the model into pipeline stages with a dynamic
+program on top of this one; it takes compute times as about equal for all strategies, and
+collectives from measurements or constants; and it lets every op choose separately, in repeated
+layers too, after merging elementwise ops into an operand, where we choose by role (see
+``strategies.cluster``). This form adds a roofline for every op, meshes of any number of axes,
+copies shared between uses, a memory limit that is kept, and the evaluator's prices throughout. Both
+minimise a sum of prices of ops and edges, so no bound of C(s) follows from the optimum.
 
-Reference: AlpaOptions, OSDI 2022, section 4; TOAST section 5 compares with it.
+Reference: Alpa, OSDI 2022, section 4; TOAST section 5 compares with it.
 """
 
 from __future__ import annotations
@@ -45,31 +45,33 @@ from toast_lab.sharding.state import State, legal_actions
 if TYPE_CHECKING:
     from toast_lab.search.method_options import AlpaOptions
 
-_COLUMNS_EACH = 25  # columns for every evaluation where the budget counts those
+_COLUMNS_EACH = 25  # columns for every evaluation, if the budget counts evaluations
 
 
 def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
-    """Solve from the coarse to the fine, until it is solved or the budget is used up.
+    """Solve from coarse to fine grains, until all are solved or the budget is used up.
 
     Args:
         recorder: prices, records and stops the search.
-        seed: of the order in which parts of a program too large to be solved as a whole are solved.
+        seed: seed of the order in which parts of a program are solved that is too large as a whole.
         options: see ``methods.Alpa``.
     """
-    passes = grains_of(options.grains)
+    grains = grains_of(options.grains)
     recorder.check()
-    counted = recorder.limits.budget.evaluations is not None
-    columns = _COLUMNS_EACH * recorder.left()[1] if counted else None
-    effort = Effort(options.mip_gap, options.solve_seconds, NODES if counted else None, columns)
+    counts_evaluations = recorder.limits.budget.evaluations is not None
+    columns = _COLUMNS_EACH * recorder.left()[1] if counts_evaluations else None
+    effort = Effort(
+        options.mip_gap, options.solve_seconds, NODES if counts_evaluations else None, columns
+    )
     best: tuple[np.ndarray, np.ndarray] | None = None  # arrays of the best plan
     unfinished: list[Solver] = []
-    for turn, grain in enumerate(passes):
+    for turn, grain in enumerate(grains):
         recorder.round += 1
         choices = price_choices(recorder.problem, grain, options.max_strategies, recorder.check)
         if choices.none:
             return Status.NO_ACTIONS
-        # Each grain may take an equal part of the time that is left.
-        effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(passes) - turn)
+        # Each grain may take an equal share of the time that is left.
+        effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(grains) - turn)
         solver = Solver(
             recorder=recorder,
             choices=choices,
@@ -87,11 +89,11 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
     effort.until_s = recorder.clock.elapsed_s + recorder.left()[0]
     rng = np.random.default_rng(seed)
     if (
-        unfinished and unfinished[-1].grain == passes[-1]
-    ):  # else the finest is solved, and with it all
+        unfinished and unfinished[-1].grain == grains[-1]
+    ):  # else the finest grain is solved, which covers the others
         for turn_number, solver in enumerate([*unfinished, *unfinished]):
-            # First small parts, and then all at once: what a grain had may have ended before the
-            # others needed theirs.
+            # First small parts, then all at once: a grain may have run out of its share of the time
+            # while later grains did not use theirs.
             recorder.round += 1
             solver.go_on_from(best)
             if turn_number < len(unfinished):
@@ -103,7 +105,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
 
 
 def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Choice, str]]:
-    """The best three ways to split one colour throughout, on one mesh axis or on several."""
+    """The unsharded choice, and the best three splits of one colour, on one axis or several."""
     space = recorder.problem.space
     candidates: list[tuple[tuple[float, ...], State, str]] = []
 
@@ -122,9 +124,9 @@ def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Cho
         state.apply(action)
         add(state, texts)
         for axis in range(len(space.mesh.axes)):
-            more = action._replace(axis=axis)
-            if axis > action.axis and state.apply(more):
-                texts.append(space.text(more))
+            next_action = action._replace(axis=axis)
+            if axis > action.axis and state.apply(next_action):
+                texts.append(space.text(next_action))
         if len(texts) > 1:
             add(state, texts)
     for _, state, text in sorted(candidates, key=lambda candidate: candidate[0])[:3]:

@@ -1,6 +1,7 @@
-"""Programs solved in a child process while the search goes on.
+"""Integer programs solved in a child process while the search goes on.
 
-HiGHS needs one core and no search.  The search looks in between its steps whether it is ready.
+HiGHS needs one core and nothing of the search. The search checks between its steps whether HiGHS
+has finished.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from toast_lab.isolate import ChildWorker
 from toast_lab.search.alpa import integer_program as ip
 from toast_lab.search.alpa.solver import CHILD, Solver, Steps
 
-_SHARE = 0.95  # of the time left; the rest is for pricing what comes of it
-_LATER_S = 10.0  # after its own limit, a child that still runs is stopped
+_SHARE = 0.95  # share of the time left; the rest is for pricing the result
+_LATER_S = 10.0  # time after its own limit at which a child that still runs is stopped
 
 
 class BackgroundSolver:
-    """All programs of a solver, axis by axis and then whole, solved beside the search.
+    """Solves the programs of a solver, axis by axis and then whole, beside the search.
 
-    The solver is its own: nobody else may use it.  Plans are recorded by ``look``.
+    No other code may use the solver meanwhile. ``look`` records the plans.
 
     Args:
-        solver: has begun (``Solver.begin``).
+        solver: a solver that has begun (``Solver.begin``).
 
     Attributes:
-        is_on_axes: are programs of single axes being solved?
+        is_on_axes: are programs over single axes being solved?
     """
 
     def __init__(self, solver: Solver) -> None:
@@ -33,7 +34,7 @@ class BackgroundSolver:
         self.is_on_axes = True
         self._steps = self._all_steps()
         self._worker: ChildWorker | None = None
-        self._until = 0.0  # of time.monotonic()
+        self._until = 0.0  # deadline of the child, on the clock of time.monotonic()
         self._go_on(None)
 
     @property
@@ -42,7 +43,7 @@ class BackgroundSolver:
         return self._worker is not None
 
     def look(self) -> None:
-        """Take what is ready, and let the next program be solved, if there is one."""
+        """Take the result if it is ready, and start to solve the next program if there is one."""
         worker = self._worker
         if worker is None:
             return
@@ -53,13 +54,13 @@ class BackgroundSolver:
         try:
             outcome = worker.result(0.0)
         except RunFailed:
-            self.solver.effort.crashed |= is_over  # or it was too late
+            self.solver.effort.crashed |= is_over  # else it was merely late
         finally:
             self.stop()
         self._go_on(outcome)
 
     def stop(self) -> None:
-        """End what runs."""
+        """Stop the child, if one runs."""
         if self._worker is not None:
             self._worker.stop()
             self._worker = None
@@ -70,7 +71,7 @@ class BackgroundSolver:
         yield from self.solver.whole_steps()
 
     def _go_on(self, outcome: ip.IntegerSolution | None) -> None:
-        """Let the next program be solved, if there is one and time for it."""
+        """Start to solve the next program, if there is one and time for it."""
         effort, clock = self.solver.effort, self.solver.recorder.clock
         while self._worker is None and not effort.crashed:
             try:

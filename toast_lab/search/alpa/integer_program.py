@@ -2,17 +2,17 @@
 
 Columns, all between 0 and 1:
 
-* ``x``: one for each choice of each cluster of ops and of values, binary, one of each cluster is 1;
-* ``e``: one for each pair of (label, layout) of a group, continuous.  Its sums over layouts are the
-  choices with that label, its sums over labels the choice of that layout, so that it is the product
-  of the two wherever they are binary;
-* ``z``: one for each pair that costs something unless an earlier use asked for the same: at least
-  ``e`` less the ``e`` of the same pair of earlier groups;
-* ``over``: bytes above the limit, in units of it; 0 unless the limit may be passed.
+* ``x``: one for each choice of each cluster of ops and of values, binary; one per cluster is 1;
+* ``e``: one for each pair (label, layout) of a group, continuous. Its sum over layouts equals the
+  sum of the choices with that label, and its sum over labels equals the choice of that layout, so
+  ``e`` is the product of the two if they are binary;
+* ``z``: one for each pair that costs time unless an earlier use asked for the same: at least ``e``
+  less the ``e`` of the same pair in earlier groups;
+* ``over``: bytes above the limit, in units of the limit; 0 unless the limit may be exceeded.
 
-HiGHS cannot be interrupted from Python, hence the child.  This module loads neither numba nor the
-rest of the search, so that the child starts quickly.  Reference: Alpa (OSDI 2022) section 4.2,
-equations 1 to 5 in spirit.
+HiGHS cannot be interrupted from Python, hence the child process. This module imports neither numba
+nor the rest of the search, so that the child starts quickly. Reference: Alpa (OSDI 2022) section
+4.2, equations 1 to 5 in spirit.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class Bytes(NamedTuple):
-    """Memory in use at one op, as far as it is linear in the columns, and what is beside that."""
+    """Memory in use at one op: the part that is linear in the columns, and the remainder."""
 
     at: int  #: op of the program
     values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
     groups: dict[int, np.ndarray]  #: group -> [W, T] bytes of copies
-    #: the same for uses that may share an earlier one's copy
+    #: the same for uses that may share the copy of an earlier use
     shared: dict[tuple[int, tuple[int, ...]], np.ndarray]
     beside: float  #: bytes at the op that the columns do not explain
 
@@ -65,18 +65,18 @@ class IntegerProgram:
 
 
 class Layout(NamedTuple):
-    """The first column of every kind of choice."""
+    """The columns of all variables."""
 
     ops: np.ndarray  #: [K+1] first column of each op cluster
-    values: np.ndarray  #: [L+1]
+    values: np.ndarray  #: [L+1] first column of each value cluster
     groups: dict[int, int]  #: group -> first of its W * T columns
-    #: (first column, [n] pairs that have one)
+    #: (group, earlier groups) -> (first column, [n] flat pairs that have a column)
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]]
-    over: int
+    over: int  #: column of ``over``
 
 
 class _Rows:
-    """Rows of a sparse matrix as they come."""
+    """Collects the rows of a sparse matrix."""
 
     def __init__(self) -> None:
         self.row: list[np.ndarray] = []
@@ -87,7 +87,7 @@ class _Rows:
         self.n = 0
 
     def add(self, count: int, low: float, high: float) -> int:
-        """Add ``count`` rows with the same bounds and give the first one's number."""
+        """Add ``count`` rows with the same bounds and give the index of the first."""
         self.low.append(np.full(count, low))
         self.high.append(np.full(count, high))
         self.n += count
@@ -102,16 +102,16 @@ class _Rows:
 
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
         """All rows as one sparse matrix."""
-        # Loaded late: every search imports this module, and few come to a program.
+        # Imported late: every search imports this module, but few solve a program.
         import scipy.sparse
 
-        parts = [
+        arrays = [
             np.concatenate(pieces) if pieces else np.zeros(0)
             for pieces in (self.value, self.row, self.column)
         ]
-        where = (parts[1].astype(np.int64), parts[2].astype(np.int64))
+        coordinates = (arrays[1].astype(np.int64), arrays[2].astype(np.int64))
         return scipy.sparse.csr_array(
-            scipy.sparse.coo_array((parts[0], where), shape=(self.n, n_columns))
+            scipy.sparse.coo_array((arrays[0], coordinates), shape=(self.n, n_columns))
         )
 
 
@@ -125,17 +125,18 @@ def assemble(
     known_s: float | None,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[IntegerProgram, Layout]:
-    """Write the program down.
+    """Build the integer program of some choices.
 
     Args:
-        choices: prices.
-        tie: L of [T] seconds that tell layouts of equal price apart.
-        bytes_rows: ops at which memory is bounded.
-        limit_bytes: bound.
-        over_s: seconds that ``limit_bytes`` above the limit cost; None: they are forbidden.
-        known_s: objective of a choice, ties and bytes above the limit included: whatever costs more
-            is ruled out.
-        check: called now and then; may raise to end the work.
+        choices: the choices and their prices.
+        tie: L of [T] seconds that break ties between layouts of equal price.
+        bytes_rows: rows for the ops at which memory is bounded.
+        limit_bytes: the bound.
+        over_s: cost in seconds of ``limit_bytes`` above the limit; None: bytes above it are
+            forbidden.
+        known_s: objective of a known choice, with ties and bytes above the limit; choices that cost
+            more are ruled out.
+        check: called regularly; may raise to end the work.
     """
     layout = _lay_out(choices, check)
     seconds = _objective(choices, layout, tie)
@@ -171,9 +172,11 @@ def _lay_out(choices: ClusteredProgram, check: Callable[[], None]) -> Layout:
     n_columns = int(values[-1])
     groups: dict[int, int] = {}
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
-    for number in sorted({each for term in choices.terms for each in (term.group, *term.earlier)}):
-        group = choices.groups[number]
-        groups[number] = n_columns
+    for group_index in sorted(
+        {index for term in choices.terms for index in (term.group, *term.earlier)}
+    ):
+        group = choices.groups[group_index]
+        groups[group_index] = n_columns
         n_columns += len(group.distinct) * len(choices.layout[group.value])
     for term in choices.terms:
         if term.earlier:
@@ -185,7 +188,7 @@ def _lay_out(choices: ClusteredProgram, check: Callable[[], None]) -> Layout:
 
 
 def _objective(choices: ClusteredProgram, layout: Layout, tie: list[np.ndarray]) -> np.ndarray:
-    """Seconds by column, but for what is over the limit."""
+    """Seconds by column, without the cost of bytes above the limit."""
     seconds = np.zeros(layout.over + 1)
     for cluster, compute_s in enumerate(choices.compute_s):
         seconds[layout.ops[cluster] : layout.ops[cluster + 1]] = compute_s
@@ -204,20 +207,24 @@ def _objective(choices: ClusteredProgram, layout: Layout, tie: list[np.ndarray])
 
 
 def _add_choices(rows: _Rows, layout: Layout) -> None:
-    """Each cluster of ops has one strategy, each cluster of values one layout."""
-    for first in (layout.ops, layout.values):
-        begin = rows.add(len(first) - 1, 1.0, 1.0)
-        columns = np.arange(first[0], first[-1])
-        rows.put(begin + np.repeat(np.arange(len(first) - 1), np.diff(first)), columns, 1.0)
+    """Add the rows by which each cluster has exactly one strategy or layout."""
+    for first_columns in (layout.ops, layout.values):
+        begin = rows.add(len(first_columns) - 1, 1.0, 1.0)
+        columns = np.arange(first_columns[0], first_columns[-1])
+        rows.put(
+            begin + np.repeat(np.arange(len(first_columns) - 1), np.diff(first_columns)),
+            columns,
+            1.0,
+        )
 
 
 def _add_pairs(
     rows: _Rows, layout: Layout, choices: ClusteredProgram, check: Callable[[], None]
 ) -> None:
-    """The pair of a label and a layout is that of the strategy and the layout that are chosen."""
-    for number, first in layout.groups.items():
+    """Add the rows that tie each pair of a label and a layout to the choices of both."""
+    for group_index, first in layout.groups.items():
         check()
-        group = choices.groups[number]
+        group = choices.groups[group_index]
         n_labels, n_layouts = len(group.distinct), len(choices.layout[group.value])
         entries = first + np.arange(n_labels * n_layouts).reshape(n_labels, n_layouts)
         begin = rows.add(n_labels, 0.0, 0.0)
@@ -232,100 +239,108 @@ def _add_pairs(
 def _add_contested(
     rows: _Rows, layout: Layout, choices: ClusteredProgram, check: Callable[[], None]
 ) -> None:
-    """A contested pair is paid for, unless an earlier use has brought the same copy."""
-    for (number, earlier), (first, pairs) in layout.shared.items():
+    """Add the rows by which a pair is paid for unless an earlier use has brought the same copy."""
+    for (group_index, earlier), (first, pairs) in layout.shared.items():
         check()
-        group = choices.groups[number]
+        group = choices.groups[group_index]
         n_layouts = len(choices.layout[group.value])
         begin = rows.add(len(pairs), 0.0, np.inf)
         rows.put(begin + np.arange(len(pairs)), first + np.arange(len(pairs)), 1.0)
-        rows.put(begin + np.arange(len(pairs)), layout.groups[number] + pairs, -1.0)
+        rows.put(begin + np.arange(len(pairs)), layout.groups[group_index] + pairs, -1.0)
         wanted = group.distinct[pairs // n_layouts]
         for other in earlier:
             distinct = choices.groups[other].distinct
-            place = np.minimum(np.searchsorted(distinct, wanted), len(distinct) - 1)
-            same = distinct[place] == wanted
+            position = np.minimum(np.searchsorted(distinct, wanted), len(distinct) - 1)
+            is_same = distinct[position] == wanted
             rows.put(
-                begin + np.flatnonzero(same),
-                layout.groups[other] + place[same] * n_layouts + pairs[same] % n_layouts,
+                begin + np.flatnonzero(is_same),
+                layout.groups[other] + position[is_same] * n_layouts + pairs[is_same] % n_layouts,
                 1.0,
             )
 
 
 def _add_bytes(rows: _Rows, layout: Layout, bytes_rows: list[Bytes], limit_bytes: float) -> None:
-    """What is in memory at each of some ops is at most the limit and what is over it."""
-    for held in bytes_rows:
-        begin = rows.add(1, -np.inf, (limit_bytes - held.beside) / limit_bytes)
-        for value, size in held.values.items():
+    """Add the rows by which memory at some ops is at most the limit plus ``over``."""
+    for bytes_row in bytes_rows:
+        begin = rows.add(1, -np.inf, (limit_bytes - bytes_row.beside) / limit_bytes)
+        for value, size in bytes_row.values.items():
             columns = layout.values[value] + np.arange(len(size))
             rows.put(begin, columns, size / limit_bytes)
-        for number, size in held.groups.items():
-            if number in layout.groups:
-                columns = layout.groups[number] + np.arange(size.size)
+        for group, size in bytes_row.groups.items():
+            if group in layout.groups:
+                columns = layout.groups[group] + np.arange(size.size)
                 rows.put(begin, columns, size.ravel() / limit_bytes)
-        for key, size in held.shared.items():
+        for key, size in bytes_row.shared.items():
             if key in layout.shared:
                 first, pairs = layout.shared[key]
                 rows.put(begin, first + np.arange(len(pairs)), size.ravel()[pairs] / limit_bytes)
-                rest = size.ravel() / limit_bytes
-                rest[pairs] = 0.0
-                rows.put(begin, layout.groups[key[0]] + np.arange(len(rest)), rest)
+                unshared = size.ravel() / limit_bytes
+                unshared[pairs] = 0.0
+                rows.put(begin, layout.groups[key[0]] + np.arange(len(unshared)), unshared)
         rows.put(begin, np.asarray([layout.over]), -1.0)
 
 
 def _rule_out(choices: ClusteredProgram, layout: Layout, upper: np.ndarray, known_s: float) -> None:
-    """Let columns be 0 that no choice of at most ``known_s`` has.
+    """Fix columns at 0 that no choice with a cost of at most ``known_s`` uses.
 
-    What an op asks for costs at least what it computes and, of each value that it reads or writes,
-    the cheapest layout; what all others cost at least is taken off ``known_s``.
+    A strategy costs at least its compute time plus the cheapest layout of each value that it reads
+    or writes. The slack is ``known_s`` less the least cost of every op cluster; a column that costs
+    more than the slack above the least of its cluster is ruled out.
     """
-    added: dict[int, np.ndarray] = {}  # group -> [W, T] seconds, whichever copies are shared
-    paid: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}  # [n] of pairs that may be shared
+    unshared_s: dict[
+        int, np.ndarray
+    ] = {}  # group -> [W, T] seconds that no sharing of copies saves
+    shared_s: dict[
+        tuple[int, tuple[int, ...]], np.ndarray
+    ] = {}  # [n] seconds of pairs that may be shared
     for term in choices.terms:
         flat = term.time_s.ravel()
         if term.earlier:
             pairs = layout.shared[term.group, term.earlier][1]
-            paid[term.group, term.earlier] = flat[pairs]
+            shared_s[term.group, term.earlier] = flat[pairs]
             flat = flat.copy()
             flat[pairs] = 0.0
-        added[term.group] = added.get(term.group, 0.0) + flat.reshape(term.time_s.shape)
-    seen = [compute_s.copy() for compute_s in choices.compute_s]
-    for number, table in added.items():
-        group = choices.groups[number]
-        seen[group.op] += table.min(axis=1)[group.place]
-    slack = known_s * (1 + 1e-6) - sum(float(times.min()) for times in seen)
-    more = [times - times.min() for times in seen]
+        unshared_s[term.group] = unshared_s.get(term.group, 0.0) + flat.reshape(term.time_s.shape)
+    least_s = [compute_s.copy() for compute_s in choices.compute_s]
+    for group_index, table in unshared_s.items():
+        group = choices.groups[group_index]
+        least_s[group.op] += table.min(axis=1)[group.place]
+    slack = known_s * (1 + 1e-6) - sum(float(times.min()) for times in least_s)
+    above_least_s = [times - times.min() for times in least_s]
     for cluster, begin in enumerate(layout.ops[:-1]):
-        upper[begin : layout.ops[cluster + 1]][more[cluster] > slack] = 0.0
-    entries: dict[int, np.ndarray] = {}
-    for number, table in added.items():
-        group = choices.groups[number]
+        upper[begin : layout.ops[cluster + 1]][above_least_s[cluster] > slack] = 0.0
+    extra_of_group: dict[int, np.ndarray] = {}
+    for group_index, table in unshared_s.items():
+        group = choices.groups[group_index]
         by_label = np.full(len(group.distinct), np.inf)
-        np.minimum.at(by_label, group.place, more[group.op])
-        entry = entries[number] = (by_label - table.min(axis=1))[:, None] + table
-        begin = layout.groups[number]
-        upper[begin : begin + entry.size][entry.ravel() > slack] = 0.0
+        np.minimum.at(by_label, group.place, above_least_s[group.op])
+        extra_s = extra_of_group[group_index] = (by_label - table.min(axis=1))[:, None] + table
+        begin = layout.groups[group_index]
+        upper[begin : begin + extra_s.size][extra_s.ravel() > slack] = 0.0
     for key, (begin, pairs) in layout.shared.items():
-        # An e stays where its z goes: nothing is to pay where an earlier use shares.
-        entry = entries[key[0]].ravel()[pairs] + paid[key]
-        upper[begin : begin + len(pairs)][entry > slack] = 0.0
+        # Only z is ruled out, not e: the pair costs nothing if an earlier use shares its copy.
+        extra_s = extra_of_group[key[0]].ravel()[pairs] + shared_s[key]
+        upper[begin : begin + len(pairs)][extra_s > slack] = 0.0
 
 
 def _contested(choices: ClusteredProgram, term: Any) -> np.ndarray:
-    """Flat (label, layout) pairs that cost something and that an earlier use might share."""
+    """Flat (label, layout) pairs that cost time and whose copy an earlier use may share."""
     group = choices.groups[term.group]
-    asked = np.isin(
+    is_asked = np.isin(
         group.distinct, np.concatenate([choices.groups[other].distinct for other in term.earlier])
     )
-    return np.flatnonzero(((term.time_s > 0) & asked[:, None]).ravel())
+    return np.flatnonzero(((term.time_s > 0) & is_asked[:, None]).ravel())
 
 
 def chosen(layout: Layout, assignment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The choice of each op cluster and of each value cluster in an assignment."""
+    """(choice of each op cluster, choice of each value cluster) in an assignment of columns."""
 
-    def pick(first: np.ndarray) -> np.ndarray:
+    def pick(first_columns: np.ndarray) -> np.ndarray:
         return np.asarray(
-            [int(np.argmax(assignment[begin:end])) for begin, end in itertools.pairwise(first)],
+            [
+                int(np.argmax(assignment[begin:end]))
+                for begin, end in itertools.pairwise(first_columns)
+            ],
             np.int64,
         )
 
@@ -333,88 +348,88 @@ def chosen(layout: Layout, assignment: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 class IntegerSolution(NamedTuple):
-    """What HiGHS returned."""
+    """The result of HiGHS."""
 
-    x: np.ndarray | None  #: None: no solution was found in time, or there is none
+    x: np.ndarray | None  #: columns; None: no solution was found in time, or there is none
     optimal: bool
-    gap: float  #: between the solution and what is proven of all others, relative
+    gap: float  #: relative gap between the solution and the proven bound
     out_of_time: bool
 
 
-_WHOLE = 1e-6  # a column so near to 0 or 1 is that
-_WIDER = 16.0  # where too few columns were left for a solution, the margin grows so many times
+_WHOLE = 1e-6  # distance from 0 or 1 within which a column counts as integral
+_WIDER = 16.0  # factor by which the margin grows if too few columns were left for a solution
 _UNSOLVED = IntegerSolution(x=None, optimal=False, gap=math.inf, out_of_time=False)
 
 
 def solve(
     program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None
 ) -> IntegerSolution:
-    """Solve by HiGHS; for a child process, as this cannot be interrupted.
+    """Solve a program by HiGHS; best in a child process, since HiGHS cannot be interrupted.
 
-    Most of these programs are nearly trees, whose linear relaxation is already whole: it is solved
-    first, and where it is whole it is the solution.  Otherwise a column that costs more than a
-    margin in the relaxation is ruled out, since no solution within that margin of the relaxation
-    has it.  What little is left is branched on.  If that brings nothing within the margin, it is
-    widened to what was found, and then nothing better is ruled out.
+    Most of these programs are nearly trees, whose linear relaxation has an integral optimum. So the
+    relaxation is solved first, and is the solution if it is integral. Otherwise columns with a
+    reduced cost above a margin are ruled out, since no solution within that margin of the
+    relaxation uses them, and the few columns left are branched on. If the solution is not within
+    the margin, the margin is widened to its objective, which rules out no better solution.
 
     Args:
-        program: what to solve.
-        time_limit_s: seconds.
-        gap: relative gap at which it may stop.
-        nodes: of branch and bound, each time; None: as many as it takes.
+        program: the program to solve.
+        time_limit_s: time limit.
+        gap: relative gap at which HiGHS may stop.
+        nodes: most nodes of each branch and bound; None: no limit.
     """
     until_s = time.monotonic() + time_limit_s
     relaxed = _relaxation(program, time_limit_s)
     if relaxed.x is None or relaxed.status != 0:
         return _UNSOLVED._replace(out_of_time=relaxed.status == 1)
-    whole = relaxed.x[: program.n_binary]
-    if (np.minimum(whole, 1.0 - whole) <= _WHOLE).all():
+    binary = relaxed.x[: program.n_binary]
+    if (np.minimum(binary, 1.0 - binary) <= _WHOLE).all():
         return IntegerSolution(x=relaxed.x, optimal=True, gap=0.0, out_of_time=False)
-    more = relaxed.lower.marginals
+    reduced_costs = relaxed.lower.marginals
     margin = max(gap, _WHOLE) * max(abs(relaxed.fun), 1.0)
     while True:
         left_s = until_s - time.monotonic()
         if left_s <= 0.0:
             return _UNSOLVED._replace(out_of_time=True)
-        # What may be more than 1 is bytes above the limit, and no choice.
-        out = (more > margin) & (program.upper <= 1.0)
-        upper = np.where(out, 0.0, program.upper)
+        # A column that may exceed 1 is ``over``, bytes above the limit, and no choice.
+        is_ruled_out = (reduced_costs > margin) & (program.upper <= 1.0)
+        upper = np.where(is_ruled_out, 0.0, program.upper)
         answer = _branched(program, upper, left_s, gap=gap, nodes=nodes)
         if answer.x is not None:
-            lower = relaxed.fun + (margin if out.any() else math.inf)
+            lower = relaxed.fun + (margin if is_ruled_out.any() else math.inf)
             if answer.mip_dual_bound is not None:
                 lower = min(lower, answer.mip_dual_bound)
-            left_open = max(0.0, answer.fun - lower) / max(abs(answer.fun), 1e-300)
-            if left_open <= gap or answer.status != 0 or margin >= answer.fun - relaxed.fun:
+            final_gap = max(0.0, answer.fun - lower) / max(abs(answer.fun), 1e-300)
+            if final_gap <= gap or answer.status != 0 or margin >= answer.fun - relaxed.fun:
                 return IntegerSolution(
                     x=answer.x,
-                    optimal=answer.status == 0 and left_open <= max(gap, _WHOLE),
-                    gap=left_open,
-                    # HiGHS stops for nodes with the same status.
+                    optimal=answer.status == 0 and final_gap <= max(gap, _WHOLE),
+                    gap=final_gap,
+                    # HiGHS also gives status 1 when it stops at the limit on nodes.
                     out_of_time=answer.status == 1 and time.monotonic() >= until_s,
                 )
             margin = (answer.fun - relaxed.fun) * (1.0 + _WHOLE) + _WHOLE
-        elif answer.status == 1 or not out.any():
+        elif answer.status == 1 or not is_ruled_out.any():
             return _UNSOLVED._replace(out_of_time=time.monotonic() >= until_s)
         else:
             margin *= _WIDER
 
 
 def _relaxation(program: IntegerProgram, time_limit_s: float) -> Any:
-    """The program with parts of a choice allowed, by the dual simplex method."""
+    """The optimum of the linear relaxation, by the dual simplex method."""
     import scipy.optimize
     import scipy.sparse
 
-    equal = program.low == program.high
-    below, above = (
-        np.flatnonzero(~equal & np.isfinite(bound)) for bound in (program.high, program.low)
+    is_equality = program.low == program.high
+    with_high, with_low = (
+        np.flatnonzero(~is_equality & np.isfinite(bound)) for bound in (program.high, program.low)
     )
     return scipy.optimize.linprog(
         program.cost,
-        A_ub=scipy.sparse.vstack([program.rows[below], -program.rows[above]]),
-        b_ub=np.concatenate([program.high[below], -program.low[above]]),
-        A_eq=program.rows[np.flatnonzero(equal)],
-        b_eq=program.low[equal],
+        A_ub=scipy.sparse.vstack([program.rows[with_high], -program.rows[with_low]]),
+        b_ub=np.concatenate([program.high[with_high], -program.low[with_low]]),
+        A_eq=program.rows[np.flatnonzero(is_equality)],
+        b_eq=program.low[is_equality],
         bounds=np.stack([np.zeros(len(program.cost)), program.upper], axis=1),
         method="highs-ds",
         options={"time_limit": time_limit_s},
@@ -429,7 +444,7 @@ def _branched(
     gap: float,
     nodes: int | None,
 ) -> Any:
-    """The program with these bounds, by branch and bound."""
+    """The optimum under these upper bounds, by branch and bound."""
     import scipy.optimize
 
     integrality = np.zeros(len(program.cost))

@@ -1,10 +1,10 @@
 """Memory at one op as a linear function of the choices, to keep a plan within the limit.
 
-What is alive at an op is known before there is a plan for all values that are written, and for
-copies up to how far they are shared, in which a plan that was priced serves as the example.  Work
-space and the finer points of sharing are not linear; what the evaluator finds there for the example
-is added as it is (``Bytes.beside``), and since the search prices every plan and asks for a new row
-wherever one is over the limit, what the row says wrongly is corrected then.
+The written values that are alive at an op are known without a plan; so are the copies, except for
+the extent to which they are shared, which is taken from an example, a plan that was priced. Work
+space and the details of sharing are not linear: their bytes in the example are added as a constant
+(``Bytes.beside``). The search prices every plan and asks for a new row wherever one is over the
+limit, which corrects the errors of earlier rows.
 
 Start reading at ``bytes_at``.
 """
@@ -25,7 +25,7 @@ from toast_lab.search.alpa.strategy_prices import bench_for, use_costs
 
 
 class MemoryRows:
-    """Makes rows for one problem and one set of choices."""
+    """Makes the rows for memory of one problem and one set of choices."""
 
     def __init__(self, problem: Problem, choices: ClusteredProgram) -> None:
         self.problem, self.choices = problem, choices
@@ -45,30 +45,30 @@ class MemoryRows:
 
     @functools.cached_property
     def _lifetimes(self) -> tuple[np.ndarray, np.ndarray]:
-        """([U] does the use always bring a copy of its own, [U] last op that the copy serves).
+        """([U] does the use always bring a copy of its own? [U] last op that the copy serves).
 
-        Uses of one value that always want the same are served by the first one's copy.
+        Uses of one value that always want the same layout share the copy of the first one.
         """
         memory = self.whole
         group = self.choices.use_group[self.like_use]
         order = np.lexsort((np.arange(len(group)), group, memory.use_value))
-        same = np.zeros(len(order), bool)
-        same[1:] = (memory.use_value[order][1:] == memory.use_value[order][:-1]) & (
+        is_same = np.zeros(len(order), bool)
+        is_same[1:] = (memory.use_value[order][1:] == memory.use_value[order][:-1]) & (
             group[order][1:] == group[order][:-1]
         )
         leader = order
         if len(order):
-            leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
+            leader = order[np.maximum.accumulate(np.where(is_same, 0, np.arange(len(order))))]
         until = memory.runs_at[memory.use_op].astype(np.int64)
-        inside = memory.use_op[order] < memory.use_until[leader]
+        is_inside = memory.use_op[order] < memory.use_until[leader]
         last = until.copy()
-        np.maximum.at(last, leader[inside], until[order][inside])
-        own = np.ones(len(order), bool)
-        own[order[same & inside]] = False
-        return own & (group >= 0), last
+        np.maximum.at(last, leader[is_inside], until[order][is_inside])
+        has_own = np.ones(len(order), bool)
+        has_own[order[is_same & is_inside]] = False
+        return has_own & (group >= 0), last
 
     def _copy_bytes(self, use: int) -> np.ndarray:
-        """[W, T] bytes of the copy that a use of the folded program is brought."""
+        """[W, T] bytes of the copy for a use of the folded program."""
         if use not in self._copies:
             group = self.choices.groups[int(self.choices.use_group[use])]
             op = int(self.tables.use_op[use])
@@ -89,27 +89,29 @@ class MemoryRows:
         memory, choices, value_bytes = self.whole, self.choices, priced.lives.size
         by_value = np.zeros(len(choices.layout))
         alive = np.flatnonzero((memory.buffer_start <= at) & (memory.buffer_end >= at))
-        # One operand that dies here gives its place to the result.
+        # One operand that dies at this op gives its memory to the result.
         dying = alive[(memory.buffer_end[alive] == at) & (memory.buffer_heir[alive] >= 0)]
         reused = dying[
             value_bytes[memory.buffer_value[dying]] == value_bytes[memory.buffer_heir[dying]]
         ][:1]
-        folded = self.like_buffer[np.setdiff1d(alive, reused)]
-        np.add.at(by_value, self.tables.value_row[folded], self.facts.value.bytes[folded])
+        folded_values = self.like_buffer[np.setdiff1d(alive, reused)]
+        np.add.at(
+            by_value, self.tables.value_row[folded_values], self.facts.value.bytes[folded_values]
+        )
         held = {
             int(cluster): by_value[cluster] / self.ways[cluster]
             for cluster in np.flatnonzero(by_value)
         }
-        own, last = self._lifetimes
-        brought = priced.prices.copied == price_inputs.BROUGHT
-        until = np.where(brought, np.maximum(priced.lives.last, 0), last)
+        has_own, last = self._lifetimes
+        is_brought = priced.prices.copied == price_inputs.BROUGHT
+        until = np.where(is_brought, np.maximum(priced.lives.last, 0), last)
         uses = np.flatnonzero(
-            (own | brought) & (memory.use_from <= at) & (until >= at) & (self._grouped)
+            (has_own | is_brought) & (memory.use_from <= at) & (until >= at) & (self._grouped)
         )
         groups: dict[int, np.ndarray] = {}
         shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-        like, counts = np.unique(self.like_use[uses], return_counts=True)
-        for use, count in zip(like.tolist(), counts.tolist(), strict=True):
+        folded_uses, counts = np.unique(self.like_use[uses], return_counts=True)
+        for use, count in zip(folded_uses.tolist(), counts.tolist(), strict=True):
             check()
             group_number = int(choices.use_group[use])
             size = count * self._copy_bytes(use)
@@ -120,7 +122,7 @@ class MemoryRows:
                 groups[group_number] = groups.get(group_number, 0.0) + size
             else:
                 shared[group_number, key] = shared.get((group_number, key), 0.0) + size
-        # What is only there while the op runs: whole results before they are scattered or moved.
+        # Bytes that exist only while an op runs: results before they are scattered or moved.
         for op in np.flatnonzero(memory.runs_at == at).tolist():
             for group_number, size in choices.passing.get(int(self.like_op[op]), []):
                 groups[group_number] = groups.get(group_number, 0.0) + size
@@ -132,30 +134,30 @@ class MemoryRows:
         return self.choices.use_group[self.like_use] >= 0
 
     def explained(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
-        """Bytes that the columns of a row add up to for a choice."""
+        """The bytes that the columns of a row explain for a choice."""
         choices = self.choices
         total = sum(float(size[values[cluster]]) for cluster, size in row.values.items())
-        for number, size in row.groups.items():
-            total += choices.entry(size, number, ops, values)
+        for group, size in row.groups.items():
+            total += choices.entry(size, group, ops, values)
         for key, size in row.shared.items():
-            # Where a copy costs nothing, the program does not ask whose it is.
+            # A copy that costs no time has no column for sharing and counts always.
             is_free = choices.entry(self._time_s[key], key[0], ops, values) <= 0.0
             if is_free or not choices.is_shared(*key, ops):
                 total += choices.entry(size, key[0], ops, values)
         return total
 
     def bytes_of(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
-        """Bytes of a choice, as a row has them."""
+        """The bytes of a choice according to a row."""
         return self.explained(row, ops, values) + row.beside
 
     @functools.cached_property
     def _time_s(self) -> dict[tuple[int, tuple[int, ...]], np.ndarray]:
-        """[W, T] seconds of the moves of each group that may share copies."""
+        """[W, T] seconds of the moves of each term, by its group and the earlier groups."""
         return {(term.group, term.earlier): term.time_s for term in self.choices.terms}
 
 
 def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:
-    """Ops at which memory is above the limit, the worst first, none close to another one."""
+    """At most ``most`` ops with memory above the limit, the worst first, no two close together."""
     count = len(live)
     crowding = np.where(live > limit_bytes, live, -np.inf)
     chosen: list[int] = []

@@ -1,9 +1,8 @@
 """One grain of the integer program: price choices, keep the best, solve for better ones.
 
-Shared by ``alpa``, whose whole method it is, and by ``mcts``, which solves from the plans that it
-found (``polish``).
+``alpa`` consists of this; ``mcts`` solves from the plans that it found (``polish``).
 
-Where the budget counts evaluations, the result is to be the same on every machine: HiGHS is limited
+If the budget counts evaluations, the result must be the same on every machine, so HiGHS is limited
 by nodes.
 """
 
@@ -30,40 +29,40 @@ from toast_lab.search.recorder import Recorder
 from toast_lab.sharding import steps
 
 CHILD = "toast_lab.search.alpa.integer_program:solve"
-# columns; programs up to here are first tried in this process, as a child takes a while to start
+# Most columns of a program that is first tried in this process, since a child is slow to start.
 SMALL = 20_000
-_SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
-LARGE = 300_000  #: columns; beyond, HiGHS finds nothing in minutes
-_PART = 8_000  # columns of a part of the program that is solved alone
-_QUIET = 12  # such parts in a row that bring nothing, after which the search has converged
-_MOST_ROWS = 32  # for memory, the latest
-_PATIENCE = 3  # rounds of memory rows without a better plan
+_SMALL_SECONDS = 0.5  # time limit in this process, where HiGHS cannot be cancelled
+LARGE = 300_000  #: columns above which HiGHS finds nothing in minutes
+_PART = 8_000  # most columns of a part of the program that is solved alone
+_QUIET = 12  # parts in a row without improvement after which the search has converged
+_MOST_ROWS = 32  # most rows for memory; the latest are kept
+_PATIENCE = 3  # rounds of memory rows without a better plan after which the mode changes or ends
 _PROVEN = 5e-7  # gap of an integer program below which its solution is the optimum
-_TIE = 1e-4  # part of the unsharded time that all ties together may come to
-NODES = 20  #: of branch and bound, where the budget counts evaluations
+_TIE = 1e-4  # most that all ties together may come to, as a share of the unsharded time
+NODES = 20  #: nodes of branch and bound, if the budget counts evaluations
 
 Choice = tuple[
     np.ndarray, np.ndarray
-]  #: [K] and [L] number of the choice of each op cluster and each value cluster
+]  #: [K] index of each op cluster's choice, [L] index of each value cluster's choice
 Part = tuple[
     list[np.ndarray], list[np.ndarray]
-]  #: numbers of the choices that each op and value cluster may make
+]  #: indices of the choices that each op cluster and each value cluster may take
 T = TypeVar("T")
-#: Gives programs to be solved, takes what HiGHS made of each (None: nothing), and ends with a T.
+#: Yields programs to solve, receives the solution of each (None: not solved), and returns a T.
 Steps = Generator[ip.IntegerProgram, ip.IntegerSolution | None, T]
 
 
 @dataclasses.dataclass
 class Effort:
-    """What HiGHS may take, one call and all together."""
+    """Limits of HiGHS, of one call and of all calls together."""
 
     mip_gap: float
     solve_seconds: float
-    nodes: int | None  #: None: as many as it takes
-    columns: float | None  #: that all programs together may still have; None: no limit
-    until_s: float = np.inf  #: of the search, when this grain's part of the time ends
+    nodes: int | None  #: nodes of branch and bound; None: no limit
+    columns: float | None  #: columns that all further programs may have together; None: no limit
+    until_s: float = np.inf  #: when this grain's share of the time ends, on the search's clock
     largest: int = LARGE  #: columns of the largest program that is tried
-    crashed: bool = False
+    crashed: bool = False  #: has HiGHS crashed?
 
 
 class Solver:
@@ -83,20 +82,20 @@ class Solver:
         self.effort = effort
         self.rounds = rounds
         self.axes = [axis for axis, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
-        self.given_s = 0.0  # most that HiGHS was given for the whole program
+        self.given_s = 0.0  # time limit of HiGHS when it last solved the whole program
         problem = recorder.problem
         self.limit_bytes = problem.memory_limit_bytes
         self.tie = _ties(problem, choices)
         self.descent = Descent(choices, self.tie)
         self.memory = MemoryRows(problem, choices)
-        self.held: list[ip.Bytes] = []  # rows for memory so far
+        self.held: list[ip.Bytes] = []  # rows for memory in force
         self.best: Choice | None = None
         self.best_rank: tuple[float, ...] = ()
         self.best_fits = False
-        #: Of the whole program without rows for memory: the same wherever a search begins.
+        #: The optimum of the whole program without rows for memory, which no start changes.
         self.optimum: Choice | None = None
-        # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less
-        # than it saves.
+        # Seconds for exceeding the memory limit by its own size: by the penalty of C(s)
+        # (``penalty_s``), or firmly (``firm_s``), which is more than it could save.
         base_s, base_peak = problem.baseline
         self.penalty_s = (
             problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
@@ -106,7 +105,7 @@ class Solver:
 
     @property
     def n_columns(self) -> int:
-        """About how many columns the whole program has: those of moves are nearly all of them."""
+        """About the number of columns of the whole program; nearly all of them are of moves."""
         used = {term.group for term in self.choices.terms}
         groups = map(self.choices.groups.__getitem__, used)
         return sum(len(group.distinct) * len(self.choices.layout[group.value]) for group in groups)
@@ -129,58 +128,60 @@ class Solver:
         return quick
 
     def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
-        """Forget what was found before, and begin at the choices nearest to a plan."""
+        """Forget the best plan and all rows for memory; begin at the choices nearest to a plan."""
         self.best, self.held, self.over_s = None, [], self.firm_s
         self.try_start(self._nearest(arrays), label)
 
     def try_start(self, choice: Choice, label: str) -> None:
-        """Price a choice as a plan, and what descent makes of it."""
+        """Price a choice as a plan, and the choice that descent reaches from it."""
         self.try_(choice, f"{self.grain}: {label}")
         improved = self.descent.improve(*choice, self.recorder.check)
         self.try_(improved, f"{self.grain}: {label}, descent")
 
     def run(self) -> bool:
-        """Solve axis by axis until nothing gets better, then all axes at once.
+        """Solve axis by axis until no plan is better, then all axes at once.
 
-        Gives whether the last program was solved to its optimum.
+        Returns whether the last program was solved to its optimum.
         """
         self.solve_axes()
         return self.solve_whole()
 
     def solve_axes(self, share: float = 0.5) -> None:
-        """Solve for each axis in turn, with the others as they are, until nothing gets better.
+        """Solve for each axis in turn, with the others as they are, until no plan is better.
 
-        ``share``: of the time that this grain has, at most; the rest is for the whole program.
+        ``share``: largest share of this grain's time; the rest is for the whole program.
         """
         self._solve_each(self.axes_steps(share))
 
     def axes_steps(self, share: float = 0.5) -> Steps[None]:
-        """``solve_axes`` for whoever has the programs solved elsewhere (``background_solver``)."""
-        share_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
-        axes_s = now_s + share * (share_s - now_s)
-        late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
-        solved: dict[int, tuple[float, ...]] = {}  # axis -> the best when it was solved last
+        """``solve_axes`` for callers that solve programs themselves (``background_solver``)."""
+        grain_until_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
+        axes_until_s = now_s + share * (grain_until_s - now_s)
+        late_until_s = max(
+            grain_until_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0]
+        )
+        solved: dict[int, tuple[float, ...]] = {}  # axis -> best rank when it was last solved
         for _ in range(3 if len(self.axes) > 1 else 0):
             for axis in self.axes:
                 if solved.get(axis) == self.best_rank:
                     continue
-                # A plan that does not fit is of little use: finer grains wait until one does.
-                self.effort.until_s = axes_s if self.best_fits else late_s
+                # A plan that fits comes first: until there is one, take time of the finer grains.
+                self.effort.until_s = axes_until_s if self.best_fits else late_until_s
                 label = f"{self.recorder.problem.mesh.axes[axis]} free"
                 yield from self._steps(self._along([axis]), label)
                 solved[axis] = self.best_rank
-        self.effort.until_s = share_s
+        self.effort.until_s = grain_until_s
 
     def solve_whole(self, rounds: int | None = None) -> bool:
-        """Solve for all axes at once; gives whether the last program was solved to its optimum.
+        """Solve for all axes at once; returns whether the last program was solved to its optimum.
 
         Args:
-            rounds: of rows for memory at most; None: as many as for parts of the program.
+            rounds: most rounds of rows for memory; None: as many as for parts of the program.
         """
         return self._solve_each(self.whole_steps(rounds))
 
     def whole_steps(self, rounds: int | None = None) -> Steps[bool]:
-        """``solve_whole`` for whoever has the programs solved elsewhere (``background_solver``)."""
+        """``solve_whole`` for callers that solve programs themselves (``background_solver``)."""
         self.given_s = self._limit_s()
         if self.optimum is not None:
             self.try_(self.optimum, f"{self.grain}: all axes free, optimal")
@@ -189,17 +190,17 @@ class Solver:
         return (yield from self._steps(whole, "all axes free", rounds, whole=True))
 
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
-        """Take a plan found at another grain, if this grain has it and it is better."""
+        """Price the choices nearest to a plan of another grain, unless it is this grain's best."""
         if arrays is not None and any(
             (new != known).any() for new, known in zip(arrays, self.best_arrays, strict=True)
         ):
             self.try_(self._nearest(arrays), f"{self.grain}: plan so far")
 
     def _nearest(self, arrays: tuple[np.ndarray, np.ndarray]) -> Choice:
-        """The choices nearest to a plan, its values as lowering keeps them.
+        """The choices nearest to a plan, with its values as lowering keeps them.
 
-        What is kept in a layout that no use wants costs a plan nothing, since lowering takes such
-        moves back, but it does in a sum of moves.
+        A value kept in a layout that no use wants costs a plan nothing, since lowering takes such
+        moves back; in a sum of moves it would cost time.
         """
         op_factor, value_dim = arrays
         tables = steps.tables(self.recorder.problem.analysis.program)
@@ -207,7 +208,10 @@ class Solver:
         return self.choices.choice_of(op_factor, unpacked_layouts(kept, value_dim.shape[1]))
 
     def again(self) -> bool:
-        """Solve the whole program once more, if there is much more time for it than there was."""
+        """Solve the whole program again, if there is now at least 1.5 times the time it had.
+
+        Returns whether it was solved to its optimum.
+        """
         if (
             self.effort.crashed
             or self.effort.columns is not None
@@ -217,7 +221,7 @@ class Solver:
         return self._solve_each(self._steps(self._along(self.axes), "all axes free, again"))
 
     def polish(self, rng: np.random.Generator) -> None:
-        """Solve with a part of the clusters free at a time, until that brings nothing."""
+        """Solve with a part of the clusters free at a time, until ``_QUIET`` parts gain nothing."""
         heads = [
             cluster
             for cluster, time_s in enumerate(self.choices.compute_s)
@@ -237,7 +241,7 @@ class Solver:
                 return
 
     def _solve_each(self, steps: Steps[T]) -> T:
-        """Go through steps, solving each program as it comes."""
+        """Run the steps, solving each program when it comes."""
         try:
             program = next(steps)
             while True:
@@ -248,13 +252,13 @@ class Solver:
     def _steps(
         self, part: Part, label: str, rounds: int | None = None, *, whole: bool = False
     ) -> Steps[bool]:
-        """Solve a part of the choices; add rows for memory until it fits.
+        """Solve a part of the choices; add rows for memory until the plan fits.
 
-        Gives whether the program was solved to its optimum.  ``whole``: the part is all of it.
+        Returns whether the program was solved to its optimum. ``whole``: the part is all of it.
         """
         seen: set[bytes] = set()
-        turned = False
-        better = 0  # turn that brought the last improvement
+        has_switched = False
+        better_turn = 0  # turn that brought the last improvement
         left_out = self.choices.menus.left_out
         for turn in range((self.rounds if rounds is None else rounds) + 1):
             before = self.best_rank
@@ -266,25 +270,25 @@ class Solver:
             text = f"{self.grain}: {label}, {proof}" + (f", memory row {turn}" if turn else "")
             quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
             key = choice[0].tobytes() + choice[1].tobytes()
-            better = turn if self.best_rank < before else better
+            better_turn = turn if self.best_rank < before else better_turn
             if quick.fits:
                 if whole and outcome.optimal and not self.held:
                     self.optimum = choice
                 break
-            if key in seen or turn - better >= _PATIENCE:
-                # Either to fit is out of reach, and C(s) is the measure, or it was not asked for
-                # firmly enough.
-                if turned or self.best_fits or self.penalty_s == self.firm_s:
+            if key in seen or turn - better_turn >= _PATIENCE:
+                # Either no plan can fit, and the penalty of C(s) is the right price of memory, or
+                # memory was not priced firmly enough. Try the other price, once.
+                if has_switched or self.best_fits or self.penalty_s == self.firm_s:
                     break
                 self.over_s = self.penalty_s if self.over_s == self.firm_s else self.firm_s
-                turned, better = True, turn
+                has_switched, better_turn = True, turn
                 seen.clear()
             seen.add(key)
             self._bound_memory(choice)
         return outcome.optimal
 
     def _along(self, free: Sequence[int]) -> Part:
-        """Numbers of the choices that are as in the best plan on every axis that is not free."""
+        """The choices that agree with the best plan on every axis that is not free."""
         assert self.best is not None
         fixed = [axis for axis in range(len(self.recorder.problem.mesh.axes)) if axis not in free]
 
@@ -301,23 +305,22 @@ class Solver:
     def _near(self, op: int) -> Part:
         """All choices of the clusters around an op cluster, as many as make a small program.
 
-        The other clusters keep the choice of the plan.
-
-        The nearer in moves the sooner a cluster is free.
+        Clusters become free in the order of their distance, counted in moves. All others keep the
+        choice of the best plan.
         """
         assert self.best is not None
         widths = [*map(len, self.choices.compute_s), *map(len, self.choices.layout)]
         n_ops, links = len(self.choices.compute_s), self.descent.links
-        free, edge, columns = {op}, [op], widths[op]
-        for node in edge:  # grows while it is gone through
-            for other in links[node]:
-                more = widths[other] * (
-                    1 + sum(widths[neighbour] for neighbour in links[other] if neighbour in free)
+        free, queue, columns = {op}, [op], widths[op]
+        for node in queue:  # the queue grows during the loop
+            for neighbour in links[node]:
+                more_columns = widths[neighbour] * (
+                    1 + sum(widths[linked] for linked in links[neighbour] if linked in free)
                 )
-                if other not in free and columns + more <= _PART:
-                    free.add(other)
-                    edge.append(other)
-                    columns += more
+                if neighbour not in free and columns + more_columns <= _PART:
+                    free.add(neighbour)
+                    queue.append(neighbour)
+                    columns += more_columns
         kept = [
             np.arange(width) if node in free else np.asarray([chosen])
             for node, (width, chosen) in enumerate(
@@ -327,7 +330,7 @@ class Solver:
         return kept[:n_ops], kept[n_ops:]
 
     def _solve(self, part: Part) -> Steps[tuple[Choice, ip.IntegerSolution] | None]:
-        """The best choice among a part of them, None if none was found in time."""
+        """The best choice within a part, with its solution; None if none was found in time."""
         self.recorder.check()
         assert self.best is not None
         choices = self.choices.only(*part)
@@ -357,7 +360,7 @@ class Solver:
         return choice, outcome
 
     def _limit_s(self) -> float:
-        """Most that one call of HiGHS may take now."""
+        """Time limit of one call of HiGHS at present."""
         return min(
             self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.clock.elapsed_s)
         )
@@ -390,55 +393,57 @@ class Solver:
         except Cancelled:
             raise Stop(Status.CANCELLED) from None
         except RunFailed as failure:
-            recorder.check()  # its time was up
+            recorder.check()  # raises if the budget is used up
             effort.crashed = effort.crashed or "no result within" not in str(failure)
             return None
 
     def _bound_memory(self, choice: Choice) -> None:
-        """Bound memory at the ops where the plan of a choice has too much of it."""
+        """Add rows for memory at the ops where the plan of a choice is over the limit."""
         problem = self.recorder.problem
         priced: Totals = self.recorder.ledger.pricer.totals(*spread(problem, self.choices, *choice))
-        for at in crowded(priced.lives.live[:-1], self.limit_bytes):
+        for op in crowded(priced.lives.live[:-1], self.limit_bytes):
             self.recorder.check()
-            self.held.append(self.memory.bytes_at(at, priced, *choice, self.recorder.check))
+            self.held.append(self.memory.bytes_at(op, priced, *choice, self.recorder.check))
         del self.held[:-_MOST_ROWS]
 
 
 def _cut(
     row: ip.Bytes, whole: ClusteredProgram, part: ClusteredProgram, values: list[np.ndarray]
 ) -> ip.Bytes:
-    """A row for a part of the choices."""
+    """A row for memory, restricted to a part of the choices."""
 
     @functools.cache
-    def place(number: int) -> tuple[np.ndarray, np.ndarray]:
-        kept = np.searchsorted(whole.groups[number].distinct, part.groups[number].distinct)
-        return np.ix_(kept, values[whole.groups[number].value])  # type: ignore[return-value]
+    def cells(group: int) -> tuple[np.ndarray, np.ndarray]:
+        kept = np.searchsorted(whole.groups[group].distinct, part.groups[group].distinct)
+        return np.ix_(kept, values[whole.groups[group].value])  # type: ignore[return-value]
 
     return row._replace(
         values={cluster: size[values[cluster]] for cluster, size in row.values.items()},
-        groups={number: size[place(number)] for number, size in row.groups.items()},
-        shared={key: size[place(key[0])] for key, size in row.shared.items()},
+        groups={group: size[cells(group)] for group, size in row.groups.items()},
+        shared={key: size[cells(key[0])] for key, size in row.shared.items()},
     )
 
 
 def _ties(problem: Problem, choices: ClusteredProgram) -> list[np.ndarray]:
-    """L of [T] seconds, too little to matter but where layouts cost the same.
+    """L of [T] seconds that break ties between layouts of equal cost, and are otherwise negligible.
 
-    Of those the smaller is kept.
+    They favour the layout that takes less memory.
     """
     tables = choices.clusters.folded.tables
     facts = choices.clusters.folded.facts
     memory = choices.clusters.folded.memory
-    held = np.zeros(len(choices.layout))
-    np.add.at(held, tables.value_row[memory.buffer_value], facts.value.bytes[memory.buffer_value])
-    each = (
+    held_bytes = np.zeros(len(choices.layout))
+    np.add.at(
+        held_bytes, tables.value_row[memory.buffer_value], facts.value.bytes[memory.buffer_value]
+    )
+    byte_s = (
         _TIE
         * problem.baseline[0]
-        / max(float(held.sum()), 1.0)
+        / max(float(held_bytes.sum()), 1.0)
         / float(np.prod(problem.mesh.array()))
     )
     axis_size = problem.mesh.array()
     return [
-        held[cluster] * each / np.where(menu >= 0, axis_size, 1).prod(axis=1)
+        held_bytes[cluster] * byte_s / np.where(menu >= 0, axis_size, 1).prod(axis=1)
         for cluster, menu in enumerate(choices.menus.values)
     ]

@@ -1,13 +1,13 @@
-"""What every cluster of ops and values may do, and what each choice and each pair of choices costs.
+"""The choices of every cluster of ops and values, and the price of each choice and pair of choices.
 
 A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one
-cluster one layout.  Then each cluster has a *menu*: for ops, on every mesh axis the name that is
-split (all axes at once), for values the dim. ``price_choices`` asks the evaluator's own kernels,
-one op at a time (``strategy_prices``), what an op costs when everything it takes and gives is as
-its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one
-that is wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices
-is the evaluator's time wherever prices are additive, and the one thing known not to be, that a copy
-brought for one use serves later ones too, is kept apart (``Term.earlier``).
+cluster one layout. Then each cluster has a *menu*: for ops, the name that is split on every mesh
+axis (all axes at once), for values the dim. ``price_choices`` uses the evaluator's own kernels, one
+op at a time (``strategy_prices``). It prices an op with all operands and results in the layouts of
+its strategy, each move of a value from the layout in which it is kept to the one that a use wants,
+and each move from the layout in which it is made to the one in which it is kept. Hence a sum of
+these prices is the evaluator's time wherever prices are additive. One price is known not to be: a
+copy brought for one use serves later ones too, which ``Term.earlier`` keeps apart.
 
 Start reading at ``price_choices``.
 """
@@ -36,12 +36,12 @@ from toast_lab.search.alpa.strategy_prices import (
 )
 from toast_lab.search.menus import make_menus, packed_layouts
 
-#: How finely ops are told apart; see ``cluster``.
+#: Classes of ops that the grain ``kernels`` tells apart; see ``cluster``.
 _HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
 
 
 class Clusters(NamedTuple):
-    """Ops (``K``) and values (``L`` clusters) that are treated alike, and the folded program."""
+    """Clusters of ops (``K``) and of values (``L``), and the program folded to them."""
 
     ops: Classes
     values: Classes
@@ -51,50 +51,53 @@ class Clusters(NamedTuple):
 def cluster(problem: Problem, grain: str) -> Clusters:
     """Sort ops and values into clusters.
 
-    * ``colours``: what no sequence of colour actions tells apart is one cluster, as in every other
-      search here;
-    * ``roles``: ops that have their own row of equal prices, that is their own kind, operands and
-      results, are told apart wherever they stand, and repeated layers are still one;
-    * ``kernels``: as roles, but what is elementwise or moves elements follows the cluster that its
-      colours give it.
+    * ``colours``: ops and values that no sequence of colour actions tells apart are one cluster, as
+      in all other methods;
+    * ``roles``: ops that differ in price under some plan, by their kind, operands or results, are
+      told apart everywhere, while repeated layers still share clusters;
+    * ``kernels``: as roles, but ops that are elementwise or move elements keep the clusters of
+      their colours.
 
-    Arguments and results keep the clusters of their colours at every grain: what a step returns has
-    to come in again, and a plan whose parameters leave in another layout than they came would hide
-    the cost of bringing them back.
+    Arguments and results keep the clusters of their colours at every grain. The results of a step
+    are the arguments of the next one, and a plan whose parameters leave in another layout than that
+    in which they came would hide the cost of bringing them back.
     """
     alike, folded = problem.space.alike, problem.folded
     if grain == "colours":
         return Clusters(alike.ops, alike.values, folded)
     program = problem.analysis.program
-    op, maker = folded.memory.like_op, program.value_op
-    place = np.arange(program.n_values) - program.result_ptr[maker]
-    value = folded.tables.result[folded.tables.result_ptr[op[maker]] + place]
-    own = np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
-    inner = own[maker] & (maker >= program.n_arguments)
-    inner[program.outputs] = False
-    ops = classes(program.n_ops, np.where(own, op, -1), alike.ops.label)
-    values = classes(program.n_values, np.where(inner, value, -1), alike.values.label)
+    like_op, maker = folded.memory.like_op, program.value_op
+    result_index = np.arange(program.n_values) - program.result_ptr[maker]
+    like_value = folded.tables.result[folded.tables.result_ptr[like_op[maker]] + result_index]
+    is_told_apart = (
+        np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
+    )
+    is_inner = is_told_apart[maker] & (maker >= program.n_arguments)
+    is_inner[program.outputs] = False
+    ops = classes(program.n_ops, np.where(is_told_apart, like_op, -1), alike.ops.label)
+    values = classes(program.n_values, np.where(is_inner, like_value, -1), alike.values.label)
     finer = alike._replace(ops=ops, values=values)
     return Clusters(ops, values, problem.prices.folded(finer))
 
 
 class Menus(NamedTuple):
-    """What each cluster may do; the first choice is to split nothing (but what is pinned)."""
+    """The choices of each cluster; the first one splits nothing but what is pinned."""
 
     #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
     ops: list[np.ndarray]
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
-    left_out: int  #: strategies and layouts beyond the limit, which were not considered
+    left_out: int  #: number of strategies and layouts beyond the limit, which are not considered
 
 
 class Group(NamedTuple):
-    """What an op cluster's strategy asks of (or gives to) a value cluster: a label for each."""
+    """The layout in which each strategy of an op cluster wants (or leaves) a value, as a label."""
 
     op: int  #: cluster
     value: int  #: cluster
-    label: np.ndarray  #: [S] int64 packed layout, and above it the axes over which it is partial
+    #: [S] int64 packed layout, with the axes over which it is partial in the bits above
+    label: np.ndarray
     distinct: np.ndarray  #: [W] labels without repeats
-    place: np.ndarray  #: [S] place of each strategy's label in ``distinct``
+    place: np.ndarray  #: [S] index of each strategy's label in ``distinct``
 
 
 def _group(op: int, value: int, label: np.ndarray) -> Group:
@@ -103,7 +106,7 @@ def _group(op: int, value: int, label: np.ndarray) -> Group:
 
 
 def rows_at(arrays: Sequence[np.ndarray], numbers: Iterable[Any]) -> list[np.ndarray]:
-    """Of each cluster's array the rows of these numbers, or the one row of its number."""
+    """For each cluster the rows, or the one row, of its array at the given index or indices."""
     return [array[number] for array, number in zip(arrays, numbers, strict=True)]
 
 
@@ -111,7 +114,7 @@ class Term(NamedTuple):
     """Time of the moves between an op cluster's labels and a value cluster's layouts."""
 
     group: int
-    #: groups of uses before it: nothing is to pay if one of them has the same label
+    #: groups of earlier uses: the move costs nothing if one of them has the same label
     earlier: tuple[int, ...]
     time_s: np.ndarray  #: [W, T]
 
@@ -121,18 +124,19 @@ class ClusteredProgram(NamedTuple):
 
     clusters: Clusters
     menus: Menus
-    compute_s: list[np.ndarray]  #: K of [S] time of the cluster's ops, however their operands come
+    #: K of [S] time of the cluster's ops, with their operands as the strategy wants them
+    compute_s: list[np.ndarray]
     layout: list[np.ndarray]  #: L of [T] int64 packed layouts
     groups: list[Group]
     terms: list[Term]
     use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
-    #: op of the folded program -> (group, [W, T] bytes while it runs)
+    #: op of the folded program -> (group, [W, T] bytes in use only while the op runs)
     passing: dict[int, list[tuple[int, np.ndarray]]]
     #: use of the folded program -> groups that may have brought its copy before
     sharers: dict[int, tuple[int, ...]]
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
-        """Time of one choice for each cluster: what the integer program minimises, ties aside."""
+        """Time of one choice for each cluster: the integer program's objective, without ties."""
         total = sum(
             float(times[strategy])
             for times, strategy in zip(self.compute_s, ops.tolist(), strict=True)
@@ -143,14 +147,14 @@ class ClusteredProgram(NamedTuple):
         return total
 
     def is_shared(self, number: int, earlier: tuple[int, ...], ops: np.ndarray) -> bool:
-        """Does a group have the same label as one of ``earlier``, so that it takes its copy?"""
+        """Does a group have the same label as one of ``earlier``, so that it shares its copy?"""
         label, *others = (
             group.label[ops[group.op]] for group in map(self.groups.__getitem__, (number, *earlier))
         )
         return label in others
 
     def entry(self, table: np.ndarray, number: int, ops: np.ndarray, values: np.ndarray) -> float:
-        """What a [W, T] table of a group has for one choice of each cluster."""
+        """The entry of a group's [W, T] table for one choice of each cluster."""
         group = self.groups[number]
         return float(table[group.place[ops[group.op]], values[group.value]])
 
@@ -160,19 +164,19 @@ class ClusteredProgram(NamedTuple):
         return max(map(len, (*self.compute_s, *self.layout)), default=1) == 1
 
     def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> ClusteredProgram:
-        """The same with fewer choices: of each cluster those whose numbers are given."""
+        """The same program with fewer choices: for each cluster those at the given indices."""
         terms = []
         groups = [
             _group(group.op, group.value, group.label[ops[group.op]]) for group in self.groups
         ]
         places = [
-            np.searchsorted(group.distinct, part.distinct)
-            for group, part in zip(self.groups, groups, strict=True)
+            np.searchsorted(group.distinct, fewer.distinct)
+            for group, fewer in zip(self.groups, groups, strict=True)
         ]
         for term in self.terms:
-            part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
-            if part.any():
-                terms.append(Term(term.group, term.earlier, part))
+            fewer = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
+            if fewer.any():
+                terms.append(Term(term.group, term.earlier, fewer))
         return self._replace(
             menus=self.menus._replace(
                 ops=rows_at(self.menus.ops, ops), values=rows_at(self.menus.values, values)
@@ -188,20 +192,21 @@ class ClusteredProgram(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The choices nearest to a plan: those of the first member of each cluster."""
         ops = [
-            _place(menu, op_factor[first])
+            _nearest_row(menu, op_factor[first])
             for menu, first in zip(self.menus.ops, self.clusters.ops.first, strict=True)
         ]
         values = [
-            _place(menu, value_dim[first])
+            _nearest_row(menu, value_dim[first])
             for menu, first in zip(self.menus.values, self.clusters.values.first, strict=True)
         ]
         return np.asarray(ops, np.int64), np.asarray(values, np.int64)
 
 
-def _place(menu: np.ndarray, row: np.ndarray) -> int:
-    """Number of a row in a menu.
+def _nearest_row(menu: np.ndarray, row: np.ndarray) -> int:
+    """The index of a row in a menu.
 
-    Where it is not there, of the one that agrees on most axes and splits nothing else.
+    If the menu lacks the row, the index of the choice that agrees with it on most axes and splits
+    nothing else.
     """
     agrees = (menu == row).sum(axis=1) - len(row) * ((menu != row) & (menu >= 0)).any(axis=1)
     return int(agrees.argmax())
@@ -215,13 +220,13 @@ def price_choices(
     Args:
         problem: the program, mesh and machine.
         grain: see ``cluster``.
-        max_strategies: of these many an op cluster keeps the quickest.  Of the layouts of a value
-            those that cut it most are kept.
-        check: called now and then; may raise to end the work.
+        max_strategies: most strategies of an op cluster, of which the quickest are kept, and most
+            layouts of a value cluster, of which those that cut it most are kept.
+        check: called regularly; may raise to end the work.
     """
     clusters = cluster(problem, grain)
     folded = clusters.folded
-    # What is brought to an op is priced beside all of its computing, which a plan cuts.
+    # Gathers ahead are priced beside the op's computing as if it were split over all devices.
     rates = folded.rates._replace(ahead_of=1.0 / problem.mesh.n_devices)
     bench = bench_for(folded._replace(rates=rates), len(clusters.ops.first))
     facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
@@ -252,9 +257,10 @@ def price_choices(
 
 
 class _ChoicePrices:
-    """The groups and terms of a clustered program, as its ops are gone through.
+    """Collects the groups and terms of a clustered program, op by op.
 
-    Attributes are those of ``ClusteredProgram``; terms are by what they are of.
+    The attributes are those of ``ClusteredProgram``; ``time_of_term`` has the times of terms by
+    their group and earlier groups.
     """
 
     def __init__(
@@ -267,16 +273,16 @@ class _ChoicePrices:
         self.use_group = np.full(len(folded.tables.use_value), -1, np.int64)
         self.sharers: dict[int, tuple[int, ...]] = {}
         self.passing: dict[int, list[tuple[int, np.ndarray]]] = {}
-        self._group_numbers: dict[tuple[int, int, bytes], int] = {}
+        self._group_indices: dict[tuple[int, int, bytes], int] = {}
         self._wants = [
             want_labels(bench, want, menus.ops[owner])
             for want, owner in enumerate(folded.tables.use_owner)
         ]
-        # Moves of equal tensors cost the same, whatever they are for
+        # Moves of equal tensors cost the same, for whatever use
         self._moves: dict[tuple[float, ...], np.ndarray] = {}
 
     def price_operands(self, op: int) -> None:
-        """Price what it takes to read what an op uses, and to bring it there before."""
+        """Price reading the operands of an op, and bringing them to it."""
         facts, tables = self._folded.facts, self._folded.tables
         uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
         reading_s = None
@@ -288,15 +294,15 @@ class _ChoicePrices:
             group = self.use_group[use] = self._wanted(use, int(tables.use_want[use]))
             if reading_s is not None and reading_s[:, use - uses.start].any():
                 self._add_reading(op, use, reading_s[:, use - uses.start])
-            seen = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
-            earlier = tuple(sorted({self._wanted(use, other) for other in seen.tolist()}))
+            earlier_wants = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
+            earlier = tuple(sorted({self._wanted(use, want) for want in earlier_wants.tolist()}))
             if earlier:
                 self.sharers[use] = earlier
             if group not in earlier:
                 self._add(int(group), earlier, self._folded.times[op] * self._move(op, use))
 
     def price_results(self, op: int) -> None:
-        """Price what it takes to bring the results of an op into the layouts they are kept in."""
+        """Price bringing the results of an op to the layouts in which they are kept."""
         tables, menus = self._folded.tables, self._menus
         for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
             if tables.value_constant[value]:
@@ -312,17 +318,17 @@ class _ChoicePrices:
                 self.passing.setdefault(op, []).append((group, size))
 
     def _wanted(self, use: int, want: int) -> int:
-        """The group of what a use reads, in the layouts of one of the wants of that value."""
+        """The group of the value that a use reads and of one of the wants of that value."""
         tables = self._folded.tables
         row = int(tables.value_row[tables.use_value[use]])
         return self._group_of(int(tables.use_owner[want]), row, self._wants[want])
 
     def _group_of(self, op: int, value: int, label: np.ndarray) -> int:
         key = (op, value, label.tobytes())
-        number = self._group_numbers.setdefault(key, len(self.groups))
-        if number == len(self.groups):
+        index = self._group_indices.setdefault(key, len(self.groups))
+        if index == len(self.groups):
             self.groups.append(_group(op, value, label))
-        return number
+        return index
 
     def _add(self, group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
         if (group, earlier) in self.time_of_term:
@@ -331,10 +337,10 @@ class _ChoicePrices:
             self.time_of_term[group, earlier] = time_s
 
     def _add_reading(self, op: int, use: int, reading_s: np.ndarray) -> None:
-        """Add what it takes to read a copy.
+        """Add the time that reading a copy adds.
 
-        A copy is read as a whole, even where the value itself is a view of something small.  How
-        much longer that takes depends on the strategy as well, of which only the quickest matters.
+        A copy is read as a whole, even if the value itself is a view of a small value. The time
+        added depends on the strategy too; of those with equal labels the quickest one counts.
         """
         tables, group = self._folded.tables, int(self.use_group[use])
         want, row = int(tables.use_want[use]), int(tables.value_row[tables.use_value[use]])
@@ -344,12 +350,12 @@ class _ChoicePrices:
         self._add(group, (), self._folded.times[op] * extra_s)
 
     def _move(self, op: int, use: int) -> np.ndarray:
-        """Seconds to bring a value from each layout it is kept in to each that a use wants."""
+        """[W, T] seconds to bring a value from each layout kept to each layout that a use wants."""
         facts, tables = self._folded.facts, self._folded.tables
         group = int(self.use_group[use])
-        # Beside what the op computes
-        beside = op if facts.use.ahead[use] else -1
-        key = (group, *move_facts(self._folded, op, use), beside)
+        # A gather ahead runs beside the op's computing, so its price depends on the op
+        ahead_op = op if facts.use.ahead[use] else -1
+        key = (group, *move_facts(self._folded, op, use), ahead_op)
         if key not in self._moves:
             layout = self.layout[int(tables.value_row[tables.use_value[use]])]
             move_s, _ = use_costs(self._bench, op, use, self.groups[group].distinct, layout)
@@ -358,7 +364,7 @@ class _ChoicePrices:
 
 
 def _quickest(label: np.ndarray, time_s: np.ndarray) -> np.ndarray:
-    """[W] of each distinct label the quickest strategy that has it."""
+    """[W] the quickest strategy of each distinct label."""
     order = np.argsort(time_s, kind="stable")
     _, first = np.unique(label[order], return_index=True)
     return order[first]
@@ -367,18 +373,18 @@ def _quickest(label: np.ndarray, time_s: np.ndarray) -> np.ndarray:
 def _shortened(
     menus: Menus, compute_s: list[np.ndarray], most: int, axis_size: np.ndarray
 ) -> tuple[Menus, list[np.ndarray]]:
-    """At most so many strategies and layouts; to split nothing is always among them."""
+    """Keep at most ``most`` strategies and layouts of each cluster, always the first choice."""
     ops, values, times, left_out = [], [], [], 0
     for menu, time_s in zip(menus.ops, compute_s, strict=True):
-        keep = np.sort(np.concatenate([[0], 1 + np.argsort(time_s[1:], kind="stable")[: most - 1]]))
-        ops.append(menu[keep])
-        times.append(time_s[keep])
-        left_out += len(menu) - len(keep)
+        kept = np.sort(np.concatenate([[0], 1 + np.argsort(time_s[1:], kind="stable")[: most - 1]]))
+        ops.append(menu[kept])
+        times.append(time_s[kept])
+        left_out += len(menu) - len(kept)
     for menu in menus.values:
         cut = np.where(menu >= 0, np.log(axis_size), 0.0).sum(axis=1)
-        keep = np.sort(np.concatenate([[0], 1 + np.argsort(-cut[1:], kind="stable")[: most - 1]]))
-        values.append(menu[keep])
-        left_out += len(menu) - len(keep)
+        kept = np.sort(np.concatenate([[0], 1 + np.argsort(-cut[1:], kind="stable")[: most - 1]]))
+        values.append(menu[kept])
+        left_out += len(menu) - len(kept)
     return Menus(ops, values, left_out), times
 
 
@@ -391,7 +397,7 @@ def spread(
     value_rows = np.asarray(rows_at(choices.menus.values, values))
     alike = problem.space.alike._replace(ops=clusters.ops, values=clusters.values)
     op_factor, value_dim = alike.whole(program, op_rows, value_rows)
-    # An argument is split as it is kept.
+    # The op of an argument is split as the argument is kept.
     for op in range(program.n_arguments):
         (value,) = program.results(op)
         names = np.asarray([*program.def_names(value), -1], np.int32)

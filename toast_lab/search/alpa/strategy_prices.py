@@ -1,7 +1,7 @@
-"""What strategies and layouts cost alone: one op at a time, by the evaluator's own kernels.
+"""Prices of single strategies and layouts: one op at a time, by the evaluator's own kernels.
 
-A kernel lowers one op with the layouts of its operands and results set such that only what is asked
-for costs anything, and reads the price of that off the steps.
+A kernel lowers one op with the layouts of its operands and results set such that only the question
+at hand costs time, and reads the price off the steps.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
 
 
 def bench_for(folded: PriceInputs, n_op_rows: int) -> Bench:
-    """A bench on which every use is brought a copy of its own.
+    """A bench on which every use has a copy of its own.
 
-    Sharing copies is a matter of whoever adds the prices up.
+    Callers that add up the prices have to account for shared copies.
     """
-    none = np.zeros_like(folded.tables.earlier_begin)
-    alone = folded.tables._replace(earlier_begin=none, earlier_end=none)
-    return make_bench(folded._replace(tables=alone), n_op_rows)
+    no_uses = np.zeros_like(folded.tables.earlier_begin)
+    unshared = folded.tables._replace(earlier_begin=no_uses, earlier_end=no_uses)
+    return make_bench(folded._replace(tables=unshared), n_op_rows)
 
 
 @helper
 def _as_wanted(
     facts: ProgramFacts, tables: Tables, op_factor: np.ndarray, steps: Steps, op: int
 ) -> None:
-    """Let operands come as the strategy of ``op`` wants, and keep results as it leaves them."""
+    """Set operands to the layouts that the strategy of ``op`` wants, results to those it leaves."""
     n_axes = op_factor.shape[1]
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
-        steps.layout[facts.root[use]] = 0  # a view is read as it is wanted
+        steps.layout[facts.root[use]] = 0  # a view is read in the layout wanted
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         want = st.use_layout(tables, op_factor, tables.use_want[use], n_axes)
         steps.wanted[tables.use_want[use]] = want
         steps.layout[tables.use_value[use]] = want
-    for k in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        steps.layout[tables.result[k]], _ = st.natural_layout(
-            tables, op_factor, tables.result[k], n_axes
+    for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        steps.layout[tables.result[position]], _ = st.natural_layout(
+            tables, op_factor, tables.result[position], n_axes
         )
 
 
 @helper
 def _unsplit(facts: ProgramFacts, tables: Tables, steps: Steps, op: int) -> None:
-    """Let operands and results be whole everywhere, so that nothing is brought anywhere."""
+    """Set all operands and results to be whole, so that nothing is moved."""
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         steps.layout[facts.root[use]] = 0
         steps.layout[tables.use_value[use]] = 0
         steps.wanted[tables.use_want[use]] = 0
-    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        steps.layout[tables.result[place]] = 0
+    for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        steps.layout[tables.result[position]] = 0
 
 
 def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
-    """What the price of bringing a value to a use depends on, apart from the layouts."""
+    """The facts on which the price of bringing a value to a use depends, besides the layouts."""
     tables, facts, listed = folded.tables, folded.facts, folded.listed
     value = int(tables.use_value[use])
     return (
@@ -69,19 +69,19 @@ def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
         facts.use.sum_rounds[use],
         facts.value.compared[value],
         facts.op.trips[op],
-        # What is known of an op better than by rule holds for its own uses
+        # An op with entries in the price list has prices of its own
         use if listed.begin[op] < listed.end[op] else -1,
     )
 
 
 @helper
 def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
-    """Time of the op itself, without what is brought to it."""
-    total = 0.0
+    """Time to compute the op, without moves."""
+    total_s = 0.0
     for step in range(n_steps):
         if steps.kind[step] == COMPUTE:
-            total += each.time_s[step]
-    return total
+            total_s += each.time_s[step]
+    return total_s
 
 
 @compiled
@@ -89,62 +89,62 @@ def compute_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S] time of one op under each strategy, operands and results as the strategy wants."""
     facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
     steps = bench.steps
-    out = np.empty(menu.shape[0])
+    times_s = np.empty(menu.shape[0])
     row = tables.op_row[op]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
         n_steps = price_one(bench, op)
-        out[strategy] = _own_time(steps, bench.each, n_steps)
+        times_s[strategy] = _own_time(steps, bench.each, n_steps)
     op_factor[row] = -1
-    return out
+    return times_s
 
 
 @compiled
 def reading_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
-    """[S, U] how much longer the op takes under each strategy if it reads a copy for each use.
+    """[S, U] time that the op takes longer under each strategy if it reads a copy for one use.
 
-    Of a copy that is narrower than the value the op may take less.  What several copies save
-    together is often what one of them saves alone, so together they get no more than that.
+    The time is negative if the copy is narrower than the value. Several copies together often save
+    only as much as one of them does alone, so savings are scaled to what all of them save together.
     """
     facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
     steps = bench.steps
-    first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
-    out = np.zeros((menu.shape[0], last - first))
+    begin, end = tables.use_ptr[op], tables.use_ptr[op + 1]
+    extra_times_s = np.zeros((menu.shape[0], end - begin))
     row = tables.op_row[op]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
         n_steps = price_one(bench, op)
-        as_it_is = _own_time(steps, bench.each, n_steps)
-        saved, n_saving = 0.0, 0
-        for use in range(first, last):
+        base_s = _own_time(steps, bench.each, n_steps)
+        saved_s, n_saving = 0.0, 0
+        for use in range(begin, end):
             if facts.use.reads[use] > 0.0 and not tables.value_constant[tables.use_value[use]]:
                 _as_wanted(facts, tables, op_factor, steps, op)
-                _copy(tables, steps, use)
+                _read_copy(tables, steps, use)
                 n_steps = price_one(bench, op)
-                extra = _own_time(steps, bench.each, n_steps) - as_it_is
-                out[strategy, use - first] = extra
-                saved += min(extra, 0.0)
-                n_saving += extra < 0.0
+                extra_s = _own_time(steps, bench.each, n_steps) - base_s
+                extra_times_s[strategy, use - begin] = extra_s
+                saved_s += min(extra_s, 0.0)
+                n_saving += extra_s < 0.0
         if n_saving > 1:
             _as_wanted(facts, tables, op_factor, steps, op)
-            for use in range(first, last):
-                if out[strategy, use - first] < 0.0:
-                    _copy(tables, steps, use)
+            for use in range(begin, end):
+                if extra_times_s[strategy, use - begin] < 0.0:
+                    _read_copy(tables, steps, use)
             n_steps = price_one(bench, op)
-            together = min(_own_time(steps, bench.each, n_steps) - as_it_is, 0.0)
-            if saved < together:
-                for use in range(last - first):
-                    if out[strategy, use] < 0.0:
-                        out[strategy, use] *= together / saved
+            together_s = min(_own_time(steps, bench.each, n_steps) - base_s, 0.0)
+            if saved_s < together_s:
+                for use in range(end - begin):
+                    if extra_times_s[strategy, use] < 0.0:
+                        extra_times_s[strategy, use] *= together_s / saved_s
     op_factor[row] = -1
-    return out
+    return extra_times_s
 
 
 @helper
-def _copy(tables: Tables, steps: Steps, use: int) -> None:
-    """Keep a value in any other layout than a use wants it in, so that it reads a copy."""
+def _read_copy(tables: Tables, steps: Steps, use: int) -> None:
+    """Keep a value in another layout than the one that a use wants, so that it reads a copy."""
     is_whole = steps.wanted[tables.use_want[use]] == 0
     steps.layout[tables.use_value[use]] = 1 if is_whole else 0
 
@@ -155,7 +155,7 @@ def use_costs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """([W, T] time, [W, T] bytes) to bring a value from each layout kept to each one wanted.
 
-    The bytes are those of the copy that the use is brought, 0 where the value itself will do.
+    The bytes are those of the copy for the use, 0 if the use reads the value itself.
     """
     facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
     time_s = np.zeros((wanted.shape[0], kept.shape[0]))
@@ -177,16 +177,16 @@ def use_costs(
 def result_times(
     bench: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array
 ) -> tuple[np.ndarray, np.ndarray]:
-    """[W, T] time to bring a result from how each strategy leaves it to each layout kept.
+    """([W, T] time, [W, T] bytes) to bring a result from each strategy's layout to each one kept.
 
-    And the bytes that this takes while the op runs.  How long the op computes may depend on what
-    becomes of its result (``collective_matmul``): what it takes more or less than for its result as
-    it leaves it is counted here.
+    The bytes are in use only while the op runs. The computing time of an op may depend on the
+    layout to which its result goes (``collective_matmul``); its difference from the time with the
+    result as the op leaves it is counted here.
     """
     facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
     steps = bench.steps
-    out = np.zeros((menu.shape[0], kept.shape[0]))
-    size = np.zeros((menu.shape[0], kept.shape[0]))
+    time_s = np.zeros((menu.shape[0], kept.shape[0]))
+    passing_bytes = np.zeros((menu.shape[0], kept.shape[0]))
     row = tables.value_owner[value]
     for i in range(menu.shape[0]):
         copy_row(op_factor[row], menu[i])
@@ -197,44 +197,44 @@ def result_times(
         for j in range(kept.shape[0]):
             steps.layout[value] = kept[j]
             n_steps = price_one(bench, op)
-            moved = False
+            is_moved = False
             for step in range(n_steps):
                 if (
                     steps.kind[step] != COMPUTE
                     and steps.use[step] < 0
                     and steps.value[step] == value
                 ):
-                    out[i, j] += bench.each.time_s[step]
-                    moved = True
-            if moved:
-                out[i, j] += _own_time(steps, bench.each, n_steps) - own_s
-                size[i, j] = bench.prices.passing_bytes[op] - own_bytes
+                    time_s[i, j] += bench.each.time_s[step]
+                    is_moved = True
+            if is_moved:
+                time_s[i, j] += _own_time(steps, bench.each, n_steps) - own_s
+                passing_bytes[i, j] = bench.prices.passing_bytes[op] - own_bytes
         op_factor[row] = -1
-    return out, size
+    return time_s, passing_bytes
 
 
 @compiled
 def want_labels(bench: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] layout that each strategy wants of an operand."""
+    """[S] the packed layout that each strategy wants of an operand."""
     tables, op_factor = bench.inputs.tables, bench.op_factor
-    out = np.empty(menu.shape[0], np.int64)
+    labels = np.empty(menu.shape[0], np.int64)
     row = tables.use_owner[want]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
-        out[strategy] = st.use_layout(tables, op_factor, want, menu.shape[1])
+        labels[strategy] = st.use_layout(tables, op_factor, want, menu.shape[1])
     op_factor[row] = -1
-    return out
+    return labels
 
 
 @compiled
 def result_labels(bench: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] layout in which each strategy leaves a result, and above it the partial axes."""
+    """[S] the packed layout in which each strategy leaves a result, partial axes in higher bits."""
     tables, op_factor = bench.inputs.tables, bench.op_factor
-    out = np.empty(menu.shape[0], np.int64)
+    labels = np.empty(menu.shape[0], np.int64)
     row = tables.value_owner[value]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         layout, partial = st.natural_layout(tables, op_factor, value, menu.shape[1])
-        out[strategy] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
+        labels[strategy] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
     op_factor[row] = -1
-    return out
+    return labels

@@ -26,8 +26,8 @@ from toast_lab.sharding.divides import divides
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import LAYOUT_BITS, Tables
 
-MOST_ENTRIES = 30_000_000  # of all tables: 240 MB
-ROUNDS = 60  # of diffusion
+MOST_ENTRIES = 30_000_000  # most entries of all tables together: 240 MB
+ROUNDS = 60  # rounds of diffusion
 _COMPUTE, _PRODUCT, _RESULT, _USE = range(4)
 
 
@@ -38,16 +38,16 @@ def make_bound(
     rounds: int = ROUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Bound | None:
-    """Price all tables; None where they would be too large, or where prices are listed.
+    """Price all tables; None if they would be too large, or if there is a price list.
 
     Args:
         problem: program, mesh and machine.
-        min_names: smallest colour group that is acted on.
-        rounds: of diffusion.
-        check: called every few milliseconds; may raise to end this.
+        min_names: fewest names of a colour group that is acted on.
+        rounds: rounds of diffusion.
+        check: called every few milliseconds; may raise to end the work.
     """
     if len(problem.prices.price_list):
-        return None  # an entry may be below what the rules bound
+        return None  # an entry may be below the bound that follows from the rules
     n_axes = len(problem.mesh.axes)
     tables, facts = problem.folded.tables, problem.folded.facts
     offers = _offers(problem, min_names)
@@ -76,7 +76,7 @@ def make_bound(
     for value in np.flatnonzero(moved_back).tolist():
         natural_ptr[value] = len(natural)
         natural += _natural_bits(tables, value, offers.names.row(owner[value]).tolist())
-    other = [
+    earlier_wants = [
         tables.earlier[tables.earlier_begin[entry.use] : tables.earlier_end[entry.use]].tolist()
         if entry.use >= 0
         else []
@@ -103,8 +103,8 @@ def make_bound(
         table_want=np.asarray(
             [tables.use_want[entry.use] if entry.use >= 0 else -1 for entry in entries], np.int64
         ),
-        other_ptr=row_starts([len(wants) for wants in other]),
-        other=np.asarray([want for wants in other for want in wants], np.int64),
+        other_ptr=row_starts([len(wants) for wants in earlier_wants]),
+        other=np.asarray([want for wants in earlier_wants for want in wants], np.int64),
         want_class=tables.use_owner.astype(np.int64),
         want_ptr=want_ptr,
         want_dim=want_dim,
@@ -133,12 +133,12 @@ def make_bound(
 
 
 class _OfferedRows(NamedTuple):
-    """What actions may do.
+    """The names and dims that actions may split.
 
     Attributes:
-        names: for each class of ops the names that it may be split along.
-        candidate: [N] place of a name among those of its class; -1: none.
-        rows: [rows of values] bit d+1 for dim d that may be cut; bit 0 for none.
+        names: for each class of ops the names along which it may be split.
+        candidate: [N] index of a name among those of its class; -1: none.
+        rows: [rows of values] bit d + 1 for each dim d that may be cut; bit 0 for none.
     """
 
     names: Ragged
@@ -147,14 +147,17 @@ class _OfferedRows(NamedTuple):
 
 
 def _offers(problem: Problem, min_names: int) -> _OfferedRows:
-    """What actions on groups of so many names may do, where an axis divides, and what is pinned."""
+    """The names and dims split by pins, or by actions on groups of at least ``min_names`` names.
+
+    An action counts if at least one axis divides the size.
+    """
     space, alike = problem.space, problem.space.alike
-    acted = space.n_names >= min_names
+    is_acted_on = space.n_names >= min_names
     axes = np.array([size for size in problem.mesh.sizes if size > 1], np.int64)
 
     def possible(effects: Effects) -> np.ndarray:
         divided = (effects.size[:, None] % axes == 0).any(axis=1)
-        return np.asarray(acted[effects.move] & divided & (effects.axes > 0))
+        return np.asarray(is_acted_on[effects.move] & divided & (effects.axes > 0))
 
     start_ops, start_values = space.start
     effects = alike.op_effects
@@ -169,27 +172,29 @@ def _offers(problem: Problem, min_names: int) -> _OfferedRows:
     candidate[names.flat] = np.arange(len(names.flat)) - names.ptr[pairs[0]]
 
     effects = alike.value_effects
-    kept = possible(effects)
+    is_possible = possible(effects)
     rows = np.ones(len(alike.values.first), np.int64)
-    np.bitwise_or.at(rows, effects.target[kept], np.int64(2) << effects.cut[kept].astype(np.int64))
+    np.bitwise_or.at(
+        rows, effects.target[is_possible], np.int64(2) << effects.cut[is_possible].astype(np.int64)
+    )
     pinned = np.nonzero(start_values >= 0)
     np.bitwise_or.at(rows, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
     return _OfferedRows(names, candidate, rows)
 
 
 class _ClassBuffers(NamedTuple):
-    """What lies in memory, and when.
+    """The buffers in memory, and the ops during which they live.
 
     Attributes:
         group: [B] the value; -1 for constants.
-        bytes: [B] of the whole.
+        bytes: [B] bytes of the whole value.
         start: [B] first op.
         end: [B] last op.
         dim_begin: [B] where the dims of each begin.
         dim_end: [B] where they end.
-        n_ops: ops in the order in which they run.
-        peak_bytes: of the unsharded program, tiles filled.
-        are_tiled: parts of a value fill no fewer of its tiles than the whole does.
+        n_ops: number of ops in the order in which they run.
+        peak_bytes: peak memory of the unsharded program, with tiles filled up.
+        are_tiled: does memory come in tiles, of which a cut value leaves no fewer unfilled?
     """
 
     group: np.ndarray
@@ -206,12 +211,12 @@ class _ClassBuffers(NamedTuple):
 def _buffers(problem: Problem) -> _ClassBuffers:
     tables, facts, memory = problem.folded.tables, problem.folded.facts, problem.folded.memory
     start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
-    last -= memory.buffer_heir >= 0  # its place may go to a result one op early
+    last -= memory.buffer_heir >= 0  # a result may take its place one op early
     buffer_bytes = facts.value.bytes[memory.buffer_value]
     dim_begin = tables.shape_ptr[memory.buffer_value].astype(np.int64)
     dim_end = tables.shape_ptr[memory.buffer_value + 1].astype(np.int64)
     axis_size = problem.folded.axis_size
-    # Cut in two, a value leaves no fewer tiles unfilled than it does whole.  In three it may.
+    # A value cut in two leaves no fewer tiles unfilled than the whole value; cut in three it may.
     has_tiles = problem.folded.rates.tile > 0.0
     are_tiled = has_tiles and not (axis_size & (axis_size - 1)).any()
     n_ops = len(memory.runs_at)
@@ -243,7 +248,7 @@ def _buffers(problem: Problem) -> _ClassBuffers:
 def _diffuse(
     bound: Bound, group_of: np.ndarray, n_axes: int, *, rounds: int, check: Callable[[], None]
 ) -> None:
-    """Make the tables agree, and put into ``rest_s`` what all later groups take at least."""
+    """Make the tables agree, fill the rows with unset axes, and fill ``rest_s``."""
     n_classes = len(bound.n_candidates)
     always = np.flatnonzero(bound.table_want < 0)
     by_class = always[np.argsort(bound.table_class[always], kind="stable")]
@@ -258,18 +263,18 @@ def _diffuse(
 
 
 class _Entry(NamedTuple):
-    """A table: a term, or several that depend on the same rows."""
+    """A table: one term, or several that depend on the same rows."""
 
     group: int
     op_class: int
-    use: int  #: that may share a copy, -1: the table always counts
-    parts: list[tuple[int, int, int]]  #: kind, op, value or use
+    use: int  #: the use that may share a copy, -1: the table always counts
+    parts: list[tuple[int, int, int]]  #: (kind, op, value or use) of each term
 
 
 def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
-    """(groups, tables by group, those that always count first)."""
+    """(number of groups, tables sorted by group, those that always count first in each)."""
     always: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    sometimes: list[_Entry] = []
+    conditional: list[_Entry] = []
     groups = len(tables.value_op)
     for op in range(tables.n_arguments, len(tables.op_row)):
         op_class = int(tables.op_row[op])
@@ -279,7 +284,7 @@ def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
             if not tables.value_constant[value]
         ]
         if facts.op.op_class[op] in (DOT, CONVOLUTION) and len(results) == 1:
-            # Into what its result is brought decides what a product itself takes.
+            # The layout to which its result is brought affects the time of a product itself.
             always.setdefault((results[0], op_class), []).append((_PRODUCT, op, results[0]))
             results = []
         elif not facts.op.free[op]:
@@ -300,13 +305,13 @@ def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
             if tables.earlier_begin[use] == tables.earlier_end[use]:
                 always.setdefault((value, op_class), []).append((_USE, op, use))
             else:
-                sometimes.append(_Entry(value, op_class, use, [(_USE, op, use)]))
+                conditional.append(_Entry(value, op_class, use, [(_USE, op, use)]))
     entries = [_Entry(*rows, -1, parts) for rows, parts in always.items()]
-    return groups, sorted(entries + sometimes, key=lambda entry: (entry.group, entry.use))
+    return groups, sorted(entries + conditional, key=lambda entry: (entry.group, entry.use))
 
 
 def _natural_bits(tables: Tables, value: int, names: list[int]) -> list[int]:
-    """Bits of (1 + dim) in which a class of ops leaves a value on an axis, by digit of the row."""
+    """Bits of (1 + dim) that a class of ops leaves a value with on an axis, by digit of the row."""
     dims = tables.def_dim_factor[tables.shape_ptr[value] : tables.shape_ptr[value + 1]].tolist()
     bits = [
         1 if tables.factor_reduction[name] or name not in dims else 2 << dims.index(name)
@@ -316,7 +321,7 @@ def _natural_bits(tables: Tables, value: int, names: list[int]) -> list[int]:
 
 
 def _want_dims(tables: Tables, names: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """``want_ptr`` and ``want_dim``."""
+    """The fields ``want_ptr`` and ``want_dim`` of ``Bound``."""
     ptr: list[int] = []
     wanted: list[int] = []
     for want, op_class in enumerate(tables.use_owner.tolist()):
@@ -324,8 +329,8 @@ def _want_dims(tables: Tables, names: Ragged) -> tuple[np.ndarray, np.ndarray]:
             tables.use_dim_ptr[want] : tables.use_dim_ptr[want + 1]
         ].tolist()
         ptr.append(len(wanted))
-        own = names.row(op_class).tolist()
-        wanted += [-1, *(dims.index(name) if name in dims else -1 for name in own)]
+        class_names = names.row(op_class).tolist()
+        wanted += [-1, *(dims.index(name) if name in dims else -1 for name in class_names)]
     return np.asarray(ptr, np.int64), np.asarray(wanted, np.int64)
 
 
@@ -333,14 +338,14 @@ def _want_dims(tables: Tables, names: Ragged) -> tuple[np.ndarray, np.ndarray]:
 class TableTerm(NamedTuple):
     """One term of the table of a class of ops and a value."""
 
-    kind: int  #: _COMPUTE, _PRODUCT (computing and bringing the result), _RESULT or _USE
+    kind: int  #: _COMPUTE, _PRODUCT (compute and bring the result), _RESULT or _USE
     op: int
     item: int  #: the value of _PRODUCT and _RESULT, the use of _USE
     op_class: int  #: row of op_factor
-    names: Int64Array  #: along which the class may be split
+    names: Int64Array  #: names along which the class may be split
     factor_size: Int64Array  #: [F]
     radix: int  #: 1 + rank of the value
-    #: bits of (1 + dim) that the value's row may become, if moves of the value may be taken back,
+    #: bits of (1 + dim) that the value's row may take, if moves of the value may be taken back;
     #: else -1
     offered: int
 
@@ -352,31 +357,31 @@ def _fill(
     names: Ragged,
     check: Callable[[], None],
 ) -> None:
-    """Fill ``bound.table``; ``names`` are those of each class of ops."""
+    """Fill ``bound.table``; ``names`` holds the names of each class of ops."""
     folded, factor_size = problem.folded, problem.space.moves.factor_size
     tables, facts = folded.tables, folded.facts
-    # The fewest bytes of an operand: the value's own or those of a copy, whichever is less.
-    sent = np.ones(len(tables.value_op))
-    np.minimum.at(sent, tables.use_value, facts.use.sent)
-    fewest = np.minimum(facts.value.bytes, sent * tables.value_bytes)
-    own = facts.value.bytes[tables.use_value]
-    own = own / np.maximum(tables.value_bytes[tables.use_value], 1e-300)
-    low = facts._replace(
-        value=facts.value._replace(bytes=fewest),
-        use=facts.use._replace(sent=np.minimum(facts.use.sent, own)),
+    # The fewest bytes of an operand: the smaller of those of the value and those of a copy.
+    least_sent = np.ones(len(tables.value_op))
+    np.minimum.at(least_sent, tables.use_value, facts.use.sent)
+    fewest_bytes = np.minimum(facts.value.bytes, least_sent * tables.value_bytes)
+    own_share = facts.value.bytes[tables.use_value]
+    own_share = own_share / np.maximum(tables.value_bytes[tables.use_value], 1e-300)
+    low_facts = facts._replace(
+        value=facts.value._replace(bytes=fewest_bytes),
+        use=facts.use._replace(sent=np.minimum(facts.use.sent, own_share)),
     )
     bench = make_bench(folded, len(bound.n_candidates))
-    low_bench = bench._replace(inputs=folded._replace(facts=low))
+    low_bench = bench._replace(inputs=folded._replace(facts=low_facts))
     n_axes = len(folded.axis_size)
     for begin, entry in zip(bound.table_begin.tolist(), entries, strict=True):
         group, op_class, _, parts = entry
         check()
-        own_names = names.row(op_class)
-        rows, n_kept = (len(own_names) + 1) ** n_axes, int(bound.n_kept[group])
+        class_names = names.row(op_class)
+        rows, n_kept = (len(class_names) + 1) ** n_axes, int(bound.n_kept[group])
         table = bound.table[begin : begin + rows * n_kept].reshape(rows, n_kept)
         for kind, op, item in parts:
-            # Nothing is known of an op with operands or results of other classes, and no time is
-            # below 0.
+            # The time of an op with operands or results of other classes is not known from its row
+            # alone; 0 is a lower bound.
             computes = kind in (_COMPUTE, _PRODUCT)
             if computes and not _is_alone(tables, op, op_class):
                 continue
@@ -385,7 +390,7 @@ def _fill(
                 op=op,
                 item=item,
                 op_class=op_class,
-                names=own_names,
+                names=class_names,
                 factor_size=factor_size,
                 radix=bound.radix[group],
                 offered=bound.offered[group] if bound.group_owner[group] >= 0 else -1,
@@ -410,10 +415,10 @@ def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
     op_factor, axis_size = bench.op_factor, bench.inputs.axis_size
     n_axes, base, op_class = axis_size.shape[0], term.names.shape[0] + 1, term.op_class
     for row in range(table.shape[0]):
-        rest, possible = row, True
+        digits, possible = row, True
         for axis in range(n_axes):
-            digit = rest % base
-            rest //= base
+            digit = digits % base
+            digits //= base
             op_factor[op_class, axis] = term.names[digit - 1] if digit else -1
             possible &= digit == 0 or axis_size[axis] > 1
         for axis in range(n_axes):
@@ -439,7 +444,7 @@ def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
 
 @helper
 def _lay_around(bench: Bench, op: int) -> None:
-    """Put operands as the op wants them, and results as it leaves them."""
+    """Set the layouts of operands as the op wants them, and of results as it leaves them."""
     facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
     n_axes = bench.op_factor.shape[1]
     on_every_axis = 0
@@ -452,8 +457,8 @@ def _lay_around(bench: Bench, op: int) -> None:
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         if facts.root[use] != tables.use_value[use]:
             steps.layout[facts.root[use]] = on_every_axis
-    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        value = tables.result[place]
+    for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        value = tables.result[position]
         steps.layout[value] = 0
         if not tables.value_constant[value]:
             natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
@@ -462,7 +467,7 @@ def _lay_around(bench: Bench, op: int) -> None:
 
 @helper
 def _time_of(bench: Bench, op: int, brings: bool) -> float:
-    """Time of an op with the layouts around it: it computes, and ``brings`` its results or not."""
+    """The time of an op with the layouts as set: of computing, and if ``brings`` of its results."""
     time_s = 0.0
     for step in range(price_one(bench, op)):
         if bench.steps.kind[step] == COMPUTE or (brings and bench.steps.use[step] < 0):
@@ -472,18 +477,17 @@ def _time_of(bench: Bench, op: int, brings: bool) -> float:
 
 @helper
 def _layout_of(bench: Bench, term: TableTerm, kept: int, left: int) -> int:
-    """The layout of a column of a table, -1: the value cannot come to it.
+    """The layout of a column of a table; -1 if the value cannot be kept in it.
 
     ``left`` is the layout in which the op leaves the value.
     """
-    layout, rest = 0, kept
+    layout, digits = 0, kept
     for axis in range(bench.op_factor.shape[1]):
-        digit = rest % term.radix
-        rest //= term.radix
+        digit = digits % term.radix
+        digits //= term.radix
         layout |= digit << (LAYOUT_BITS * axis)
         if term.kind != _USE and term.offered >= 0:
-            # As the value's row says, as the op leaves it, or whole where the op leaves partial
-            # sums.
+            # Kept as the value's row says, as the op leaves it, or whole if that is partial sums.
             as_left = digit == (left >> (LAYOUT_BITS * axis)) & 31
             if not as_left and (term.offered >> digit) & 1 == 0:
                 return -1
@@ -492,7 +496,7 @@ def _layout_of(bench: Bench, term: TableTerm, kept: int, left: int) -> int:
 
 @helper
 def _add_products(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
-    """Add to a row of the table what a product and bringing its result to each layout take."""
+    """Add to a row of the table the time of a product and of bringing its result to each layout."""
     tables, steps, op, value = bench.inputs.tables, bench.steps, term.op, term.item
     natural, _ = st.natural_layout(tables, bench.op_factor, value, bench.op_factor.shape[1])
     for kept in range(table.shape[1]):
@@ -507,7 +511,7 @@ def _add_products(bench: Bench, term: TableTerm, row: int, table: np.ndarray) ->
 
 @helper
 def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
-    """Add to a row of the table what bringing the value from or to each layout takes."""
+    """Add to a row of the table the time of bringing the value from or to each layout."""
     inputs, op_factor, steps = bench.inputs, bench.op_factor, bench.steps
     tables, n_axes, op = inputs.tables, op_factor.shape[1], term.op
     ops = np.full(1, op, np.int32)
@@ -544,24 +548,24 @@ def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> No
         )
         kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
         for step in range(n_steps):
-            # However much there is to compute beside a gather that runs ahead.
+            # The most of a gather ahead that computing can hide, however much there is to compute.
             hidden_s = inputs.rates.gathered_ahead * bench.each.ahead_s[step]
             table[row, kept] += inputs.times[op] * (bench.each.time_s[step] - hidden_s)
 
 
 @helper
-def _least_by_kept(bound: Bound, number: int, n_kept: int, out: np.ndarray) -> None:
-    """Add to ``out[n_kept]`` the least of each column of table ``number``."""
+def _least_by_kept(bound: Bound, table: int, n_kept: int, out: np.ndarray) -> None:
+    """Add the minimum of each column of a table to ``out`` [n_kept]."""
     rows = (
-        bound.table_begin[number + 1]
-        if number + 1 < bound.table_begin.shape[0]
+        bound.table_begin[table + 1]
+        if table + 1 < bound.table_begin.shape[0]
         else bound.table.shape[0]
-    ) - bound.table_begin[number]
+    ) - bound.table_begin[table]
     rows //= n_kept
     for kept in range(n_kept):
         best = np.inf
         for row in range(rows):
-            best = min(best, bound.table[bound.table_begin[number] + row * n_kept + kept])
+            best = min(best, bound.table[bound.table_begin[table] + row * n_kept + kept])
         out[kept] += best
 
 
@@ -569,11 +573,10 @@ def _least_by_kept(bound: Bound, number: int, n_kept: int, out: np.ndarray) -> N
 def _agree(
     bound: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int
 ) -> None:
-    """One round of min-sum diffusion.
+    """Do one round of min-sum diffusion.
 
-    It makes the least price of every row of a class of ops the same in all its tables.
-
-    What one table loses another gains, so that the sum over tables is kept for every row.  Only
+    It equalises the least price of every row of a class of ops over all tables of the class. One
+    table gains what another loses, so the sum over the tables stays the same for every row. Only
     tables that always count take part.
     """
     for op_class in range(ptr.shape[0] - 1):
@@ -584,51 +587,51 @@ def _agree(
         for _ in range(n_axes):
             rows *= bound.n_candidates[op_class] + 1
         least = np.full((count, rows), np.inf)
-        for place in range(count):
-            number = by_class[ptr[op_class] + place]
-            group = group_of[number]
+        for index in range(count):
+            table = by_class[ptr[op_class] + index]
+            group = group_of[table]
             n_kept, radix = bound.n_kept[group], bound.radix[group]
             allowed = bound.offered[group]
             if bound.group_owner[group] >= 0:
                 allowed |= bound.natural[bound.natural_ptr[group]]
-            rest = np.zeros(n_kept)
-            for other in range(bound.group_ptr[group], bound.group_ptr[group + 1]):
-                if other != number and bound.table_want[other] < 0:
-                    _least_by_kept(bound, other, n_kept, rest)
+            others_s = np.zeros(n_kept)
+            for other_table in range(bound.group_ptr[group], bound.group_ptr[group + 1]):
+                if other_table != table and bound.table_want[other_table] < 0:
+                    _least_by_kept(bound, other_table, n_kept, others_s)
             for kept in range(n_kept):
-                left, possible = kept, True
+                digits, possible = kept, True
                 for _ in range(n_axes):
-                    possible &= (allowed >> (left % radix)) & 1 == 1
-                    left //= radix
+                    possible &= (allowed >> (digits % radix)) & 1 == 1
+                    digits //= radix
                 if possible:
                     for row in range(rows):
                         price = (
-                            bound.table[bound.table_begin[number] + row * n_kept + kept]
-                            + rest[kept]
+                            bound.table[bound.table_begin[table] + row * n_kept + kept]
+                            + others_s[kept]
                         )
-                        least[place, row] = min(least[place, row], price)
+                        least[index, row] = min(least[index, row], price)
         for row in range(rows):
             mean = 0.0
-            for place in range(count):
-                mean += least[place, row] / count
+            for index in range(count):
+                mean += least[index, row] / count
             if mean == np.inf:  # does not divide
                 continue
-            for place in range(count):
-                number = by_class[ptr[op_class] + place]
-                n_kept = bound.n_kept[group_of[number]]
+            for index in range(count):
+                table = by_class[ptr[op_class] + index]
+                n_kept = bound.n_kept[group_of[table]]
                 for kept in range(n_kept):
-                    bound.table[bound.table_begin[number] + row * n_kept + kept] += (
-                        mean - least[place, row]
+                    bound.table[bound.table_begin[table] + row * n_kept + kept] += (
+                        mean - least[index, row]
                     )
 
 
 @compiled
 def _envelopes(bound: Bound, group_of: Int64Array, n_axes: int) -> None:
-    """Put into rows with unset axes the least of what they may become."""
-    for number in range(group_of.shape[0]):
+    """Fill rows with unset axes with the minimum over the rows that they may become."""
+    for table in range(group_of.shape[0]):
         n_kept, base = (
-            bound.n_kept[group_of[number]],
-            bound.n_candidates[bound.table_class[number]] + 1,
+            bound.n_kept[group_of[table]],
+            bound.n_candidates[bound.table_class[table]] + 1,
         )
         rows = 1
         for _ in range(n_axes):
@@ -639,9 +642,9 @@ def _envelopes(bound: Bound, group_of: Int64Array, n_axes: int) -> None:
                 if (row // stride) % base == 0:
                     for digit in range(1, base):
                         for kept in range(n_kept):
-                            entry = bound.table_begin[number] + row * n_kept + kept
+                            entry = bound.table_begin[table] + row * n_kept + kept
                             finer = (
-                                bound.table_begin[number] + (row + digit * stride) * n_kept + kept
+                                bound.table_begin[table] + (row + digit * stride) * n_kept + kept
                             )
                             bound.table[entry] = min(bound.table[entry], bound.table[finer])
             stride *= base

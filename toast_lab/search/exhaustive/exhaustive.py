@@ -1,15 +1,16 @@
 """Branch and bound over distinct shardings: the proven optimum of small programs.
 
-States are told apart by their keys, so what is searched are final shardings, not sequences.  Best
-first: the open state of the lowest bound (see ``bound``) is priced and extended by every legal
-action; a new state whose bound is no lower than the best price known is left out, and so is all
-that it leads to.  When the lowest bound of all open states has reached the best price, no plan of
-the space is better.  A narrow beam search comes first, for a good price to compare with.
+States are identified by their keys, so the search goes over final shardings, not over sequences of
+actions. It is best first: the open state with the lowest bound (see ``bound``) is priced and
+extended by every legal action. A new state whose bound is no lower than the best price known is
+left out, with all states that follow from it. When the lowest bound of the open states reaches the
+best price, no plan of the space is better. A narrow beam search comes first, for a good price to
+compare with.
 
-A plan that fits is preferred to any that does not.  Once one is known, states that cannot lead to
-another are left out too, and what is proved is that no plan *that fits* is better.
+A plan that fits is preferred to any that does not. Once one is known, states that cannot lead to
+another one that fits are left out too, and the proof is that no plan *that fits* is better.
 
-Where the tables of the bound would be too large, or with ``bounded=False``, every state is priced.
+If the tables of the bound would be too large, or with ``bounded=False``, every state is priced.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from toast_lab.search.method_options import ExhaustiveOptions
 
 _BEAM_WIDTH = 8
-# States of a round; where shorter sequences come first a round is all states of one length instead.
+# States of a round; if shorter sequences come first, a round is all states of one length instead.
 _ROUND = 256
 
 
@@ -46,19 +47,21 @@ def run(recorder: Recorder, seed: int, options: ExhaustiveOptions) -> Status:
 
     Args:
         recorder: prices and reports.
-        seed: of the beam that comes first; nothing else is random.
+        seed: seed of the beam search that comes first; nothing else is random.
         options: see ``methods.Exhaustive``.
     """
     problem, depth = recorder.problem, options.depth
-    least = smallest_group(problem, options.min_names)
-    if not len(legal_rows(State(problem.space), least)):
+    min_names = smallest_group(problem, options.min_names)
+    if not len(legal_rows(State(problem.space), min_names)):
         assert recorder.best is not None
         recorder.prove(recorder.best.score)
         return Status.NO_ACTIONS
     recorder.check()
-    beam = BeamSearch(recorder, np.random.default_rng(seed), depth or 30, least)
-    bound = make_bound(problem, least, check=recorder.check) if options.bounded else None
-    tree = _StateTree(recorder=recorder, least=least, depth=depth, bound=bound, nodes=beam.nodes)
+    beam = BeamSearch(recorder, np.random.default_rng(seed), depth or 30, min_names)
+    bound = make_bound(problem, min_names, check=recorder.check) if options.bounded else None
+    tree = _StateTree(
+        recorder=recorder, min_names=min_names, depth=depth, bound=bound, nodes=beam.nodes
+    )
     recorder.round = 1
     try:
         if bound is not None:
@@ -72,24 +75,24 @@ def run(recorder: Recorder, seed: int, options: ExhaustiveOptions) -> Status:
 
 
 class _StateTree:
-    """States met so far, each as the last action and the state before it.
+    """The states reached so far, each stored as its last action and the state before it.
 
-    Rows are made anew by taking the actions.
+    The rows of a state are rebuilt by applying its actions.
     """
 
     def __init__(
         self,
         recorder: Recorder,
-        least: int,
+        min_names: int,
         depth: int | None,
         bound: Bound | None,
         nodes: dict[int, int],
     ) -> None:
         self.recorder, self.depth, self.bound = recorder, depth, bound
         self.space = recorder.problem.space
-        self.least = least
+        self.least = min_names
         self.axis_size = recorder.problem.mesh.array()
-        # Open addressing; 0: a free place, and the unsharded state's key
+        # A hash set with open addressing; 0 marks a free slot, and is the unsharded state's key
         self.seen = np.zeros(1 << 12, np.uint64)
         self.n_seen = self.n_visited = 0
         self.nodes = nodes  # trace nodes of states that the beam priced, by key
@@ -109,18 +112,18 @@ class _StateTree:
             score, peak = lower_bound(
                 bound, root.ops, root.values, self.axis_size, math.inf, self.scratch
             )
-        # (rank, bound of the score, of the peak, state).  With a limit on the depth shorter
-        # sequences rank first, so that every state is met by its shortest one.
+        # (rank, bound of the score, bound of the peak, state). With a limit on the depth, shorter
+        # sequences rank first, so that every state is reached by its shortest sequence first.
         self.open: list[tuple[float, float, float, int]] = [(0.0, score, peak, 0)]
 
     def proved(self) -> float:
-        """No plan has a score below this (no plan that fits, if the best one does)."""
+        """A score that no plan is below (no plan that fits, if the best one does)."""
         assert self.recorder.best is not None
         bounds = [score for _, score, peak, _ in self.open if not self.needless(score, peak)]
         return min([self.recorder.best.score, *bounds])
 
     def needless(self, score: float, peak: float) -> bool:
-        """Can nothing that these bounds hold for be better than the best plan known?"""
+        """Do these bounds rule out any plan that is better than the best one known?"""
         best, limit = self.recorder.best, self.recorder.problem.memory_limit_bytes
         assert best is not None
         if best.fits:
@@ -128,51 +131,51 @@ class _StateTree:
         return score >= best.score and peak > limit
 
     def search(self) -> None:
-        """Go on until no open state can lead to anything better.  Raises Stop."""
+        """Visit states until no open one can lead to a better plan. Raises Stop."""
         while self.open:
             self.recorder.check()
-            _, score, peak, number = self.open[0]
+            _, score, peak, index = self.open[0]
             if not self.needless(score, peak):
-                self._visit(number)
+                self._visit(index)
             heapq.heappop(self.open)
 
     def _depth(self, node: int) -> int:
         return int(self.recorder.trace.node.array["depth"][node])
 
-    def _retake(self, number: int, state: State) -> list[Action]:
-        """Make ``state`` the state of this number; gives its actions."""
+    def _retake(self, index: int, state: State) -> list[Action]:
+        """Apply the actions of the state with this index to ``state``; gives these actions."""
         columns, rows = self.states.array, []
-        while number > 0:
-            rows.append((int(columns["move"][number]), int(columns["axis"][number])))
-            number = int(columns["parent"][number])
+        while index > 0:
+            rows.append((int(columns["move"][index]), int(columns["axis"][index])))
+            index = int(columns["parent"][index])
         rows.reverse()
         for move, axis in rows:
             state.apply_row(move, axis)
         return [self.space.action(move, axis) for move, axis in rows]
 
-    def _visit(self, number: int) -> None:
-        """Price a state and open those that one more action leads to."""
+    def _visit(self, index: int) -> None:
+        """Price a state and open the new states one action further."""
         recorder, space = self.recorder, self.space
         columns = self.states.array
         state = State(space)
-        actions = self._retake(number, state)
+        actions = self._retake(index, state)
         by_length = self.bound is None or self.depth is not None
         recorder.round = max(
             recorder.round, len(actions) if by_length else 2 + self.n_visited // _ROUND
         )
         self.n_visited += 1
-        if number > 0:
-            parent = int(columns["node"][columns["parent"][number]])
-            known = self.nodes.get(state.key)
-            if known is None:  # the beam has not been here
-                known = recorder.add_node(
+        if index > 0:
+            parent = int(columns["node"][columns["parent"][index]])
+            node = self.nodes.get(state.key)
+            if node is None:  # the beam search has not priced this state
+                node = recorder.add_node(
                     parent, space.text(actions[-1]), self._depth(parent) + 1, state.key
                 )
-                quick = recorder.record(state, actions, (parent, known))
-                shown = recorder.trace.node.array
-                shown["visits"][known], shown["score"][known] = 1, quick.score
-                shown["best_score"][known] = quick.score
-            columns["node"][number] = known
+                quick = recorder.record(state, actions, (parent, node))
+                trace_nodes = recorder.trace.node.array
+                trace_nodes["visits"][node], trace_nodes["score"][node] = 1, quick.score
+                trace_nodes["best_score"][node] = quick.score
+            columns["node"][index] = node
         if self.depth is not None and len(actions) >= self.depth:
             return
         pairs = legal_rows(state, self.least)
@@ -190,30 +193,33 @@ class _StateTree:
                 self.bound, self.scratch, cutoff, space.moves, state.ops, state.values, pairs[kept]
             )
         first, depth = self.states.n, len(actions) + 1
-        good = [row for row in range(len(kept)) if not self.needless(scores[row], peaks[row])]
-        self.states.reserve(len(good))
-        new = slice(first, first + len(good))
+        promising = [row for row in range(len(kept)) if not self.needless(scores[row], peaks[row])]
+        self.states.reserve(len(promising))
+        new = slice(first, first + len(promising))
         columns = self.states.array
-        columns["parent"][new] = number
+        columns["parent"][new] = index
         columns["depth"][new] = depth
-        columns["key"][new] = keys[good]
-        columns["move"][new], columns["axis"][new] = pairs[kept[good], 0], pairs[kept[good], 1]
-        self.states.n += len(good)
-        for place, row in enumerate(good):
+        columns["key"][new] = keys[promising]
+        columns["move"][new], columns["axis"][new] = (
+            pairs[kept[promising], 0],
+            pairs[kept[promising], 1],
+        )
+        self.states.n += len(promising)
+        for offset, row in enumerate(promising):
             rank = float(scores[row]) if self.depth is None else float(depth)
-            heapq.heappush(self.open, (rank, float(scores[row]), float(peaks[row]), first + place))
+            heapq.heappush(self.open, (rank, float(scores[row]), float(peaks[row]), first + offset))
 
 
 @helper
 def _is_new(seen: np.ndarray, key: np.uint64) -> bool:
-    """Add a key to the table unless it is there."""
+    """Add a key to the hash set; False if it was there already, or is 0."""
     mask = np.uint64(seen.shape[0] - 1)
-    at = key & mask
-    while seen[at] != 0:
-        if seen[at] == key:
+    slot = key & mask
+    while seen[slot] != 0:
+        if seen[slot] == key:
             return False
-        at = (at + np.uint64(1)) & mask
-    seen[at] = key
+        slot = (slot + np.uint64(1)) & mask
+    seen[slot] = key
     return key != 0
 
 
@@ -235,7 +241,7 @@ def _new_states(
     pairs: Int64Matrix,
     seen: UInt64Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of ``pairs`` that lead to new states, their keys); these are added to ``seen``."""
+    """(rows of ``pairs`` that lead to new states, keys of these), which are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
     count = 0
     for row in range(pairs.shape[0]):
@@ -265,7 +271,7 @@ def _bounds(
     values: Int8Matrix,
     pairs: Int64Matrix,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of score and peak of the states that each of ``pairs`` leads to."""
+    """(bounds of the score, bounds of the peak) of the states that ``pairs`` lead to."""
     scores, peaks = np.empty(pairs.shape[0]), np.empty(pairs.shape[0])
     key = np.zeros(1, np.uint64)
     for row in range(pairs.shape[0]):

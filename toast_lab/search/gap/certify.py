@@ -1,10 +1,10 @@
-"""``lower_bound``: what no plan of a problem can be better than, and hence how good a plan is.
+"""``lower_bound``: a C(s) that no plan of a problem is below, and hence how good a plan is.
 
     bound = tl.bound(problem, seconds=30)
-    bound.score, bound.gap(result.cost)    # C(s) of no plan is below; the plan is so far above
+    bound.score, bound.gap(result.cost)    # the bound; how far the plan's C(s) is above it
 
-The bound rises while there is time, and what it has reached holds whenever it is stopped.  For
-which plans it holds is said in ``relaxation.py``.
+The bound rises while there is time, and holds whenever it is stopped. ``relaxation.py`` says for
+which plans it holds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from toast_lab.search.gap.dual_ascent import Ascent
 from toast_lab.search.gap.memory_terms import MemoryTerms
 from toast_lab.search.gap.relaxation import Relaxation, relax
 
-#: Sums are rounded in another order than the evaluator's.
+#: Allows for sums that are rounded in another order than the evaluator's.
 _ROUNDING = 1.0 - 1e-9
-_SETTLED = 1e-6  # a rise by a smaller part in ``_PATIENCE`` sweeps is none
-_PATIENCE = 60
+_SETTLED = 1e-6  # least rise, as a share of the bound, that counts as one
+_PATIENCE = 60  # sweeps without a rise after which the bound has settled
 _BETWEEN_PRICES = 8  # sweeps between new prices of memory
-_PRICE_ROUNDS = 400  # of memory, at most
+_PRICE_ROUNDS = 400  # most changes of the prices of memory
 REPORT_EVERY_S = 0.2
 
 
 class BoundPoint(NamedTuple):
-    """What was proven at a time."""
+    """The bound that was proven at one time."""
 
     elapsed_s: float
     score: float
@@ -41,7 +41,7 @@ class BoundPoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowerBound:
-    """What no plan of a problem is below.
+    """A C(s) that no plan of a problem is below.
 
     Examples:
         >>> import toast_lab as tl
@@ -55,7 +55,7 @@ class LowerBound:
     problem: Problem = dataclasses.field(repr=False)
     #: No plan has a C(s) below this (``fitting``: no plan that fits).
     score: float
-    #: Does it hold only of plans that fit?
+    #: Does it hold only for plans that fit?
     fitting: bool
     #: True: more time would hardly raise it.
     settled: bool
@@ -65,18 +65,18 @@ class LowerBound:
 
     @property
     def time_s(self) -> float:
-        """Seconds that no plan (that fits) is below."""
+        """The bound as a time: seconds that no plan (that fits) is below."""
         return self.score * self.problem.baseline[0]
 
     def gap(self, cost: Cost | float, fits: bool = True) -> float | None:
-        """By which part a plan may be above the best: C(s) / bound - 1, at least 0.
+        """How far a plan may be above the best one: C(s) / bound - 1, at least 0.
 
-        None where that is not known: the bound is 0, or it holds of plans that fit alone and the
-        plan does not fit.
+        None if unknown: the bound is 0, or it holds only for plans that fit and the plan does not
+        fit.
 
         Args:
-            cost: of the plan, or its C(s).
-            fits: does the plan fit, where only its C(s) is given?
+            cost: the cost of the plan, or its C(s).
+            fits: does the plan fit? Used if only its C(s) is given.
         """
         score, fits = (cost.score, cost.fits) if isinstance(cost, Cost) else (cost, fits)
         if self.fitting and not fits:
@@ -84,11 +84,11 @@ class LowerBound:
         return max(0.0, score / self.score - 1.0) if self.score > 0 else None
 
     def __str__(self) -> str:
-        whom = "plan that fits" if self.fitting else "plan"
-        more = "" if self.settled else "; more time may raise it"
+        plans = "plan that fits" if self.fitting else "plan"
+        outlook = "" if self.settled else "; more time may raise it"
         return (
-            f"no {whom} has a C(s) below {self.score:.6g} ({self.time_s * 1e3:.3f} ms), proven in "
-            f"{self.elapsed_s:.1f} s and {self.sweeps} sweeps{more}"
+            f"no {plans} has a C(s) below {self.score:.6g} ({self.time_s * 1e3:.3f} ms), proven in "
+            f"{self.elapsed_s:.1f} s and {self.sweeps} sweeps{outlook}"
         )
 
 
@@ -100,18 +100,18 @@ def lower_bound(
     on_progress: Callable[[BoundPoint], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> LowerBound:
-    """Prove what no plan of a problem can be better than.
+    """Prove a C(s) that no plan of a problem is below.
 
     Args:
         problem: program, mesh, machine, prices and pins.
-        seconds: after which it ends; it ends sooner if nothing is gained.
-        cost: of the best plan known.  If it fits, the bound is of plans that fit, which may be
-            higher; it ends once it reaches that plan's score.
-        on_progress: called a few times a second with what is proven.
-        cancel: polled; True ends it, keeping what is proven.
+        seconds: time limit; the proof ends sooner if the bound stops rising.
+        cost: cost of the best plan known. If that plan fits, the bound covers only plans that fit
+            and may be higher. The proof ends once the bound reaches the plan's score.
+        on_progress: called a few times a second with the bound so far.
+        cancel: polled; True ends the proof and keeps the bound so far.
 
     Raises:
-        InvalidProblem: ``seconds`` is no time.
+        InvalidProblem: ``seconds`` is negative.
 
     Examples:
         >>> import toast_lab as tl
@@ -127,7 +127,7 @@ def lower_bound(
 
 
 class _TimeIsOver(Exception):
-    """The time is over, or it was cancelled."""
+    """The time is over, or the proof was cancelled."""
 
 
 class _Proof:
@@ -163,7 +163,7 @@ class _Proof:
         settled = False
         if self.base_s > 0.0:
             try:
-                # Of a program too large for all of its prices, those there is time for
+                # If the program is too large, only the prices for which there is time are made.
                 relaxation = relax(
                     self.problem, self.check, lambda: self.elapsed_s > 0.4 * self.seconds
                 )
@@ -181,11 +181,11 @@ class _Proof:
         )
 
     def _climb(self, relaxation: Relaxation) -> bool:
-        """Raise the bound until it stands still, reaches the known plan, or it is late."""
+        """Raise the bound until it settles, reaches the known plan, or the time is over."""
         ascent = Ascent(relaxation)
         memory = MemoryTerms(self.problem, relaxation)
         taken_off_s = 0.0
-        # With memory as it may be, and without any price on it
+        # The most that all prices of memory together may come to, in seconds for each byte
         most_byte_s = (
             math.inf
             if self.fitting
@@ -216,28 +216,28 @@ class _Proof:
 
     @property
     def reached(self) -> bool:
-        """Is the best plan known proven to be the best?"""
+        """Is the best plan known proven to be optimal?"""
         return self.score >= self.known * (1.0 - 1e-6)
 
     def _sweeps(self, ascent: Ascent, taken_off_s: float, patience: int, most: int) -> None:
-        """Sweep until that raises the bound no more."""
-        last, since = -math.inf, 0
-        for number in range(most):
+        """Sweep until ``patience`` sweeps in a row have not raised the bound, or ``most`` times."""
+        last_bound_s, since_rise = -math.inf, 0
+        for sweep in range(most):
             self.check()
             ascent.sweep()
             self.sweeps += 1
-            since += 1
-            now = ascent.bound_s - taken_off_s
-            if now - last > _SETTLED * abs(now):
-                last, since = now, 0
-            if number % 8 == 0 or since >= patience:
+            since_rise += 1
+            bound_s = ascent.bound_s - taken_off_s
+            if bound_s - last_bound_s > _SETTLED * abs(bound_s):
+                last_bound_s, since_rise = bound_s, 0
+            if sweep % 8 == 0 or since_rise >= patience:
                 self._keep(ascent, taken_off_s)
-            if since >= patience or self.reached:
+            if since_rise >= patience or self.reached:
                 break
         self._keep(ascent, taken_off_s)
 
     def _keep(self, ascent: Ascent, taken_off_s: float) -> None:
-        """Take what is proven now, if it is more."""
+        """Keep the present bound if it is higher than the one kept."""
         if ascent.bound_s - taken_off_s <= self.score * self.base_s:
             return
         score = (ascent.stated_anew() - taken_off_s) / self.base_s * _ROUNDING

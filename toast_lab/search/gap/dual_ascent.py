@@ -1,15 +1,14 @@
-"""A lower bound on the least price of a graph of choices, raised step by step.
+"""A lower bound of the least price of a graph of choices, raised step by step.
 
-Every edge of a ``Relaxation`` may hand a part of its prices to its two nodes, and take back: the
-sum over all choices stays what it is.  Whatever was handed over, the sum of the least prices of
-each node and each edge is no more than the price of any choice.  A sweep goes through the nodes in
-the order of the program and back: each node takes all that its edges can give, and gives it to
-those of its edges that lead on, so that what a plan pays in one place is known in the next.  No
-sweep lowers the bound.
+Every edge of a ``Relaxation`` may hand a part of its prices to its two nodes, and take it back: the
+price of a choice for all nodes stays the same. However prices were moved, the sum of the least
+prices of all nodes and all edges is at most the price of any choice. A sweep goes through the nodes
+in the order of the program and back: each node takes as much as its edges can give, and hands it to
+those of its edges that lead on, so that the price paid in one place of a plan is known in the next.
+No sweep lowers the bound.
 
-The dual of the linear program over local polytopes is what this climbs; it may stop a little below
-its optimum.  Reference: Kolmogorov, A new look at reweighted message passing, IEEE PAMI 37(5),
-2015.
+The sweeps climb the dual of the linear program over local polytopes, and may stop a little below
+its optimum. Reference: Kolmogorov, A new look at reweighted message passing, IEEE PAMI 37(5), 2015.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from toast_lab.search.gap.relaxation import Relaxation
 
 @packed
 class ChoiceGraph(NamedTuple):
-    """A ``Relaxation`` as kernels read it; the nodes are numbered in the order of the program.
+    """A ``Relaxation`` in the arrays that kernels read; nodes and edges keep their indices.
 
-    ``E`` edges, each with a side 0, the row of ops, and a side 1, the value.
+    There are ``E`` edges, each with a side 0, the row of ops, and a side 1, the value.
     """
 
-    node_ptr: Int64Array  #: [N+1] row starts into price
-    price: Float64Array  #: of each choice of each node, with what edges handed over
+    node_ptr: Int64Array  #: [N+1] where the choices of each node start in ``price``
+    price: Float64Array  #: price of each choice of each node, with the amounts handed by edges
     edge_node: Int64Array  #: [2 E] node of side 0 and of side 1
-    edge_ptr: Int64Array  #: [E+1] row starts into table, [W, T] each
+    edge_ptr: Int64Array  #: [E+1] where the prices [W, T] of each edge start in ``table``
     n_labels: Int64Array  #: [E] W
     n_layouts: Int64Array  #: [E] T
-    table: Float64Array
-    label_ptr: Int64Array  #: [E+1] row starts into label
-    label: Int64Array  #: of each choice of side 0
-    handed_ptr: Int64Array  #: [2 E + 1] row starts into handed
-    handed: Float64Array  #: to each label of side 0 and each choice of side 1
-    near_ptr: Int64Array  #: [N+1] row starts into near
-    near: Int64Array  #: 2 * edge + side
+    table: Float64Array  #: prices of the edges, without the amounts handed over
+    label_ptr: Int64Array  #: [E+1] where the labels of each edge start in ``label``
+    label: Int64Array  #: label of each choice of side 0
+    handed_ptr: Int64Array  #: [2 E + 1] where the amounts of each side start in ``handed``
+    handed: Float64Array  #: amount handed to each label of side 0 and each choice of side 1
+    near_ptr: Int64Array  #: [N+1] where the edges of each node start in ``near``
+    near: Int64Array  #: edges of each node, as 2 * edge + side of the node
 
 
 def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
-    """The graph of a relaxation; nodes and edges keep their numbers."""
+    """The graph of a relaxation, with nothing handed over yet."""
     edges = relaxation.edges
     price = relaxation.time_s
     ends = np.asarray([[edge.op, edge.value] for edge in edges], np.int64).reshape(-1)
@@ -75,24 +74,24 @@ def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
 
 @packed
 class SharedCopies(NamedTuple):
-    """The ``Sharing``s of a relaxation as kernels read them; ``H`` of them with ``U`` uses."""
+    """The ``Sharing``s of a relaxation in arrays; there are ``H`` of them with ``U`` uses."""
 
-    node_ptr: Int64Array  #: [N+1] row starts into the sharings, which are ordered by node
-    use_ptr: Int64Array  #: [H+1] row starts into the uses
+    node_ptr: Int64Array  #: [N+1] where the sharings of each node start; they are sorted by node
+    use_ptr: Int64Array  #: [H+1] where the uses of each sharing start
     n_wanted: Int64Array  #: [H] W
-    share_ptr: Int64Array  #: [H+1] row starts into share, [uses, uses] each
+    share_ptr: Int64Array  #: [H+1] where the matrix [uses, uses] of each starts in ``share``
     share: Float64Array
-    edge: Int64Array  #: [U]
-    times: Float64Array  #: [U]
-    wanted_ptr: Int64Array  #: [U+1] row starts into wanted
-    wanted: Int64Array  #: for each label of the edge
-    cost_ptr: Int64Array  #: [U+1] row starts into cost_s and part_s, [W, T] each
+    edge: Int64Array  #: [U] edge of each use
+    times: Float64Array  #: [U] number of uses that each stands for
+    wanted_ptr: Int64Array  #: [U+1] where the entries of each use start in ``wanted``
+    wanted: Int64Array  #: index of the layout wanted, for each label of the edge
+    cost_ptr: Int64Array  #: [U+1] where the matrix [W, T] of each starts in ``cost_s``, ``part_s``
     cost_s: Float64Array
     part_s: Float64Array
 
 
 def shared_copies(relaxation: Relaxation) -> SharedCopies:
-    """The sharings of a relaxation."""
+    """The sharings of a relaxation in arrays."""
     sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
     uses = [use for sharing in sharings for use in sharing.uses]
     nodes = np.asarray([sharing.value for sharing in sharings], np.int64)
@@ -115,23 +114,23 @@ def shared_copies(relaxation: Relaxation) -> SharedCopies:
 
 
 @helper
-def _share_anew(graph: ChoiceGraph, copies: SharedCopies, number: int, unit_s: float) -> None:
-    """Let uses that share copies count where it raises the bound.
+def _redistribute(graph: ChoiceGraph, copies: SharedCopies, sharing: int, unit_s: float) -> None:
+    """Move the cost of shared copies between their uses to where it raises the bound.
 
-    Before and after, what each of the edges has left is at least 0.  A use that has more left than
-    it needs gives that up, and it goes to those of the same copy that have nothing left.
+    Each edge has at least 0 left of its prices, before and after. A use that has more than 0 left
+    gives it up, to the uses of the same copy that have nothing left.
     """
-    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
-    count = last - first
-    n_wanted = copies.n_wanted[number]
+    first, end = copies.use_ptr[sharing], copies.use_ptr[sharing + 1]
+    count = end - first
+    n_wanted = copies.n_wanted[sharing]
     n_layouts = graph.n_layouts[copies.edge[first]]
-    left = np.empty((count, n_wanted))
+    left_s = np.empty((count, n_wanted))
     is_tight = np.empty(count, np.bool_)
     change, added = np.empty(n_wanted), np.empty((count, n_wanted))
     for layout in range(n_layouts):
-        left[:] = np.inf
-        for place in range(count):
-            use = first + place
+        left_s[:] = np.inf
+        for index in range(count):
+            use = first + index
             edge = copies.edge[use]
             to_labels = graph.handed_ptr[2 * edge]
             to_layout = graph.handed[graph.handed_ptr[2 * edge + 1] + layout]
@@ -139,62 +138,64 @@ def _share_anew(graph: ChoiceGraph, copies: SharedCopies, number: int, unit_s: f
                 wanted = copies.wanted[copies.wanted_ptr[use] + label]
                 entry = graph.edge_ptr[edge] + label * n_layouts + layout
                 amount = graph.table[entry] - graph.handed[to_labels + label] - to_layout
-                left[place, wanted] = min(left[place, wanted], amount)
+                left_s[index, wanted] = min(left_s[index, wanted], amount)
             for wanted in range(n_wanted):
                 change[wanted] = 0.0
-                if left[place, wanted] > unit_s and left[place, wanted] < np.inf:
-                    at = copies.cost_ptr[use] + wanted * n_layouts + layout
-                    less = min(copies.part_s[at], left[place, wanted] / copies.times[use])
-                    copies.part_s[at] -= less
-                    change[wanted] = -less
-            # At once: another use may be of the same edge.
+                if left_s[index, wanted] > unit_s and left_s[index, wanted] < np.inf:
+                    position = copies.cost_ptr[use] + wanted * n_layouts + layout
+                    given_up_s = min(
+                        copies.part_s[position], left_s[index, wanted] / copies.times[use]
+                    )
+                    copies.part_s[position] -= given_up_s
+                    change[wanted] = -given_up_s
+            # Immediately, since another use may belong to the same edge.
             _add_parts(graph, copies, use, layout, change)
         for wanted in range(n_wanted):
             any_tight = False
-            for place in range(count):
-                is_tight[place] = left[place, wanted] <= unit_s
-                any_tight |= is_tight[place]
-            # Without any that needs it, all get back the same part.
-            for place in range(count):
-                if not any_tight and left[place, wanted] < np.inf:
-                    is_tight[place] = True
-            for place in range(count):
-                added[place, wanted] = 0.0
-                if is_tight[place]:
-                    more = _room(copies, number, place, wanted * n_layouts + layout, is_tight)
-                    at = copies.cost_ptr[first + place] + wanted * n_layouts + layout
-                    copies.part_s[at] += more
-                    added[place, wanted] = more
-        for place in range(count):
+            for index in range(count):
+                is_tight[index] = left_s[index, wanted] <= unit_s
+                any_tight |= is_tight[index]
+            # If no use is tight, all get the same part back.
+            for index in range(count):
+                if not any_tight and left_s[index, wanted] < np.inf:
+                    is_tight[index] = True
+            for index in range(count):
+                added[index, wanted] = 0.0
+                if is_tight[index]:
+                    more_s = _room(copies, sharing, index, wanted * n_layouts + layout, is_tight)
+                    position = copies.cost_ptr[first + index] + wanted * n_layouts + layout
+                    copies.part_s[position] += more_s
+                    added[index, wanted] = more_s
+        for index in range(count):
             for wanted in range(n_wanted):
-                change[wanted] = added[place, wanted]
-            _add_parts(graph, copies, first + place, layout, change)
+                change[wanted] = added[index, wanted]
+            _add_parts(graph, copies, first + index, layout, change)
 
 
 @helper
-def _room(copies: SharedCopies, number: int, place: int, cell: int, is_tight: np.ndarray) -> float:
-    """How much more a use of a sharing may count, if those behind it that need it get as much."""
-    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
-    count, shares = last - first, copies.share_ptr[number]
-    more = np.inf
+def _room(copies: SharedCopies, sharing: int, taker: int, cell: int, is_tight: np.ndarray) -> float:
+    """How much more one use may count for, if all later tight uses of the sharing get as much."""
+    first, end = copies.use_ptr[sharing], copies.use_ptr[sharing + 1]
+    count, shares = end - first, copies.share_ptr[sharing]
+    more_s = np.inf
     for payer in range(count):
         cost_s = copies.cost_s[copies.cost_ptr[first + payer] + cell]
-        if copies.share[shares + payer * count + place] > 0.0 and cost_s < np.inf:
-            room, takers = cost_s, 0.0
+        if copies.share[shares + payer * count + taker] > 0.0 and cost_s < np.inf:
+            room_s, taken_share = cost_s, 0.0
             for other in range(count):
                 share = copies.share[shares + payer * count + other]
-                room -= share * copies.part_s[copies.cost_ptr[first + other] + cell]
-                if is_tight[other] and other >= place:
-                    takers += share
-            more = min(more, room / takers)
-    return max(more, 0.0)
+                room_s -= share * copies.part_s[copies.cost_ptr[first + other] + cell]
+                if is_tight[other] and other >= taker:
+                    taken_share += share
+            more_s = min(more_s, room_s / taken_share)
+    return max(more_s, 0.0)
 
 
 @helper
 def _add_parts(
     graph: ChoiceGraph, copies: SharedCopies, use: int, layout: int, change: np.ndarray
 ) -> None:
-    """Add to the prices of a use's edge what it counts for more, for each layout wanted."""
+    """Add the changes [W] of a use's part to the prices of its edge, at one layout kept."""
     edge = copies.edge[use]
     for label in range(graph.n_labels[edge]):
         wanted = copies.wanted[copies.wanted_ptr[use] + label]
@@ -205,25 +206,25 @@ def _add_parts(
 
 @helper
 def _least_of_side(graph: ChoiceGraph, edge: int, side: int, least: np.ndarray) -> None:
-    """Fill ``least`` with the least that an edge has left for each label, or layout, of a side."""
+    """Fill ``least`` with the least price left in an edge for each label, or layout, of a side."""
     n_labels, n_layouts = graph.n_labels[edge], graph.n_layouts[edge]
     to_labels, to_layouts = graph.handed_ptr[2 * edge], graph.handed_ptr[2 * edge + 1]
-    at = graph.edge_ptr[edge]
-    for place in range(n_labels if side == 0 else n_layouts):
-        least[place] = np.inf
+    position = graph.edge_ptr[edge]
+    for index in range(n_labels if side == 0 else n_layouts):
+        least[index] = np.inf
     for label in range(n_labels):
         taken = graph.handed[to_labels + label]
         for layout in range(n_layouts):
-            left = graph.table[at] - taken - graph.handed[to_layouts + layout]
-            at += 1
-            place = label if side == 0 else layout
-            if left < least[place]:
-                least[place] = left
+            left = graph.table[position] - taken - graph.handed[to_layouts + layout]
+            position += 1
+            index = label if side == 0 else layout
+            if left < least[index]:
+                least[index] = left
 
 
 @helper
 def _hand(graph: ChoiceGraph, edge: int, side: int, amount: np.ndarray) -> None:
-    """Hand ``amount`` of an edge to its node on a side: to its labels, or layouts."""
+    """Hand ``amount`` from an edge to its node on a side, for each label or layout."""
     node = graph.edge_node[2 * edge + side]
     begin, first = graph.handed_ptr[2 * edge + side], graph.node_ptr[node]
     if side == 1:
@@ -253,15 +254,15 @@ def sweep(
         graph: ``price``, ``table`` and ``handed`` change.
         copies: ``part_s`` changes.
         order: [N] nodes.
-        rank: [N] the place of each in ``order``.
-        unit_s: too little time to matter.
+        rank: [N] the position of each node in ``order``.
+        unit_s: seconds below which an amount counts as 0.
         amount: scratch, as long as the most choices of a node.
     """
     for node in order:
         begin, end = graph.near_ptr[node], graph.near_ptr[node + 1]
         ahead, behind = 0, 0
-        for place in range(begin, end):
-            edge, side = graph.near[place] // 2, graph.near[place] % 2
+        for position in range(begin, end):
+            edge, side = graph.near[position] // 2, graph.near[position] % 2
             _least_of_side(graph, edge, side, amount)
             _hand(graph, edge, side, amount)
             if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
@@ -269,23 +270,23 @@ def sweep(
             else:
                 behind += 1
         if copies.node_ptr[node + 1] > copies.node_ptr[node]:
-            for number in range(copies.node_ptr[node], copies.node_ptr[node + 1]):
-                _share_anew(graph, copies, number, unit_s)
-            for place in range(begin, end):
-                edge, side = graph.near[place] // 2, graph.near[place] % 2
+            for sharing in range(copies.node_ptr[node], copies.node_ptr[node + 1]):
+                _redistribute(graph, copies, sharing, unit_s)
+            for position in range(begin, end):
+                edge, side = graph.near[position] // 2, graph.near[position] % 2
                 _least_of_side(graph, edge, side, amount)
                 _hand(graph, edge, side, amount)
-        first, last = graph.node_ptr[node], graph.node_ptr[node + 1]
+        first_choice, end_choice = graph.node_ptr[node], graph.node_ptr[node + 1]
         share = 1.0 / max(1, ahead, behind)
-        total = np.empty(last - first)
+        total = np.empty(end_choice - first_choice)
         lowest = np.inf
-        for choice in range(first, last):
+        for choice in range(first_choice, end_choice):
             lowest = min(lowest, graph.price[choice])
-        for choice in range(last - first):
-            # What is the same for all choices stays: it bounds as well here as there.
-            total[choice] = share * (graph.price[first + choice] - lowest)
-        for place in range(begin, end):
-            edge, side = graph.near[place] // 2, graph.near[place] % 2
+        for choice in range(end_choice - first_choice):
+            # The amount common to all choices stays here: it counts for the bound all the same.
+            total[choice] = share * (graph.price[first_choice + choice] - lowest)
+        for position in range(begin, end):
+            edge, side = graph.near[position] // 2, graph.near[position] % 2
             if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
                 if side == 1:
                     for layout in range(graph.n_layouts[edge]):
@@ -294,7 +295,7 @@ def sweep(
                     start = graph.label_ptr[edge]
                     for label in range(graph.n_labels[edge]):
                         amount[label] = np.inf
-                    for choice in range(last - first):
+                    for choice in range(end_choice - first_choice):
                         label = graph.label[start + choice]
                         amount[label] = min(amount[label], total[choice])
                     for label in range(graph.n_labels[edge]):
@@ -322,17 +323,17 @@ def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
 
 @compiled
 def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
-    """[N] the best choice of each node, with what its edges have left for it."""
+    """[N] the best choice of each node, by its price and the least prices left in its edges."""
     best = np.zeros(graph.node_ptr.shape[0] - 1, np.int64)
     for node in range(best.shape[0]):
         first = graph.node_ptr[node]
         total = graph.price[first : graph.node_ptr[node + 1]].copy()
-        for place in range(graph.near_ptr[node], graph.near_ptr[node + 1]):
-            edge, side = graph.near[place] // 2, graph.near[place] % 2
+        for position in range(graph.near_ptr[node], graph.near_ptr[node + 1]):
+            edge, side = graph.near[position] // 2, graph.near[position] % 2
             _least_of_side(graph, edge, side, amount)
             for choice in range(total.shape[0]):
-                own = choice if side == 1 else graph.label[graph.label_ptr[edge] + choice]
-                total[choice] += amount[own]
+                index = choice if side == 1 else graph.label[graph.label_ptr[edge] + choice]
+                total[choice] += amount[index]
         for choice in range(total.shape[0]):
             if total[choice] < total[best[node]]:
                 best[node] = choice
@@ -340,10 +341,10 @@ def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
 
 
 class Ascent:
-    """A graph with its bound.
+    """The graph of a relaxation and its bound, which ``sweep`` raises.
 
     Args:
-        relaxation: what is bounded.
+        relaxation: the relaxation to bound.
     """
 
     def __init__(self, relaxation: Relaxation) -> None:
@@ -365,7 +366,7 @@ class Ascent:
         return float(least_sum(self.graph, self.amount))
 
     def price_s(self, choice: np.ndarray) -> float:
-        """Seconds of a choice for each node, as uses that share copies count now."""
+        """Seconds of a choice for each node, with the present parts of shared copies."""
         graph = self.graph
         total = float(graph.price[graph.node_ptr[:-1] + choice].sum())
         op, value = graph.edge_node[::2], graph.edge_node[1::2]
@@ -376,52 +377,54 @@ class Ascent:
         return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
 
     def sweep(self) -> None:
-        """Go through the program, and back.  The bound does not fall."""
+        """Go through the program and back. The bound does not fall."""
         for order, rank in self.orders:
             sweep(self.graph, self.copies, order, rank, self.unit_s, self.amount)
 
     def add(self, extra_s: list[np.ndarray]) -> None:
-        """Let the prices of the nodes be those of the relaxation and ``extra_s``."""
+        """Replace the extra prices of the nodes, beyond those of the relaxation, by ``extra_s``."""
         extra = np.concatenate([*extra_s, np.zeros(0)])
         self.graph.price[:] += extra - self.extra_s
         self.extra_s = extra
 
     def choice(self) -> np.ndarray:
-        """[N] what is best for each node and its edges by itself."""
+        """[N] the best choice for each node and its edges by itself."""
         return best_choices(self.graph, self.amount)
 
     def stated_anew(self) -> float:
-        """The bound, worked out from what was handed over alone.
+        """The bound, computed again from the relaxation and the amounts handed over.
 
-        Sums that were carried along for many sweeps, and their rounding, do not enter.
+        Sums that were updated over many sweeps, with their rounding errors, do not enter.
         """
         graph, copies, relaxation = self.graph, self.copies, self.relaxation
         fresh = choice_graph(relaxation)
         fresh.handed[:] = graph.handed
         fresh.price[:] += self.extra_s
-        for edge, node in enumerate(relaxation.edges):
+        for edge, ends in enumerate(relaxation.edges):
             first = fresh.handed_ptr[2 * edge]
             middle, last = fresh.handed_ptr[2 * edge + 1], fresh.handed_ptr[2 * edge + 2]
-            op_begin, value_begin = fresh.node_ptr[node.op], fresh.node_ptr[node.value]
-            fresh.price[op_begin : op_begin + len(node.label)] += graph.handed[first:middle][
-                node.label
+            op_begin, value_begin = fresh.node_ptr[ends.op], fresh.node_ptr[ends.value]
+            fresh.price[op_begin : op_begin + len(ends.label)] += graph.handed[first:middle][
+                ends.label
             ]
             fresh.price[value_begin : value_begin + last - middle] += graph.handed[middle:last]
         sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
-        use_number = 0
+        first_use = 0
         for sharing in sharings:
             cells = [
-                slice(copies.cost_ptr[use_number + place], copies.cost_ptr[use_number + place + 1])
-                for place in range(len(sharing.uses))
+                slice(copies.cost_ptr[first_use + index], copies.cost_ptr[first_use + index + 1])
+                for index in range(len(sharing.uses))
             ]
             part = np.stack([np.maximum(copies.part_s[cell], 0.0) for cell in cells])
             cost = np.stack([use.cost_s.ravel() for use in sharing.uses])
-            taken = sharing.shares @ part
-            fits = np.where(taken > cost, cost / np.maximum(taken, 1e-300), 1.0).min(axis=0)
-            part = np.where(np.isfinite(cost), part * fits, 0.0)
-            for place, use in enumerate(sharing.uses):
-                change = part[place].reshape(use.cost_s.shape) - use.part_s
+            counted_s = sharing.shares @ part
+            scale = np.where(counted_s > cost, cost / np.maximum(counted_s, 1e-300), 1.0).min(
+                axis=0
+            )
+            part = np.where(np.isfinite(cost), part * scale, 0.0)
+            for index, use in enumerate(sharing.uses):
+                change = part[index].reshape(use.cost_s.shape) - use.part_s
                 begin, end = fresh.edge_ptr[use.edge], fresh.edge_ptr[use.edge + 1]
                 fresh.table[begin:end] += (use.times * change[use.wanted]).ravel()
-            use_number += len(sharing.uses)
+            first_use += len(sharing.uses)
         return float(least_sum(fresh, self.amount))

@@ -1,13 +1,14 @@
-"""What plans have in memory at least, as prices of single choices.
+"""A lower bound of the memory of plans, turned into prices of single choices.
 
-A plan that fits has at most the limit in memory at each op.  So a price on each byte above the
-limit at an op, however high, lowers the time of no plan that fits; and what is in memory is at
-least what is written there, each value as it is kept (copies and what stands beside an op are left
-out).  The price of a byte at an op then becomes a price of each layout of each value that is alive
-there, and what the limit has of bytes is taken off again: Lagrange multipliers of the limit.
+A plan that fits has at most the limit in memory at each op. Hence a price on each byte above the
+limit at an op, however high, raises no such plan's total, since its bytes above the limit are at
+most 0. The bytes in memory are at least those of the written values, each in the layout in which it
+is kept (copies and temporary buffers of an op are left out). So the price of a byte at an op
+becomes a price of each layout of each value that is alive at the op, and the price of the limit's
+bytes is subtracted again. These prices are the Lagrange multipliers of the limit.
 
-Of plans that do not fit, C(s) has a penalty for each byte above the limit at the peak, so all bytes
-together may be priced up to that, and the bound holds of every plan.
+For plans that do not fit, C(s) has a penalty for each byte above the limit at the peak. As long as
+the prices of a byte at all ops add up to no more than that penalty, the bound holds for every plan.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from toast_lab.cost.problem import Problem
 from toast_lab.search.gap.relaxation import Relaxation
 from toast_lab.sharding.steps import LAYOUT_BITS
 
-MOST_PLACES = 24  #: ops at which memory is priced at once
+MOST_PLACES = 24  #: most ops at which memory is priced at the same time
 
 
 class MemoryTerms:
-    """Bytes in memory by op and choice, and what a byte is priced at.
+    """Bytes in memory by op and choice, and the price of a byte at each op.
 
     Args:
         problem: limits and prices.
-        relaxation: its choices.
+        relaxation: the choices.
     """
 
     def __init__(self, problem: Problem, relaxation: Relaxation) -> None:
         folded, n_rows = relaxation.folded, len(relaxation.menus)
         memory, axis_size = folded.memory, folded.axis_size
-        # Up to so much of what is written is in vector memory.
+        # As many of the written bytes as this may lie in vector memory.
         room_bytes = folded.rates.near_room_bytes
         self.limit_bytes = problem.memory_limit_bytes + room_bytes
         self.node = relaxation.value_node[memory.buffer_value]
         self.bytes = folded.facts.value.bytes[memory.buffer_value]
-        # What a product makes that may wait is there when it has waited.
+        # A product's result that may be written late takes memory only from then on.
         waits = memory.buffer_written_late >= 0
-        late = np.where(waits, memory.late_op, 0)
-        self.start = np.maximum(memory.buffer_start, late).astype(np.int64)
-        # Its place may go to a result one op early.
+        late_op = np.where(waits, memory.late_op, 0)
+        self.start = np.maximum(memory.buffer_start, late_op).astype(np.int64)
+        # A result may take its place one op early.
         self.end = memory.buffer_end.astype(np.int64) - (memory.buffer_heir >= 0)
         self.bytes = np.where(waits & (self.start > self.end), 0.0, self.bytes)
         self.n_ops = len(memory.runs_at)
-        #: N of [T] the part of a value that a device has, 1 for rows of ops
+        #: N of [T] the share of a value that one device holds, 1 for rows of ops
         self.share: list[np.ndarray] = [np.ones(len(menu)) for menu in relaxation.menus]
         for layouts in relaxation.layouts:
             ways = np.ones(len(layouts))
@@ -55,11 +56,11 @@ class MemoryTerms:
         assert len(self.share) == n_rows + len(relaxation.layouts)
         finest = np.asarray([share.argmin() for share in self.share])
         self.matters = bool(self.live(np.zeros_like(finest)).max() > self.limit_bytes)
-        self.byte_s: dict[int, float] = {}  # op -> seconds for each byte above the limit there
+        self.byte_s: dict[int, float] = {}  # op -> seconds for each byte above the limit at the op
 
     def live(self, choice: np.ndarray) -> np.ndarray:
-        """[O+1] bytes in memory at each op at least, for a choice [N]."""
-        kept = np.asarray([share[number] for share, number in zip(self.share, choice, strict=True)])
+        """[O+1] the least bytes in memory at each op, for a choice [N]."""
+        kept = np.asarray([share[index] for share, index in zip(self.share, choice, strict=True)])
         size = self.bytes * np.where(self.node >= 0, kept[self.node], 1.0)
         change = np.zeros(self.n_ops + 2)
         np.add.at(change, self.start, size)
@@ -67,25 +68,25 @@ class MemoryTerms:
         return np.cumsum(change)[:-1]
 
     def extra_s(self) -> tuple[list[np.ndarray], float]:
-        """(N of seconds to be added to each choice, seconds to be taken off the sum)."""
+        """(N arrays of seconds to add to each choice, seconds to subtract from the sum)."""
         weight = np.zeros(len(self.share))
-        taken_off = 0.0
+        taken_off_s = 0.0
         for op, byte_s in self.byte_s.items():
             alive = (self.start <= op) & (op <= self.end)
             variable = alive & (self.node >= 0)
             np.add.at(weight, self.node[variable], byte_s * self.bytes[variable])
-            fixed = float(self.bytes[alive & (self.node < 0)].sum())
-            taken_off += byte_s * (self.limit_bytes - fixed)
-        each = zip(self.share, weight.tolist(), strict=True)
-        return [share * seconds for share, seconds in each], taken_off
+            fixed_bytes = float(self.bytes[alive & (self.node < 0)].sum())
+            taken_off_s += byte_s * (self.limit_bytes - fixed_bytes)
+        weighted = zip(self.share, weight.tolist(), strict=True)
+        return [share * seconds for share, seconds in weighted], taken_off_s
 
     def move(self, choice: np.ndarray, gap_s: float, most_byte_s: float) -> None:
-        """Price bytes higher where a choice has too many of them, and lower where it has too few.
+        """Raise the price of a byte at ops where a choice is over the limit, lower it where under.
 
         Args:
-            choice: [N] what is best at the prices so far.
-            gap_s: by how much the bound may rise at best.
-            most_byte_s: that all prices together may come to.
+            choice: [N] the best choice of each node at the present prices.
+            gap_s: the most by which the bound may still rise.
+            most_byte_s: the most that the prices of all ops together may come to.
         """
         live = self.live(choice)
         peak = int(live.argmax())
@@ -94,11 +95,13 @@ class MemoryTerms:
                 del self.byte_s[min(self.byte_s, key=lambda op: self.byte_s[op])]
             self.byte_s[peak] = 0.0
         ops = np.asarray(list(self.byte_s), np.int64)
-        over = live[ops] - self.limit_bytes
-        norm = float((over**2).sum())
+        excess_bytes = live[ops] - self.limit_bytes
+        norm = float((excess_bytes**2).sum())
         if norm <= 0.0:
             return
-        new = np.maximum(0.0, np.asarray(list(self.byte_s.values())) + gap_s * over / norm)
-        if new.sum() > most_byte_s:
-            new *= most_byte_s / new.sum()
-        self.byte_s = {int(op): float(byte_s) for op, byte_s in zip(ops, new, strict=True)}
+        new_byte_s = np.maximum(
+            0.0, np.asarray(list(self.byte_s.values())) + gap_s * excess_bytes / norm
+        )
+        if new_byte_s.sum() > most_byte_s:
+            new_byte_s *= most_byte_s / new_byte_s.sum()
+        self.byte_s = {int(op): float(byte_s) for op, byte_s in zip(ops, new_byte_s, strict=True)}

@@ -1,24 +1,25 @@
 """A problem as a graph of small choices whose prices add up to no more than any plan's time.
 
-Nodes are what is chosen: for each row of ops the names that it is split along on all axes, for each
-value the layout that it is kept in.  A node has a price for each of its choices, an edge one for
-each pair of choices of a row of ops and a value:
+A node stands for a choice: for each row of ops the names along which it is split on all axes, for
+each value the layout in which it is kept. A node has a price for each of its choices, an edge has
+one for each pair of choices of a row of ops and a value:
 
-* computing an op: a price of its row, and what reading an operand adds that lies otherwise than is
-  best for it (``relaxed_prices``);
-* bringing a result from how its op leaves it to how it is kept: exactly the evaluator's price;
-* bringing a value to a use: exactly the evaluator's price, where the use shares its copy with no
-  earlier one.  Where uses may share copies, each counts for a part such that no copy is counted for
-  more than it costs.
+* computing an op: a price of its row, plus the time that is added by an operand whose layout is not
+  the best for the op (``relaxed_prices``);
+* bringing a result from the layout in which its op leaves it to the layout in which it is kept:
+  exactly the evaluator's price;
+* bringing a value to a use: exactly the evaluator's price if the use shares its copy with no
+  earlier one. If uses may share copies, each counts for a part, such that no copy counts for more
+  than it costs.
 
-Whatever plan of the space there is, the prices of its choices add up to at most its time: that is
-what ``tests/search/gap`` holds them to.
+For every plan of the space, the prices of its choices add up to at most its time;
+``tests/search/gap`` tests this.
 
-**The space** is that of all plans that treat alike what costs the same under every plan
-(``mcts.refine.fine_rows``: repeated layers go together, arguments and results as their colours do),
-and split what colour actions may split, pins kept.  All that ``mcts``, ``beam``, ``exhaustive``,
-``random`` and ``alpa`` can return lies in it; ``Relaxation.choice_of`` says of a plan whether it
-does.
+**The space** holds all plans that treat alike the ops and values that cost the same under every
+plan (``mcts.refine.fine_rows``: repeated layers go together, arguments and results as their colours
+do), that split only names and dims that colour actions may split, and that keep to the pins. All
+plans that ``mcts``, ``beam``, ``exhaustive``, ``random`` and ``alpa`` can return lie in it;
+``Relaxation.choice_of`` says whether a given plan does.
 """
 
 from __future__ import annotations
@@ -52,43 +53,43 @@ from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 Check = Callable[[], None]
-#: Pairs of a row of an op and a layout of what it reads; where there are more, how operands lie is
-#: left out of its price.
+#: Most pairs of a row of an op and a layout of an operand; if there are more, the layouts of
+#: operands are left out of its price.
 _MOST_READINGS = 100_000
-_MOST_ENTRIES = 40_000_000  # of all edges: 320 MB; prices beyond are left out
+_MOST_ENTRIES = 40_000_000  # most entries of all edges: 320 MB; further prices are left out
 
 
 class ChoiceEdge(NamedTuple):
-    """Prices of a row of ops and a value together."""
+    """The prices of pairs of choices of a row of ops and a value."""
 
     op: int  #: node
     value: int  #: node
-    label: np.ndarray  #: [S] what each row asks of the value or gives to it, 0 to W - 1
-    time_s: np.ndarray  #: [W, T]; infinite: cannot be
+    label: np.ndarray  #: [S] 0 to W - 1, by choice of the op: equal labels have equal prices
+    time_s: np.ndarray  #: [W, T] seconds; infinite: impossible
 
 
 class SharedUse(NamedTuple):
     """A use that may share the copy of an earlier one, or whose copy a later one may share."""
 
     edge: int
-    times: float  #: how many uses it stands for
-    wanted: np.ndarray  #: [labels of the edge] place of the layout that it wants in ``cost_s``
-    cost_s: np.ndarray  #: [W, T] seconds of bringing one copy, infinite: it never wants that
-    #: [W, T] what of that the prices of the edge have, once for each that it stands for
+    times: float  #: number of uses that it stands for
+    wanted: np.ndarray  #: [labels of the edge] index in ``cost_s`` of the layout that it wants
+    cost_s: np.ndarray  #: [W, T] seconds to bring one copy; infinite: never wanted
+    #: [W, T] the part of ``cost_s`` in the prices of the edge, once for each use that it stands for
     part_s: np.ndarray
 
 
 class Sharing(NamedTuple):
     """The uses of one value that may share copies.
 
-    What uses count for may be chosen anew: a copy is paid for by the earliest use that wants it,
-    and each later use that shares it finds that one among the wants before it.  So it is enough
-    that ``shares @ part_s <= cost_s`` for each layout wanted and kept.
+    The parts for which the uses count are free within limits. The earliest use that wants a copy
+    pays for it, and is among the earlier uses of each later one that shares the copy. So the parts
+    are valid if ``shares @ part_s <= cost_s`` for each layout wanted and kept.
     """
 
     value: int  #: node
     uses: list[SharedUse]
-    shares: np.ndarray  #: [uses, uses] how many of the second may take their copy from the first
+    shares: np.ndarray  #: [uses, uses] ``[i, j]``: how many uses like j may share the copy of i
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,21 +97,21 @@ class Relaxation:
     """Choices (``K`` rows of ops, then ``N - K`` values) and their prices, in seconds."""
 
     alike: Alike  #: the rows of the space
-    folded: PriceInputs  #: the program folded to them
+    folded: PriceInputs  #: the program folded to these rows
     menus: list[np.ndarray]  #: K of [S, A] int32 names of the row's first op, -1: none
     layouts: list[np.ndarray]  #: N - K of [T] int64 packed layouts, ascending
     value_node: np.ndarray  #: [V'] node of each value of the folded program, -1: constant
     value_menus: list[np.ndarray]  #: L of [T, A] int8 dims that each row of values may have
-    time_s: list[np.ndarray]  #: N of [S] or [T]
+    time_s: list[np.ndarray]  #: N of [S] or [T] prices of the choices of each node
     edges: list[ChoiceEdge]
     sharings: list[Sharing]
-    rank: np.ndarray  #: [N] where each node stands in the program
-    whole: bool  #: False: some prices were left out, for time or memory
+    rank: np.ndarray  #: [N] position of each node in the program
+    whole: bool  #: False: some prices were left out to save time or memory
 
     def price_s(self, choice: np.ndarray) -> float:
-        """Seconds that a choice for each node takes at least."""
+        """The least seconds of a choice for each node."""
         total = sum(
-            float(times[number]) for times, number in zip(self.time_s, choice.tolist(), strict=True)
+            float(times[index]) for times, index in zip(self.time_s, choice.tolist(), strict=True)
         )
         return total + sum(
             float(edge.time_s[edge.label[choice[edge.op]], choice[edge.value]])
@@ -118,7 +119,7 @@ class Relaxation:
         )
 
     def choice_of(self, op_factor: np.ndarray, value_dim: np.ndarray) -> np.ndarray | None:
-        """[N] the choices of a plan, None if it is not in the space.
+        """[N] the choices of a plan; None if it is not in the space.
 
         Args:
             op_factor: [O, A] of the plan.
@@ -127,35 +128,35 @@ class Relaxation:
         Raises:
             InvalidProblem: the plan is of another program or mesh.
         """
-        known = (len(self._name_starts), len(self._constant))
-        if (len(op_factor), len(value_dim)) != known or (
+        expected = (len(self._name_starts), len(self._constant))
+        if (len(op_factor), len(value_dim)) != expected or (
             op_factor.shape[1] != len(self.folded.axis_size)
         ):
             raise InvalidProblem(
                 f"a plan of another program or mesh: it has {len(op_factor)} ops, {len(value_dim)} "
-                f"values and {op_factor.shape[1]} mesh axes, this program {known[0]} ops, "
-                f"{known[1]} values and {len(self.folded.axis_size)} mesh axes"
+                f"values and {op_factor.shape[1]} mesh axes, this program {expected[0]} ops, "
+                f"{expected[1]} values and {len(self.folded.axis_size)} mesh axes"
             )
         alike, tables = self.alike, self.folded.tables
         ops, values = op_factor[alike.ops.first], value_dim[alike.values.first]
         starts = self._name_starts
-        inner = np.arange(len(op_factor)) >= self._n_arguments
-        spread = ops[alike.ops.label]
-        spread = np.where(
-            spread >= 0,
-            spread + (starts - starts[alike.ops.first[alike.ops.label]])[:, None],
+        is_computed = np.arange(len(op_factor)) >= self._n_arguments
+        unfolded = ops[alike.ops.label]
+        unfolded = np.where(
+            unfolded >= 0,
+            unfolded + (starts - starts[alike.ops.first[alike.ops.label]])[:, None],
             -1,
         )
-        if (spread != op_factor)[inner].any() or (
+        if (unfolded != op_factor)[is_computed].any() or (
             (values[alike.values.label] != value_dim) & ~self._constant[:, None]
         ).any():
             return None
         choice = np.zeros(len(self.time_s), np.int64)
         for node, menu in enumerate(self.menus):
-            place = np.flatnonzero((menu == ops[node]).all(axis=1))
-            if not len(place):
+            rows = np.flatnonzero((menu == ops[node]).all(axis=1))
+            if not len(rows):
                 return None
-            choice[node] = place[0]
+            choice[node] = rows[0]
         for row, menu in enumerate(self.value_menus):
             if not (menu == values[row]).all(axis=1).any():
                 return None
@@ -163,10 +164,10 @@ class Relaxation:
         for value, node in enumerate(self.value_node.tolist()):
             if node >= 0:
                 layouts = self.layouts[node - len(self.menus)]
-                at = int(np.searchsorted(layouts, kept[value]))
-                if at == len(layouts) or layouts[at] != kept[value]:
+                index = int(np.searchsorted(layouts, kept[value]))
+                if index == len(layouts) or layouts[index] != kept[value]:
                     return None
-                choice[node] = at
+                choice[node] = index
         return choice
 
     _name_starts: np.ndarray  #: [O] first name of each op of the program
@@ -179,18 +180,18 @@ def relax(
     check: Check = lambda: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> Relaxation:
-    """Take the price of a problem's plans apart.
+    """Split the prices of a problem's plans into prices of small choices.
 
     Args:
         problem: program, mesh, machine, price list and pins.
-        check: called now and then; may raise to end this.
+        check: called regularly; may raise to end the work.
         enough: polled; once True, prices that are still missing are left out.
     """
-    return _Relaxing(problem, check, enough).relaxation()
+    return _RelaxationBuilder(problem, check, enough).relaxation()
 
 
-class _Relaxing:
-    """The making of a ``Relaxation``."""
+class _RelaxationBuilder:
+    """Builds a ``Relaxation``."""
 
     def __init__(self, problem: Problem, check: Check, enough: Callable[[], bool]) -> None:
         self.problem, self.check, self.enough = problem, check, enough
@@ -200,7 +201,7 @@ class _Relaxing:
         self.tables, self.facts = self.folded.tables, self.folded.facts
         self.axis_size = problem.mesh.array()
         self.n_rows = len(self.alike.ops.first)
-        # Facts are changed for a moment while an op is priced.
+        # A copy, since the facts are changed temporarily while an op is priced.
         facts = self.facts._replace(
             value=self.facts.value._replace(bytes=self.facts.value.bytes.copy()),
             use=self.facts.use._replace(sent=self.facts.use.sent.copy()),
@@ -209,17 +210,18 @@ class _Relaxing:
         unlisted = price_inputs.no_listed_times(len(self.tables.op_row))._replace(
             compute_scale=listed.compute_scale, moving_scale=listed.moving_scale
         )
-        # What operands add one by one may be added up as far as it is traffic of one memory. Of
-        # what is gathered ahead as much is hidden as can be: the op computes as it likes.
+        # The times that operands add one by one may be summed only if all traffic is to one memory,
+        # so vector memory is infinitely fast here. A gather ahead is hidden as far as it can be,
+        # however long the op computes.
         rates = self.folded.rates._replace(near_bytes_per_s=np.inf, ahead_of=np.inf)
         self.rules = make_bench(
             self.folded._replace(facts=facts, listed=unlisted, rates=rates), self.n_rows
         )
         self.bench = bench_for(self.folded._replace(rates=rates), self.n_rows)
-        # How long an op computes whose sums may be scattered piece by piece depends on what becomes
-        # of its result: what it takes more than at least is counted with that.  Where a price list
-        # is asked as well, it takes at least as long as on a machine whose memory and kernels take
-        # no time.
+        # If an op's sums may be scattered piece by piece, its computing time depends on the layout
+        # of its result: the time above the minimum is counted with the result. If a price list
+        # applies as well, a lower bound is the time on a machine whose memory and kernels take no
+        # time.
         self.after_s: dict[int, np.ndarray] = {}
         rates = rates._replace(product_bytes_per_s=np.inf, op_overhead_s=0.0)
         at_once = self.folded._replace(rates=rates)
@@ -256,10 +258,10 @@ class _Relaxing:
         program = self.problem.analysis.program
         edges: list[ChoiceEdge] = []
         edge_of: dict[tuple[int, int], int] = {}
-        joined: dict[tuple[int, int], np.ndarray] = {}
+        part_labels: dict[tuple[int, int], np.ndarray] = {}
         for nodes, parts in self.pairs.items():
             edge_of[nodes] = len(edges)
-            edge, joined[nodes] = _edge(*nodes, parts)
+            edge, part_labels[nodes] = _edge(*nodes, parts)
             edges.append(edge)
         sharings = [
             Sharing(
@@ -268,11 +270,11 @@ class _Relaxing:
                     SharedUse(
                         edge_of[nodes],
                         times,
-                        wanted[joined[nodes][:, number]],
+                        wanted[part_labels[nodes][:, part_index]],
                         cost_s,
                         part_s=part_s,
                     )
-                    for nodes, number, times, wanted, cost_s, part_s in uses
+                    for nodes, part_index, times, wanted, cost_s, part_s in uses
                 ],
                 shares,
             )
@@ -296,58 +298,59 @@ class _Relaxing:
         )
 
     def _goes_on(self) -> bool:
-        """Are there time and memory for more prices?"""
+        """Is there time and memory for more prices?"""
         self.whole = self.whole and not self.enough() and self.n_entries < _MOST_ENTRIES
         return self.whole
 
     # -- choices ----------------------------------------------------------------------------------
     def _layouts(self) -> None:
-        """The node of each value and the layouts that it may be kept in.
+        """Find the node of each value and the layouts in which it may be kept.
 
-        Arguments and results of the program are kept as their row says, all others as it says or as
-        their op leaves them, or whole where that would be partial (``steps.kept_layouts_into``).
+        Arguments and results of the program are kept as their row says. All other values are kept
+        as their row says, or as their op leaves them, or whole on axes on which the op leaves
+        partial sums (``steps.kept_layouts_into``).
         """
         tables = self.tables
-        inner = (
+        is_inner = (
             ~tables.value_constant & (tables.value_op >= tables.n_arguments) & ~tables.value_output
         )
         self.value_node = np.full(len(tables.value_op), -1, np.int64)
         self.layouts: list[np.ndarray] = []
-        self.by_row: dict[int, np.ndarray] = {}  # layouts that anything may be brought to
-        of_row: dict[int, int] = {}
+        self.by_row: dict[int, np.ndarray] = {}  # layouts to which each value may be brought
+        node_of_row: dict[int, int] = {}
         for value in np.flatnonzero(~tables.value_constant).tolist():
             row = int(tables.value_row[value])
             layouts = packed_layouts(self.value_menus[row])
-            if not inner[value]:
-                if row not in of_row:
-                    of_row[row] = self.n_rows + len(self.layouts)
+            if not is_inner[value]:
+                if row not in node_of_row:
+                    node_of_row[row] = self.n_rows + len(self.layouts)
                     self.layouts.append(np.unique(layouts))
-                self.value_node[value] = of_row[row]
+                self.value_node[value] = node_of_row[row]
                 continue
             label = result_labels(self.bench, value, self.menus[tables.value_owner[value]])
-            natural, partial = self._taken_apart(label)
+            natural, partial = self._split_labels(label)
             masks = np.unique(partial)
-            whole = [
-                layouts & ~self._digits(int(mask) & part)
+            whole_layouts = [
+                layouts & ~self._digits(int(mask) & axes)
                 for mask in masks.tolist()
-                for part in range(1, 1 << len(self.axis_size))
-                if mask & part
+                for axes in range(1, 1 << len(self.axis_size))
+                if mask & axes
             ]
-            offered = np.unique(np.concatenate([layouts, *whole]))
+            offered = np.unique(np.concatenate([layouts, *whole_layouts]))
             self.by_row[value] = offered
             self.value_node[value] = self.n_rows + len(self.layouts)
             self.layouts.append(np.unique(np.concatenate([offered, natural])))
 
     def _digits(self, mask: int) -> int:
-        """The bits of a packed layout that say where the axes of a mask stand."""
+        """The bits of a packed layout that hold the dims of the axes of a mask."""
         return sum(
             31 << LAYOUT_BITS * axis for axis in range(len(self.axis_size)) if mask >> axis & 1
         )
 
-    def _taken_apart(self, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(layouts, masks of partial axes) of ``result_labels``."""
-        shift = LAYOUT_BITS * len(self.axis_size)
-        return label & ((1 << shift) - 1), label >> shift
+    def _split_labels(self, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Split ``result_labels`` into (layouts, masks of partial axes)."""
+        n_bits = LAYOUT_BITS * len(self.axis_size)
+        return label & ((1 << n_bits) - 1), label >> n_bits
 
     def _layouts_of(self, value: int) -> np.ndarray:
         return self.layouts[self.value_node[value] - self.n_rows]
@@ -364,7 +367,7 @@ class _Relaxing:
     ) -> None:
         """Add prices [W, T] of labels [S] of a row of ops and layouts of a value.
 
-        Those that are all 0 are left out, but if ``always``.
+        Prices that are all 0 are left out, unless ``always``.
         """
         if always or time_s.any():
             self.n_entries += time_s.size
@@ -380,7 +383,7 @@ class _Relaxing:
         if (tables.use_owner[tables.use_want[uses]] != row).any() or (
             tables.value_owner[results] != row
         ).any():
-            return  # nothing is known of it by its row alone, and no time is below 0
+            return  # its row alone does not determine its time; 0 is a lower bound
         menu = self.menus[row]
         sources = facts.root[uses].astype(np.int64)
         roots = np.unique(sources[(facts.use.reads[uses] > 0) & (self.value_node[sources] >= 0)])
@@ -392,15 +395,15 @@ class _Relaxing:
         ptr = row_starts([*map(len, layouts)])
         flat = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
         values = tables.use_value[uses]
-        fewest = np.minimum(
+        fewest_bytes = np.minimum(
             facts.value.bytes[values], facts.use.sent[uses] * tables.value_bytes[values]
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
-        readings = Readings(roots, ptr, flat, fewest, coarse=coarse)
+        readings = Readings(roots, ptr, flat, fewest_bytes, coarse=coarse)
         listed, times = self.folded.listed, float(self.folded.times[op])
         in_ring = bool(self.in_rings[op])
-        asked = in_ring and listed.begin[op] == listed.end[op]
-        kept = self._layouts_of(int(results[0])) if asked else np.zeros(0, np.int64)
+        needs_kept = in_ring and listed.begin[op] == listed.end[op]
+        kept = self._layouts_of(int(results[0])) if needs_kept else np.zeros(0, np.int64)
         kept_s = np.zeros((len(menu), len(kept)))
         computing_times(
             self.rules, op, menu, readings, least_s, more_s, kept=kept, kept_s=kept_s.reshape(-1)
@@ -408,7 +411,7 @@ class _Relaxing:
         if in_ring:
             summed = self._summed_in_ring(op, menu)
             more_s.reshape(len(menu), len(flat))[summed] = 0.0
-            if asked:
+            if needs_kept:
                 least_s[summed] = np.minimum(least_s[summed], kept_s[summed].min(axis=1))
                 self.after_s[op] = kept_s - least_s[:, None]
 
@@ -416,23 +419,23 @@ class _Relaxing:
                 at_once_s = compute_times(self.ruled_at_once, op, menu[summed])
                 least_s[summed] = np.minimum(least_s[summed], at_once_s)
         if listed.begin[op] < listed.end[op]:
-            # An entry holds for one way to meet all operands and results; which one does is not
-            # asked: computing takes what the rule says, or what one of the entries does.
+            # An entry holds for one combination of the layouts of all operands and results. Which
+            # entry applies is left open: the bound is the least of the rule's time and all entries.
             entries = slice(int(listed.begin[op]), int(listed.end[op]))
             least_s = np.minimum(least_s, listed.time_s[entries].min())
             more_s[:] = 0.0
         self.time_s[row] += times * least_s
         if not more_s.any():
             return
-        more = times * more_s.reshape(len(menu), len(flat))
-        for number, root in enumerate(roots.tolist()):
-            part = more[:, ptr[number] : ptr[number + 1]]
-            self._add(row, int(self.value_node[root]), np.arange(len(menu)), part)
+        added_s = times * more_s.reshape(len(menu), len(flat))
+        for index, root in enumerate(roots.tolist()):
+            added_by_root_s = added_s[:, ptr[index] : ptr[index + 1]]
+            self._add(row, int(self.value_node[root]), np.arange(len(menu)), added_by_root_s)
 
     def _summed_in_ring(self, op: int, menu: np.ndarray) -> np.ndarray:
-        """[S] bool: the rows of a product that sum over a group large enough for a ring."""
+        """[S] bool: rows of a product that sum over a group large enough for a ring."""
         value = int(self.tables.result[self.tables.result_ptr[op]])
-        _, partial = self._taken_apart(result_labels(self.bench, value, menu))
+        _, partial = self._split_labels(result_labels(self.bench, value, menu))
         devices = np.ones(len(menu))
         for axis, size in enumerate(self.axis_size):
             devices[(partial >> axis) & 1 == 1] *= size
@@ -441,30 +444,30 @@ class _Relaxing:
     def _results(self, op: int) -> None:
         tables = self.tables
         results = tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]]
-        # Results that are alike are one value, whose prices are those of all of them.
+        # Alike results are one value, whose prices count for all of them.
         for value in np.unique(results).tolist():
             if tables.value_constant[value]:
                 continue
             owner = int(tables.value_owner[value])
             label = result_labels(self.bench, value, self.menus[owner])
-            distinct, first, place = np.unique(label, return_index=True, return_inverse=True)
+            distinct, first, label_index = np.unique(label, return_index=True, return_inverse=True)
             layouts = self._layouts_of(value)
             if op in self.after_s:
                 move_s = np.full((len(distinct), len(layouts)), np.inf)
-                np.minimum.at(move_s, place, self.after_s[op])
+                np.minimum.at(move_s, label_index, self.after_s[op])
             else:
                 bench = self.sent_at_once if self.in_rings[op] else self.bench
                 move_s, _ = result_times(bench, op, value, self.menus[owner][first], layouts)
             move_s *= self.folded.times[op]
             if value in self.by_row:
-                # What the value's row cannot say is only how the op leaves it.
-                natural, _ = self._taken_apart(distinct)
-                left = ~np.isin(layouts, self.by_row[value])[None, :]
-                move_s[left & (natural[:, None] != layouts[None, :])] = np.inf
-            self._add(owner, int(self.value_node[value]), place, move_s)
+                # A layout that the value's row cannot give is possible only if the op leaves it so.
+                natural, _ = self._split_labels(distinct)
+                is_not_offered = ~np.isin(layouts, self.by_row[value])[None, :]
+                move_s[is_not_offered & (natural[:, None] != layouts[None, :])] = np.inf
+            self._add(owner, int(self.value_node[value]), label_index, move_s)
 
     def _uses(self) -> None:
-        """Prices of bringing values to uses, each use for its part of a shared copy."""
+        """Add the prices of bringing values to uses; a shared copy counts in parts."""
         tables = self.tables
         wants = [
             want_labels(self.bench, want, self.menus[owner])
@@ -473,7 +476,7 @@ class _Relaxing:
         together = self._used_together()
         uses_of: dict[int, list[int]] = {}
         for use, value in enumerate(tables.use_value.tolist()):
-            # The uses of arguments of the folded program's loops and the like come with their ops.
+            # Ops before ``n_arguments`` are arguments of the folded program: nothing to price.
             if not tables.value_constant[value] and tables.use_op[use] >= tables.n_arguments:
                 uses_of.setdefault(value, []).append(use)
         moves: dict[tuple[object, ...], np.ndarray] = {}
@@ -485,31 +488,31 @@ class _Relaxing:
             uses = [
                 use
                 for use in uses
-                # Whoever wants it in the same way always brought it before.
+                # A use whose very want occurs earlier always shares that copy.
                 if tables.use_want[use] not in self._earlier(use)
             ]
             distinct = [np.unique(wants[tables.use_want[use]]) for use in uses]
             wanted = np.unique(np.concatenate(distinct)) if uses else np.zeros(0, np.int64)
             cost = np.full((len(uses), len(wanted), len(layouts)), np.inf)
-            for place, use in enumerate(uses):
+            for index, use in enumerate(uses):
                 op = int(tables.use_op[use])
-                cost[place, np.searchsorted(wanted, distinct[place])] = self._moves(
-                    moves, op, use, distinct[place], layouts=layouts
+                cost[index, np.searchsorted(wanted, distinct[index])] = self._moves(
+                    moves, op, use, distinct[index], layouts=layouts
                 )
             shares = self._shares(uses, together)
             shared = (shares + shares.T - 2 * np.eye(len(uses))).any(axis=1)
             part_s = _even_parts(cost, shares)
             members = []
-            for place, use in enumerate(uses):
+            for index, use in enumerate(uses):
                 want = int(tables.use_want[use])
                 nodes = (int(tables.use_owner[want]), int(self.value_node[value]))
-                rows = np.searchsorted(wanted, distinct[place])
+                rows = np.searchsorted(wanted, distinct[index])
                 times = float(self.folded.times[tables.use_op[use]])
-                label = np.searchsorted(distinct[place], wants[want])
-                if shared[place]:
-                    number = len(self.pairs.get(nodes, []))
-                    members.append((nodes, number, times, rows, cost[place], part_s[place]))
-                self._add(*nodes, label, times * part_s[place, rows], always=bool(shared[place]))
+                label = np.searchsorted(distinct[index], wants[want])
+                if shared[index]:
+                    part_index = len(self.pairs.get(nodes, []))
+                    members.append((nodes, part_index, times, rows, cost[index], part_s[index]))
+                self._add(*nodes, label, times * part_s[index, rows], always=bool(shared[index]))
             if members:
                 kept = np.flatnonzero(shared)
                 self.sharings.append(
@@ -528,7 +531,7 @@ class _Relaxing:
         wanted: np.ndarray,
         layouts: np.ndarray,
     ) -> np.ndarray:
-        """[W, T] seconds of one use; moves of equal tensors cost the same."""
+        """[W, T] seconds of one use, looked up if an equal tensor was moved before."""
         key: tuple[object, ...] = (
             *move_facts(self.folded, op, use),
             self.facts.use.ahead[use],
@@ -540,7 +543,7 @@ class _Relaxing:
         return known[key]
 
     def _used_together(self) -> np.ndarray:
-        """[U'] most uses that are like each one and are of one value."""
+        """[U'] for each use of the folded program, the most uses of one value that are like it."""
         program, like_use = self.problem.analysis.program, self.folded.memory.like_use
         pairs, counts = np.unique(
             np.stack([like_use.astype(np.int64), np.asarray(program.use_value, np.int64)]),
@@ -552,45 +555,47 @@ class _Relaxing:
         return most
 
     def _shares(self, uses: list[int], together: np.ndarray) -> np.ndarray:
-        """[uses, uses] how many of the second may take their copy from one of the first.
+        """[uses, uses] ``[i, j]``: the number of uses like j that may share the copy of use i.
 
         Args:
-            uses: of one value.
+            uses: uses of one value.
             together: see ``_used_together``.
         """
         wants = [int(self.tables.use_want[use]) for use in uses]
         shares = np.eye(len(uses))
-        for place, use in enumerate(uses):
+        for index, use in enumerate(uses):
             for want in self._earlier(use):
-                for other in range(len(uses)):
-                    if wants[other] == want and other != place:
-                        shares[other, place] = together[use]
+                for other_index in range(len(uses)):
+                    if wants[other_index] == want and other_index != index:
+                        shares[other_index, index] = together[use]
         return shares
 
 
 def _even_parts(cost_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """[uses, W, T] what each use counts for, where all that share a copy count alike.
+    """[uses, W, T] the part of its cost that each use counts for, if all that share count alike.
 
     Args:
-        cost_s: [uses, W, T] seconds that bringing takes, infinite: it never wants that.
+        cost_s: [uses, W, T] seconds to bring one copy; infinite: never wanted.
         shares: see ``Sharing``.
     """
-    can = np.isfinite(cost_s)
-    each = cost_s / np.einsum("pu,uwt->pwt", shares, can.astype(np.float64))
-    part = each.copy()
-    for place in range(len(cost_s)):
-        part = np.minimum(part, np.where((shares[place] > 0)[:, None, None], each[place], np.inf))
-    return np.where(can, part, 0.0)
+    is_wanted = np.isfinite(cost_s)
+    even_s = cost_s / np.einsum("pu,uwt->pwt", shares, is_wanted.astype(np.float64))
+    part_s = even_s.copy()
+    for index in range(len(cost_s)):
+        part_s = np.minimum(
+            part_s, np.where((shares[index] > 0)[:, None, None], even_s[index], np.inf)
+        )
+    return np.where(is_wanted, part_s, 0.0)
 
 
 def _edge(
     op: int, value: int, parts: list[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[ChoiceEdge, np.ndarray]:
-    """The sum of prices that have labels of their own, and those labels [W, parts]."""
+    """The edge with the sum of some prices, and the label [W, parts] of each price in it."""
     labels = np.stack([label for label, _ in parts], axis=1)
-    distinct, place = np.unique(labels, axis=0, return_inverse=True)
-    total = sum(time_s[distinct[:, number]] for number, (_, time_s) in enumerate(parts))
+    distinct, inverse = np.unique(labels, axis=0, return_inverse=True)
+    total = sum(time_s[distinct[:, index]] for index, (_, time_s) in enumerate(parts))
     edge = ChoiceEdge(
-        op=op, value=value, label=place.reshape(-1), time_s=np.asarray(total, np.float64)
+        op=op, value=value, label=inverse.reshape(-1), time_s=np.asarray(total, np.float64)
     )
     return edge, distinct

@@ -1,8 +1,9 @@
-"""What an op takes at least: its computing under each row, whatever its operands come as.
+"""The least time to compute an op under each row, whatever the layouts of its operands.
 
-The evaluator's own kernels price one op at a time.  The time of computing grows with the bytes that
-are read, and is convex in them.  So it is at least what it is where every operand is read as
-cheaply as can be, and what one operand adds by being read otherwise may be added for each of them.
+The evaluator's own kernels price one op at a time. The time to compute grows with the bytes that
+are read, and is convex in them. A lower bound is therefore the time with every operand read as
+cheaply as possible, plus, for each operand on its own, the time added by reading that operand in
+another layout.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from toast_lab.sharding.steps import Steps
 
 @packed
 class Readings(NamedTuple):
-    """How the operands of an op may lie; ``R`` values in whose memory they are."""
+    """The layouts of an op's operands, by the ``R`` values (roots) in whose memory they lie."""
 
     roots: Int64Array  #: [R] values
-    layout_ptr: Int64Array  #: [R+1] row starts into layouts
+    layout_ptr: Int64Array  #: [R+1] where the layouts of each root start in ``layouts``
     layouts: Int64Array  #: layouts in which each root may be kept
-    fewest_bytes: Float64Array  #: [uses] bytes of each operand, or of a copy, whichever is fewer
-    coarse: bool  #: is there but one layout for each root, finer than all that there are?
+    fewest_bytes: Float64Array  #: [uses] bytes of each operand or of its copy, whichever is fewer
+    coarse: bool  #: has each root only one layout, finer than all those that it may be kept in?
 
 
 @helper
 def _computing_row(steps: Steps, n_steps: int) -> int:
-    """Row of the step that computes the op."""
+    """The row of the step that computes the op; -1 if there is none."""
     for row in range(n_steps):
         if steps.kind[row] == COMPUTE:
             return row
@@ -50,19 +51,19 @@ def computing_times(
     kept: Int64Array,
     kept_s: Float64Array,
 ) -> None:
-    """Fill what computing an op takes at least under each row, and how it is read adds to that.
+    """Fill in the least time to compute an op under each row, and the time that layouts add.
 
     Prices are those of the rules, without a price list.
 
     Args:
-        bench: without a price list; its facts are changed and put back.
-        op: of the folded program.
+        bench: a bench without a price list; its facts are changed and restored.
+        op: an op of the folded program.
         menu: [S, A] rows of the op.
-        readings: how its operands may lie.
-        least_s: [S] is filled with seconds, whatever the operands come as.
-        more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
-        kept: [K] layouts in which its first result may be kept; none if that is not asked.
-        kept_s: [S * K] is filled with the seconds of computing and of bringing the result there.
+        readings: the layouts in which its operands may lie.
+        least_s: [S] filled with the least seconds over all layouts of the operands.
+        more_s: [S * T'] filled with the seconds that reading a root in each layout adds.
+        kept: [K] layouts in which its first result may be kept; empty if not needed.
+        kept_s: [S * K] filled with the seconds to compute and to bring the result to each layout.
     """
     roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
     fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
@@ -70,15 +71,15 @@ def computing_times(
     n_axes = menu.shape[1]
     row = tables.op_row[op]
     first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
-    own_bytes = np.empty(last - first)
-    own_sent = np.empty(last - first)
+    saved_bytes = np.empty(last - first)
+    saved_sent = np.empty(last - first)
     for use in range(first, last):
-        own_bytes[use - first] = facts.value.bytes[tables.use_value[use]]
-        own_sent[use - first] = facts.use.sent[use]
+        saved_bytes[use - first] = facts.value.bytes[tables.use_value[use]]
+        saved_sent[use - first] = facts.use.sent[use]
     for use in range(first, last):
         value = tables.use_value[use]
         if coarse or facts.root[use] != value:
-            # A view is read as it is, or as a copy: at least as the smaller of both.
+            # A view is read as it is, or as a copy: count the smaller of the two.
             facts.value.bytes[value] = fewest_bytes[use - first]
             whole_bytes = tables.value_bytes[value]
             if whole_bytes > 0.0:
@@ -92,43 +93,43 @@ def computing_times(
             steps.wanted[tables.use_want[use]] = want
             value = tables.use_value[use]
             steps.layout[value] = 0 if tables.value_constant[value] else want
-        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-            result = tables.result[place]
+        for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            result = tables.result[position]
             steps.layout[result], _ = st.natural_layout(tables, bench.op_factor, result, n_axes)
         for root in range(roots.shape[0]):
             steps.layout[roots[root]] = layouts[layout_ptr[root]]
         for root in range(roots.shape[0]):
-            best = np.inf
-            for place in range(layout_ptr[root], layout_ptr[root + 1]):
-                steps.layout[roots[root]] = layouts[place]
+            fewest_read = np.inf
+            for position in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[position]
                 n_steps = price_one(bench, op)
                 read_bytes = bench.each.bytes[_computing_row(steps, n_steps)]
-                if read_bytes < best:
-                    best = read_bytes
-                    cheapest[root] = place
+                if read_bytes < fewest_read:
+                    fewest_read = read_bytes
+                    cheapest[root] = position
             steps.layout[roots[root]] = layouts[cheapest[root]]
         n_steps = price_one(bench, op)
         least = bench.each.time_s[_computing_row(steps, n_steps)]
         least_s[strategy] = least
         for root in range(roots.shape[0]):
-            for place in range(layout_ptr[root], layout_ptr[root + 1]):
-                steps.layout[roots[root]] = layouts[place]
+            for position in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[position]
                 n_steps = price_one(bench, op)
                 time_s = bench.each.time_s[_computing_row(steps, n_steps)]
-                more_s[strategy * n_layouts + place] = max(0.0, time_s - least)
+                more_s[strategy * n_layouts + position] = max(0.0, time_s - least)
             steps.layout[roots[root]] = layouts[cheapest[root]]
-        for place in range(kept.shape[0]):
+        for position in range(kept.shape[0]):
             result = tables.result[tables.result_ptr[op]]
-            as_left = steps.layout[result]
-            steps.layout[result] = kept[place]
+            natural = steps.layout[result]
+            steps.layout[result] = kept[position]
             n_steps = price_one(bench, op)
             time_s = 0.0
             for step in range(n_steps):
                 if steps.use[step] < 0:  # computing, or moving a result
                     time_s += bench.each.time_s[step]
-            kept_s[strategy * kept.shape[0] + place] = time_s
-            steps.layout[result] = as_left
+            kept_s[strategy * kept.shape[0] + position] = time_s
+            steps.layout[result] = natural
     for use in range(first, last):
-        facts.value.bytes[tables.use_value[use]] = own_bytes[use - first]
-        facts.use.sent[use] = own_sent[use - first]
+        facts.value.bytes[tables.use_value[use]] = saved_bytes[use - first]
+        facts.use.sent[use] = saved_sent[use - first]
     bench.op_factor[row] = -1

@@ -1,4 +1,4 @@
-"""Third step of a batch: write its results into tree and trace, in order.  See ``tree``."""
+"""Third step of a batch: write its results into tree and trace, in order. See ``tree``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from toast_lab.search.mcts.tree import (
 
 @helper
 def _remember(tree: Tree, key: np.uint64, price: np.ndarray) -> None:
-    """Keep the price of a state, if it is not there."""
-    place = slot(tree.price_key, nonzero(key))
-    if tree.price_key[place] == 0:
-        tree.price_key[place] = nonzero(key)
-        tree.price[place, 0], tree.price[place, 1] = price[0], price[1]
+    """Store the price of a state, unless it is known."""
+    position = slot(tree.price_key, nonzero(key))
+    if tree.price_key[position] == 0:
+        tree.price_key[position] = nonzero(key)
+        tree.price[position, 0], tree.price[position, 1] = price[0], price[1]
         tree.number[PRICED] += 1
 
 
 @helper
 def _promote(tree: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
-    """Keep a state among the best distinct ones."""
+    """Put a state among the elites if it is good enough; they stay sorted by reward."""
     count = tree.number[ELITES]
     if count == KEEP and reward <= tree.elite_reward[count - 1]:
         return
@@ -43,28 +43,28 @@ def _promote(tree: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> 
         if tree.elite_key[elite] == key:
             if reward <= tree.elite_reward[elite]:
                 return
-            # It was met again by a shorter way: take it out and put it in anew.
-            for later in range(elite, count - 1):
-                copy_row(tree.elite[later], tree.elite[later + 1])
-                tree.elite_length[later] = tree.elite_length[later + 1]
-                tree.elite_key[later], tree.elite_reward[later] = (
-                    tree.elite_key[later + 1],
-                    tree.elite_reward[later + 1],
+            # The state was reached by a shorter path: remove it, to insert it again below.
+            for index in range(elite, count - 1):
+                copy_row(tree.elite[index], tree.elite[index + 1])
+                tree.elite_length[index] = tree.elite_length[index + 1]
+                tree.elite_key[index], tree.elite_reward[index] = (
+                    tree.elite_key[index + 1],
+                    tree.elite_reward[index + 1],
                 )
             count -= 1
             break
     count = min(count + 1, KEEP)
-    place = count - 1
-    while place > 0 and tree.elite_reward[place - 1] < reward:
-        copy_row(tree.elite[place], tree.elite[place - 1])
-        tree.elite_length[place] = tree.elite_length[place - 1]
-        tree.elite_key[place], tree.elite_reward[place] = (
-            tree.elite_key[place - 1],
-            tree.elite_reward[place - 1],
+    position = count - 1
+    while position > 0 and tree.elite_reward[position - 1] < reward:
+        copy_row(tree.elite[position], tree.elite[position - 1])
+        tree.elite_length[position] = tree.elite_length[position - 1]
+        tree.elite_key[position], tree.elite_reward[position] = (
+            tree.elite_key[position - 1],
+            tree.elite_reward[position - 1],
         )
-        place -= 1
-    copy_row(tree.elite[place], actions)
-    tree.elite_length[place], tree.elite_key[place], tree.elite_reward[place] = (
+        position -= 1
+    copy_row(tree.elite[position], actions)
+    tree.elite_length[position], tree.elite_key[position], tree.elite_reward[position] = (
         actions.shape[0],
         key,
         reward,
@@ -91,22 +91,22 @@ def _write(
         score_of(pricing, price[0], price[1]),
         price[1] <= pricing.limit_bytes,
     )
-    for place in range(length):
-        rows.word[tree.number[WORDS]] = jobs.actions[job, place]
+    for step in range(length):
+        rows.word[tree.number[WORDS]] = jobs.actions[job, step]
         tree.number[WORDS] += 1
-    for place in range(jobs.length[job] + 1):
-        rows.node[tree.number[PASSED]] = jobs.passed[job, place]
+    for step in range(jobs.length[job] + 1):
+        rows.node[tree.number[PASSED]] = jobs.passed[job, step]
         tree.number[PASSED] += 1
     rows.action_end[row], rows.node_end[row] = tree.number[WORDS], tree.number[PASSED]
-    # A plan that fits before any that does not, then the lower score, then fewer actions.
+    # A plan that fits comes before any that does not, then the lower score, then fewer actions.
     best = tree.number[BEST]
-    better = rows.fits[row] and not rows.fits[best]
+    is_better = rows.fits[row] and not rows.fits[best]
     if rows.fits[row] == rows.fits[best]:
         best_length = rows.action_end[best] - (rows.action_end[best - 1] if best else 0)
-        better = rows.score[row] < rows.score[best] or (
+        is_better = rows.score[row] < rows.score[best] or (
             rows.score[row] == rows.score[best] and length < best_length
         )
-    if better:
+    if is_better:
         tree.number[BEST] = row
     rows.best[row] = tree.number[BEST]
     tree.number[SIMULATIONS] += 1
@@ -116,43 +116,45 @@ def _write(
 def back_up(
     tree: Tree, pricing: Pricing, settings: SteeringSettings, rows: Rows, jobs: Jobs, round_: int
 ) -> None:
-    """Write what a batch found into the tree and the trace, in order."""
+    """Write the results of a batch into the tree and the trace, in order."""
     for job in range(jobs.length.shape[0]):
-        near, far = jobs.length[job], jobs.far_length[job]
-        node = jobs.passed[job, near]
+        near_length, far_length = jobs.length[job], jobs.far_length[job]
+        node = jobs.passed[job, near_length]
         if jobs.new[job]:
             key = tree.key[node]
             if jobs.near_fresh[job]:
                 _remember(tree, key, jobs.near[job])
-            reward = reward_of(pricing, settings, jobs.near[job, 0], jobs.near[job, 1], near)
+            reward = reward_of(pricing, settings, jobs.near[job, 0], jobs.near[job, 1], near_length)
             tree.reward[node], tree.score[node] = (
                 reward,
                 score_of(pricing, jobs.near[job, 0], jobs.near[job, 1]),
             )
             tree.best_score[node] = tree.score[node]
-            _promote(tree, key, reward, jobs.actions[job, :near])
-            _write(tree, pricing, rows, jobs, job, jobs.near[job], near, round_)
+            _promote(tree, key, reward, jobs.actions[job, :near_length])
+            _write(tree, pricing, rows, jobs, job, jobs.near[job], near_length, round_)
         reward = tree.reward[node]
         score = tree.score[node]
-        if far > near:
+        if far_length > near_length:
             if jobs.far_fresh[job]:
                 _remember(tree, jobs.key[job, 0], jobs.far[job])
-            far_reward = reward_of(pricing, settings, jobs.far[job, 0], jobs.far[job, 1], far)
-            _promote(tree, jobs.key[job, 0], far_reward, jobs.actions[job, :far])
-            _write(tree, pricing, rows, jobs, job, jobs.far[job], far, round_)
-            for step in range(far):
+            far_reward = reward_of(
+                pricing, settings, jobs.far[job, 0], jobs.far[job, 1], far_length
+            )
+            _promote(tree, jobs.key[job, 0], far_reward, jobs.actions[job, :far_length])
+            _write(tree, pricing, rows, jobs, job, jobs.far[job], far_length, round_)
+            for step in range(far_length):
                 tree.seen[jobs.actions[job, step], 0] += 1
                 tree.seen[jobs.actions[job, step], 1] += far_reward
             reward = max(reward, far_reward)
             score = min(score, score_of(pricing, jobs.far[job, 0], jobs.far[job, 1]))
         if jobs.varies[job]:
-            continue  # it says nothing of the root's choices
-        for step in range(near + 1):
+            continue  # a varied elite tells nothing about the choices of the root
+        for step in range(near_length + 1):
             passed = jobs.passed[job, step]
             tree.visits[passed] += 1
             tree.value[passed] += (reward - tree.value[passed]) / tree.visits[passed]
             tree.best_score[passed] = min(tree.best_score[passed], score)
-        for step in range(near):
+        for step in range(near_length):
             choice = jobs.taken[job, step]
             tree.under_way[choice] -= 1
             tree.tried[choice] += 1

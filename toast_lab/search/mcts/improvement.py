@@ -1,10 +1,10 @@
-"""What becomes of the best plans of a start: refined (``refine``), then solved (``polish``).
+"""Improvement of the best plans of a start: refined (``refine``), then solved (``polish``).
 
-Before the first of them the whole program is solved, where that takes seconds; where it takes
-longer, that is done beside (``polish``).
+Before the first refinement the whole program is solved with integer programs if that takes seconds;
+if it takes longer, they run beside the search (``polish``).
 
-Step by step: the search goes on to its next start when ``under_way`` says that this one has been
-improved, and may be interrupted between any two steps.
+Improvement goes step by step and may be interrupted between any two steps. The search begins its
+next start when ``under_way`` becomes False.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from toast_lab.search.mcts import polish, refine, rollout
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State
 
-#: most of the time left that the refinement of one start takes: it cools down within it
+#: largest share of the time left that the refinement of one start takes; it cools down within it
 REFINE_SHARE = 0.5
-ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
+ARCHIVE = 8  #: number of best states of earlier starts that refinement copies parts from
 
 
 class Improvement:
     """Refinement and integer programs of one search.
 
     Args:
-        recorder: records what is found.
-        pricing: of the search's own rows; that of the finer ones is made of it.
+        recorder: records the plans.
+        pricing: pricing of the search's rows; the pricing of the finer rows is made from it.
         pool: threads beside the calling one.
-        threads: the calling one included.
-        seed: of the random choices.
+        threads: number of threads, the calling one included.
+        seed: seed of the random choices.
         steps: changes priced for each row that may be changed; 0: nothing is improved.
         solve: go on from the best refined plan with integer programs.
 
     Attributes:
-        solving: the plan that stands last in the archive is to be solved from.
+        solving: are integer programs due, which begin at the last plan of the archive?
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Improvement:
         self.chains: refine.Chains | None = None
         self.origins: list[tuple[State, tuple[str, ...]]] = []
         self.segment = 0
-        self.began_s, self.most_s = 0.0, math.inf  # of this start's refinement
-        self.over = 0  # states priced by refinements and integer programs that are over
+        self.began_s, self.most_s = 0.0, math.inf  # begin and time limit of this refinement
+        self.over = 0  # states priced by finished refinements and integer programs
         self.polish = polish.Polish(recorder) if solve else None
         self.solving = False
-        #: what the whole program came to, if no start has begun there yet
+        #: the plan of the whole program's integer programs, until a start begins at it
         self.arrived: refine.Rows | None = None
 
     @property
@@ -79,11 +79,11 @@ class Improvement:
 
     @property
     def whole_is_due(self) -> bool:
-        """Has the whole program still to be solved?  Whatever comes of it is in the archive."""
+        """Has the whole program still to be solved? Its plan is the first in the archive."""
         return self.polish is not None and self.steps > 0 and not self.archive
 
     def solve_whole(self, elite: np.ndarray) -> None:
-        """Solve the whole program, beginning at the best state so far (as action numbers)."""
+        """Solve the whole program, beginning at the best state so far (given as actions)."""
         assert self.polish is not None
         state, _ = self._reached(elite)
         rows = refine.rows_of(self.fine, state)
@@ -92,38 +92,38 @@ class Improvement:
 
     @property
     def is_solving_beside(self) -> bool:
-        """Is the whole program being solved beside, or about to be?"""
-        own = self.polish
-        return own is not None and (
-            own.beside_is_due or (own.beside is not None and own.beside.under_way)
+        """Is the whole program being solved beside the search, or about to be?"""
+        polisher = self.polish
+        return polisher is not None and (
+            polisher.beside_is_due or (polisher.beside is not None and polisher.beside.under_way)
         )
 
     @property
     def is_expecting(self) -> bool:
-        """Is there, or may there be, a plan from beside that no start has begun with?"""
+        """Is a plan of the whole program left for a start to begin at, or may one still come?"""
         return self.is_solving_beside or self.arrived is not None
 
     @property
     def free_threads(self) -> int:
-        """Threads that have a core while a program is solved beside."""
+        """Threads that have a core of their own: one fewer while a program is solved beside."""
         return max(1, self.threads - self.is_solving_beside)
 
     def look_beside(self) -> None:
-        """Take up what a program that is solved beside has come to; begin with it if it is due."""
-        own = self.polish
-        if own is None:
+        """Take over new plans of the integer programs beside the search; begin these if due."""
+        polisher = self.polish
+        if polisher is None:
             return
         best = self.recorder.best_rank[:2]
         with self._counting():
-            if own.beside_is_due:
-                own.begin_beside()
-            elif own.beside is not None:
-                own.beside.look()
-        if own.beside is not None and self.recorder.best_rank[:2] < best:
-            self._take_up(own.beside.solver.best_arrays)
+            if polisher.beside_is_due:
+                polisher.begin_beside()
+            elif polisher.beside is not None:
+                polisher.beside.look()
+        if polisher.beside is not None and self.recorder.best_rank[:2] < best:
+            self._take_up(polisher.beside.solver.best_arrays)
 
     def _take_up(self, arrays: polish.Arrays) -> None:
-        """Go on from a plan that is the best so far: in this start, or in the next one."""
+        """Use a plan that is the best so far: in the present refinement, or in the next start."""
         rows = self._rows_of(*arrays)
         if rows is None:
             return
@@ -135,20 +135,20 @@ class Improvement:
         refine.take_in(self.chains, rows, price, self._scores())
 
     def end(self) -> None:
-        """End what runs beside."""
+        """Stop the integer programs that run beside the search."""
         if self.polish is not None and self.polish.beside is not None:
-            # If it is not over, a search that is resumed begins with it again.
+            # A resumed search begins unfinished programs again.
             self.polish.beside_is_due |= self.polish.beside.under_way
             self.polish.beside.stop()
 
     @property
     def priced(self) -> int:
-        """States priced so far."""
+        """Number of states priced so far."""
         return self.over + (0 if self.chains is None else int(self.chains.priced.sum()))
 
     @property
     def fine(self) -> refine.Fine:
-        """What refinement works on, made when it is first needed."""
+        """The finer rows that refinement changes, made on first use."""
         if self._fine is None:
             self._fine = fine = refine.make_fine(self.recorder.problem)
             _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
@@ -158,19 +158,19 @@ class Improvement:
         return self._fine
 
     def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
-        """Begin with a start's best states (as action numbers), if anything can be changed."""
+        """Begin to refine a start's best states (given as actions), if any row can be changed."""
         arrived, self.arrived = self.arrived, None
         if not self.steps or not len(self.fine.near.free):
             return
         elites = elites[: refine.CHAINS // 2]
-        # The later actions of a good plan hold it where it is: half of the chains begin without
-        # them.
+        # The later actions of a good plan keep it from changing: half of the chains begin from its
+        # first quarter of actions.
         self._set_origins([*elites, *(elite[: (len(elite) + 3) // 4] for elite in elites)])
         rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
         origin = np.arange(len(rows))
         if arrived is not None:
-            # Half of the chains begin where the whole program was solved.
-            rows = [row for own in rows for row in (own, arrived)]
+            # Half of the chains begin at the plan of the whole program.
+            rows = [row for elite_rows in rows for row in (elite_rows, arrived)]
             origin = np.repeat(origin, 2)
         prices = [self.fine.repricer.price(*state_rows, None)[:2] for state_rows in rows]
         self.chains = refine.start(rows, prices, self.archive, self.seed * 1000 + start)
@@ -179,7 +179,7 @@ class Improvement:
         self._set_time()
 
     def go_on(self) -> None:
-        """One step: a batch of refinement, or all integer programs."""
+        """Do one step: a batch of refinement, or all integer programs."""
         if self.solving:
             self._solve()
         else:
@@ -189,7 +189,7 @@ class Improvement:
         self.origins, self.origin_codes = [*map(self._reached, codes)], codes
 
     def _reached(self, codes: np.ndarray) -> tuple[State, tuple[str, ...]]:
-        """The state that actions (as numbers) lead to, and their texts."""
+        """The state that encoded actions lead to, and their texts."""
         state, texts = State(self.space), []
         for code in codes.tolist():
             state.apply_row(*divmod(code, len(self.space.mesh.axes)))
@@ -197,22 +197,22 @@ class Improvement:
         return state, tuple(texts)
 
     def _set_time(self) -> None:
-        """Refinement has a part of the time that is left from now on."""
+        """Give this refinement ``REFINE_SHARE`` of the time that is left from now on."""
         self.began_s = self.recorder.clock.elapsed_s
         self.most_s = max(REFINE_SHARE * self.recorder.left()[0], 1e-9)
 
     def _done(self) -> float:
-        """The part of this start's refinement that is done, by its steps or by its time."""
-        total = max(1, self.steps * len(self.fine.near.free) // (refine.CHAINS * refine.STEPS))
+        """The share of this refinement that is done, by its steps or by its time."""
+        segments = max(1, self.steps * len(self.fine.near.free) // (refine.CHAINS * refine.STEPS))
         spent_s = self.recorder.clock.elapsed_s - self.began_s
-        return max(self.segment / total, spent_s / self.most_s)
+        return max(self.segment / segments, spent_s / self.most_s)
 
     def _refine(self) -> None:
         chains, near, recorder = self.chains, self.fine.near, self.recorder
         assert chains is not None
-        before = chains.best.copy()
-        done = self._done()
-        heat = refine.warmth(min(done, 1.0))
+        best_before = chains.best.copy()
+        done_before = self._done()
+        heat = refine.warmth(min(done_before, 1.0))
         moves, pricing = self.space.moves, self.fine_pricing
 
         def anneal(worker: rollout.RolloutScratch, begin: int, end: int) -> None:
@@ -223,12 +223,12 @@ class Improvement:
         self.segment += 1
         quicks = [self._quick(*price) for price in chains.best.tolist()]
         for chain in range(refine.CHAINS):
-            if (chains.best[chain] != before[chain]).any() and recorder.rank(quicks[chain], 0)[
+            if (chains.best[chain] != best_before[chain]).any() and recorder.rank(quicks[chain], 0)[
                 :2
             ] < recorder.best_rank[:2]:
                 self._take(chain, quicks[chain])
-        now_done = self._done()
-        if now_done >= 1.0:
+        done = self._done()
+        if done >= 1.0:
             ranks = [recorder.rank(quick, 0) for quick in quicks]
             best = ranks.index(min(ranks))
             self.archive = [
@@ -239,19 +239,19 @@ class Improvement:
             self.chains = None
             self.solving = self.polish is not None
             return
-        if int(now_done * refine.MIXES) > int(done * refine.MIXES):
+        if int(done * refine.MIXES) > int(done_before * refine.MIXES):
             refine.mix(chains)
-        if int(now_done * refine.EXCHANGES) > int(done * refine.EXCHANGES):
+        if int(done * refine.EXCHANGES) > int(done_before * refine.EXCHANGES):
             refine.exchange(chains, self._scores())
 
     def _scores(self) -> np.ndarray:
-        """[K] scores of the best of each chain; those that do not fit are above all others."""
+        """[K] scores of the best state of each chain; far above all others if it does not fit."""
         assert self.chains is not None
         quicks = [self._quick(*price) for price in self.chains.best.tolist()]
         return np.array([quick.score + (0.0 if quick.fits else 1e6) for quick in quicks])
 
     def _take(self, chain: int, quick: Quick) -> None:
-        """The best state of a chain is the best so far."""
+        """Record the best state of a chain, which is the best plan so far."""
         assert self.chains is not None
         chains, fine, program = self.chains, self.fine, self.space.analysis.program
         origin, texts = self.origins[int(chains.origin[chain])]
@@ -277,18 +277,18 @@ class Improvement:
     def _solved(
         self, rows: refine.Rows, solve: Callable[[polish.Arrays, tuple[float, ...]], polish.Arrays]
     ) -> refine.Rows:
-        """What integer programs make of a plan."""
+        """The plan that integer programs find from a plan."""
         recorder, fine, program = self.recorder, self.fine, self.space.analysis.program
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
-        # One step, as a batch is: the evaluations that it takes do not end it half way, where it
-        # could not go on.
+        # One step, like a batch: the budget of evaluations must not end it half way, since a
+        # resumed search could not go on from there.
         with self._counting(), recorder.limits.one_step():
             ops, values = solve(fine.alike.whole(program, *rows), rank)
         return self._rows_of(ops, values) or rows
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
-        """Count what is priced within as over, and forget its prices."""
+        """Add the states priced inside the ``with`` block to ``over``, and forget their prices."""
         ledger = self.recorder.ledger
         priced_before = ledger.keys()
         try:
@@ -297,19 +297,19 @@ class Improvement:
             self.over += ledger.forget_all_but(priced_before)
 
     def _rows_of(self, ops: np.ndarray, values: np.ndarray) -> refine.Rows | None:
-        """The rows of a plan; None if it tells apart what these rows do not."""
+        """The finer rows of a plan; None if it splits ops or values of one row differently."""
         alike = self.fine.alike
         rows = ops[alike.ops.first], values[alike.values.first]
-        spread = alike.whole(self.space.analysis.program, *rows)
-        kept = np.array_equal(spread[0], ops) and np.array_equal(spread[1], values)
-        return rows if kept else None
+        whole = alike.whole(self.space.analysis.program, *rows)
+        is_same = np.array_equal(whole[0], ops) and np.array_equal(whole[1], values)
+        return rows if is_same else None
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         return self.recorder.ledger.pricer.judged(time_s, peak_bytes)
 
     # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
-        """Take up what ``kept`` left."""
+        """Restore the state that ``kept`` gave."""
         self.segment, self.over, chains, solving, beside_is_due, arrived = (
             int(number) for number in memory["refine"]
         )
@@ -330,7 +330,7 @@ class Improvement:
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What a resumed search needs to go on."""
+        """The arrays that a resumed search needs to go on."""
         arrays: dict[str, np.ndarray] = {
             "archive.ops": np.zeros((0, 0, 0)),
             "archive.values": np.zeros((0, 0, 0)),
@@ -351,7 +351,7 @@ class Improvement:
 def make_workers(
     inputs: PriceInputs, snapshot: Snapshot, count: int
 ) -> list[rollout.RolloutScratch]:
-    """Memory for threads that price states of the size of a snapshot's."""
+    """Working memory for ``count`` threads, each for states of the snapshot's size."""
     return [
         rollout.RolloutScratch(make_scratch(inputs), _like(snapshot), _like(snapshot))
         for _ in range(count)
@@ -364,19 +364,19 @@ def share_out(
     count: int,
     work: Callable[[rollout.RolloutScratch, int, int], None],
 ) -> None:
-    """Let each worker do a part of ``count`` jobs, the first one in the calling thread.
+    """Divide ``count`` jobs among workers; the first worker runs in the calling thread.
 
-    ``work`` takes the worker and the first job and the end of its part.
+    ``work`` takes a worker, its first job and the end of its jobs.
     """
-    bounds = [count * part // len(workers) for part in range(len(workers) + 1)]
-    own, *others = zip(workers, bounds, bounds[1:], strict=False)
-    running = [pool.submit(work, *part) for part in others]
-    work(*own)
-    for future in running:
+    bounds = [count * index // len(workers) for index in range(len(workers) + 1)]
+    first_part, *other_parts = zip(workers, bounds, bounds[1:], strict=False)
+    futures = [pool.submit(work, *part) for part in other_parts]
+    work(*first_part)
+    for future in futures:
         future.result()
 
 
 def _like(snapshot: Snapshot) -> Snapshot:
-    """Memory for a snapshot of another state."""
+    """Memory for a snapshot of another state of the same size."""
     arrays = (array.copy() for array in snapshot[:3])
     return Snapshot._make([*arrays, Prices._make(array.copy() for array in snapshot.prices)])

@@ -1,48 +1,47 @@
 """Monte-Carlo tree search over colours, conflict resolutions and mesh axes, on all cores.
 
-A node is a state, told apart by its key, so sequences that end in one sharding share it.  A
+A node is a state, identified by its key, so action sequences that end in one sharding share it. A
 trajectory walks down by upper confidence bounds, adds one state, prices it, rolls out a few actions
-from there and prices the end as well; every state on the way also has a *stop* choice, worth its
-own price.  The reward is -log C(s) less a little for every action, which favours short trajectories
-and credits the actions that mattered.
+from it and prices the end as well; every state on the way also has a *stop* choice, worth the
+state's own price. The reward is -log C(s) less a little for every action, which favours short
+trajectories and credits the actions that mattered.
 
 Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all
-threads at once, then written back (``tree``).  What is found depends on the seed alone, not on the
-number of threads.  A search that was interrupted goes on exactly where it was: the tree is part of
-its trace.
+threads at once, then written back (``tree``). The result depends on the seed alone, not on the
+number of threads. An interrupted search goes on exactly where it stopped: the tree is part of its
+trace.
 
-Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins
-anew at the root: it keeps prices and closed subtrees but forgets which plans were good, and when
-more than ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every
-state has been priced are closed and not walked again, so small spaces end in complete enumeration.
+Batches make up rounds. After ``patience`` rounds in a row without improvement the search starts
+again at the root: it keeps prices and closed subtrees but forgets which plans were good. When more
+than ``restarts`` such starts in a row bring nothing, the search stops early. A subtree is closed
+and not walked again once all of its states are priced, so small spaces are enumerated completely.
 
 Where we differ from the paper, and why:
 
-* It applies the best trajectory after each round and goes on from there; we keep one tree over all
-  rounds, so that nothing learnt is thrown away and no early choice is final.
-* What an action brought elsewhere in the tree guides its first visits and the rollouts: most
-  actions are as good in one place as in another, and a node has too many to try each of them
-  blindly.
-* A part of the trajectories varies the best ones so far, with an action left out, replaced, moved
-  or put in, or with two mesh axes in each other's place: which of two actions comes first decides
-  who gets an axis, and such late changes are far apart in the tree.  A plan with the batch on the
-  small axis and the height on the large one is dozens of actions from the other way round, and all
-  between them are worse.
-* It stops when a round brings nothing; we start anew a few times first, since plans of many actions
-  that go together (two dozen in a graph network) have neighbours that are all worse, and one start
-  in three ends in such a place.
+* The paper applies the best trajectory after each round and goes on from there; we keep one tree
+  over all rounds, so that nothing learnt is thrown away and no early choice is final.
+* The rewards of an action elsewhere in the tree guide its first visits and the rollouts: most
+  actions are as good in one place as in another, and a node has too many to try each one blindly.
+* A share of the trajectories varies the best ones so far: an action is left out, replaced, moved
+  or inserted, or two mesh axes are exchanged. The order of two actions decides which of them gets
+  an axis, and sequences that differ in such a detail are far apart in the tree. A plan with the
+  batch on the small axis and the height on the large one is dozens of actions away from the plan
+  with the axes exchanged, and all plans between them are worse.
+* The paper stops when a round brings no improvement; we start again a few times first. A plan of
+  many actions that belong together (two dozen in a graph network) has only worse neighbours, and
+  one start in three ends in such a plan.
 * After the first round integer programs choose for the whole program at once, if it is small enough
   (``polish``); a large one is solved on a core of its own while the search goes on.
 * The best plans of each start are refined: changed in one part of the program at a time
-  (``refine``).  The best of these is where integer programs begin that choose on one axis for the
-  whole program (``polish``).
-* Rewards are compared by how near they come to the best one, with four widths in turn, since C(s)
-  spans decades while the plans worth telling apart differ by a percent.
-* A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over
-  is not worth a little faster.
+  (``refine``). From the best of them, integer programs then choose on one axis for the whole
+  program (``polish``).
+* Rewards are compared by their distance from the best one, on four scales in turn, since C(s) spans
+  decades while the plans worth distinguishing differ by a percent.
+* A state that does not fit loses a fixed reward on top of its penalty in C(s), so that a small gain
+  in time is not worth being slightly over the limit.
 
-Actions on fewer than 10 names are pruned as in the paper, the limit being scaled down for programs
-of fewer than 500 names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
+Actions on fewer than 10 names are pruned as in the paper; the limit is scaled down for programs of
+fewer than 500 names. Reference: TOAST sections 4.1 to 4.3. Start reading at ``run``.
 """
 
 from __future__ import annotations
@@ -69,15 +68,15 @@ if TYPE_CHECKING:
     from toast_lab.search.method_options import MctsOptions
 
 BATCH = 32
-WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
+WORTH_SHARING_S = 0.0005  #: a batch whose pricing takes less is priced faster by one thread
 
 
 def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
-    """Search until the budget ends, a few starts in a row bring nothing, or everything was priced.
+    """Search until the budget ends, a few starts in a row bring nothing, or all states were priced.
 
     Args:
         recorder: prices, records and stops the search.
-        seed: of the random choices.
+        seed: seed of the random choices.
         options: see ``methods.Mcts``.
     """
     space = recorder.problem.space
@@ -129,7 +128,7 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
 
 
 class _Search:
-    """The arrays of one search and what happens to them batch by batch."""
+    """The state of one search, and its steps: a batch, the end of a round, an improvement."""
 
     def __init__(
         self,
@@ -166,11 +165,11 @@ class _Search:
                 for name, array in memory.items()
                 if name.startswith("tree.")
             }
-            for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
-                # Where a key stands follows from the key: put anew, so that none can stand where it
-                # is not looked for.
-                self.tree[key], self.tree[row] = _table(
-                    self.tree[key], self.tree[row], len(self.tree[key])
+            for key_name, row_name in (("slot_key", "slot_node"), ("price_key", "price")):
+                # Rebuild the hash tables: a damaged one could hold a key in a slot where no look-up
+                # would reach it.
+                self.tree[key_name], self.tree[row_name] = _table(
+                    self.tree[key_name], self.tree[row_name], len(self.tree[key_name])
                 )
             self.round, self.stale, self.in_round, self.fruitless = (
                 int(number) for number in memory["round"]
@@ -195,7 +194,7 @@ class _Search:
         self.priced_before = self._priced()
 
     def _plant(self, time_s: float, peak_bytes: float) -> None:
-        """An empty tree with its root."""
+        """Make a tree that holds only the root, with the price of the root."""
         trace = self.recorder.trace
         for code in range(self.n_codes):
             action = self.space.action(*divmod(code, len(self.space.mesh.axes)))
@@ -219,46 +218,50 @@ class _Search:
         node["score"][0] = node["best_score"][0] = rollout.score_of(
             self.pricing, time_s, peak_bytes
         )
-        at = tr.slot(tree["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
-        tree["slot_key"][at] = 1
-        at = tr.slot(tree["price_key"], np.uint64(1))
-        tree["price_key"][at], tree["price"][at] = 1, (time_s, peak_bytes)
+        position = tr.slot(
+            tree["slot_key"], np.uint64(1)
+        )  # stands for the root's key 0, which marks a free slot
+        tree["slot_key"][position] = 1
+        position = tr.slot(tree["price_key"], np.uint64(1))
+        tree["price_key"][position], tree["price"][position] = 1, (time_s, peak_bytes)
 
     @property
     def closed(self) -> bool:
-        """Has everything been priced?"""
+        """Has every state been priced?"""
         return bool(self.tree["closed"][0])
 
     def batch(self) -> None:
         """Make one batch of trajectories."""
         self._make_room()
         recorder, trace = self.recorder, self.recorder.trace
-        number = self.tree["number"]
-        number[tr.SIMULATIONS] = trace.row.n
-        number[tr.WORDS] = trace.action.n
-        number[tr.PASSED] = trace.passed.n
+        counters = self.tree["number"]
+        counters[tr.SIMULATIONS] = trace.row.n
+        counters[tr.WORDS] = trace.action.n
+        counters[tr.PASSED] = trace.passed.n
         tree = self._tree()
         moves, pricing, settings, jobs = self.space.moves, self.pricing, self.settings, self.jobs
         selection.select(tree, moves, settings, jobs)
-        parts = min(self.improvement.free_threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        worker_count = (
+            min(self.improvement.free_threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        )
         began = time.perf_counter()
         share_out(
             self.pool,
-            self.workers[:parts],
+            self.workers[:worker_count],
             BATCH,
             functools.partial(rollout.evaluate, tree, moves, pricing, settings, jobs),
         )
-        self.took_s = (time.perf_counter() - began) * parts
-        first, best = trace.row.n, int(number[tr.BEST])
+        self.took_s = (time.perf_counter() - began) * worker_count
+        first_row, best = trace.row.n, int(counters[tr.BEST])
         backup.back_up(tree, pricing, settings, self._rows(), jobs, self.round)
         trace.row.n, trace.action.n, trace.passed.n = (
-            int(number[place]) for place in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
+            int(counters[counter]) for counter in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
         )
-        trace.node.n = int(number[tr.NODES])
-        trace.row.array["elapsed_s"][first : trace.row.n] = recorder.clock.elapsed_s
+        trace.node.n = int(counters[tr.NODES])
+        trace.row.array["elapsed_s"][first_row : trace.row.n] = recorder.clock.elapsed_s
         self._count()
-        if number[tr.BEST] != best:
-            self._take_best(int(number[tr.BEST]))
+        if counters[tr.BEST] != best:
+            self._take_best(int(counters[tr.BEST]))
         self.in_round += BATCH
         recorder.report()
 
@@ -271,10 +274,10 @@ class _Search:
         self.recorder.take_best(price_of(simulation), row, state, actions)
 
     def end_round(self, patience: int) -> None:
-        """Begin the next round; begin anew after a few that brought nothing."""
-        now = float(self.tree["elite_reward"][0])
-        self.stale = 0 if now > self.before else self.stale + 1
-        self.before, self.in_round, self.round = now, 0, self.round + 1
+        """Begin the next round; after ``patience`` rounds without improvement, end the start."""
+        best_reward = float(self.tree["elite_reward"][0])
+        self.stale = 0 if best_reward > self.before else self.stale + 1
+        self.before, self.in_round, self.round = best_reward, 0, self.round + 1
         self.recorder.round = self.round
         if self.stale < patience:
             return
@@ -290,7 +293,7 @@ class _Search:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forget what was good; judge what the start brought."""
+        """Start again at the root: note whether the last start was fruitless, forget its plans."""
         tree, best = self.tree, self.recorder.best_rank[:2]
         self.fruitless = 0 if best < self.best_before else self.fruitless + 1
         self.best_before = best
@@ -300,7 +303,7 @@ class _Search:
         tree["seen"][:] = 0.0
 
     def solve_whole(self) -> None:
-        """Solve the whole program as integer programs, where that takes seconds."""
+        """Solve the whole program with integer programs, if that takes only seconds."""
         tree = self.tree
         self.recorder.limits.prepare("refine")
         try:
@@ -309,7 +312,7 @@ class _Search:
             self._catch_up()
 
     def look_beside(self) -> None:
-        """Take up what is solved beside the search."""
+        """Take over the plans of the integer programs that are solved beside the search."""
         if not self.improvement.is_solving_beside:
             return
         try:
@@ -318,7 +321,7 @@ class _Search:
             self._catch_up()
 
     def improve(self) -> None:
-        """Go on with refinement and integer programs by one step; begin anew when they are over."""
+        """Do one step of refinement or of integer programs; start again when they are over."""
         try:
             self.improvement.go_on()
         finally:
@@ -327,23 +330,23 @@ class _Search:
             self._begin_anew()
 
     def _catch_up(self) -> None:
-        """Count what improvement priced, and know the best that it recorded."""
+        """Count the states that improvement priced, and take over its best simulation."""
         self._count()
         self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
 
     def _priced(self) -> int:
-        """Distinct states priced by the tree, and those priced by refinement."""
+        """Number of states priced by the tree and by improvement."""
         return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
 
     def _count(self) -> None:
         self.recorder.ledger.counted = self._priced() - self.priced_before
 
     def keep(self) -> None:
-        """Leave in the trace what a resumed search needs to go on."""
-        tree, number = self.tree, self.tree["number"]
-        used = dict.fromkeys(tr.PER_NODE, tr.NODES) | dict.fromkeys(tr.PER_CHOICE, tr.CHOICES)
+        """Write everything that a resumed search needs into the trace."""
+        tree, counters = self.tree, self.tree["number"]
+        counter_of = dict.fromkeys(tr.PER_NODE, tr.NODES) | dict.fromkeys(tr.PER_CHOICE, tr.CHOICES)
         kept = {
-            f"tree.{name}": array[: number[used[name]]] if name in used else array
+            f"tree.{name}": array[: counters[counter_of[name]]] if name in counter_of else array
             for name, array in tree.items()
         }
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
@@ -352,19 +355,19 @@ class _Search:
 
     # -- arrays -----------------------------------------------------------------------------------
     def _make_room(self) -> None:
-        """Grow what one more batch could fill."""
-        trace, tree, number = self.recorder.trace, self.tree, self.tree["number"]
+        """Grow the arrays so that they can hold one more batch."""
+        trace, tree, counters = self.recorder.trace, self.tree, self.tree["number"]
         trace.row.reserve(2 * BATCH)
         trace.action.reserve(2 * BATCH * self.settings.depth)
         trace.passed.reserve(2 * BATCH * (self.settings.depth + 1))
         trace.node.reserve(BATCH)
-        _grow(tree, tr.PER_NODE, int(number[tr.NODES]) + BATCH)
-        _grow(tree, tr.PER_CHOICE, int(number[tr.CHOICES]) + BATCH * self.n_codes * 2)
-        for keys, rows, count in (
+        _grow(tree, tr.PER_NODE, int(counters[tr.NODES]) + BATCH)
+        _grow(tree, tr.PER_CHOICE, int(counters[tr.CHOICES]) + BATCH * self.n_codes * 2)
+        for keys, rows, counter in (
             ("slot_key", "slot_node", tr.NODES),
             ("price_key", "price", tr.PRICED),
         ):
-            if 2 * (int(number[count]) + 2 * BATCH) > len(tree[keys]):
+            if 2 * (int(counters[counter]) + 2 * BATCH) > len(tree[keys]):
                 tree[keys], tree[rows] = _table(tree[keys], tree[rows], 4 * len(tree[keys]))
 
     def _tree(self) -> tr.Tree:
@@ -382,39 +385,39 @@ class _Search:
 
 
 def _table(keys: np.ndarray, rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same table of open addressing with ``size`` places."""
-    new_keys, place = np.zeros(size, np.uint64), np.empty(len(keys), np.int64)
-    tr.rehash(keys, new_keys, place)
+    """A copy with ``size`` slots of a hash table with open addressing, given as keys and rows."""
+    new_keys, new_slots = np.zeros(size, np.uint64), np.empty(len(keys), np.int64)
+    tr.rehash(keys, new_keys, new_slots)
     new_rows = np.zeros((size, *rows.shape[1:]), rows.dtype)
-    new_rows[place[place >= 0]] = rows[place >= 0]
+    new_rows[new_slots[new_slots >= 0]] = rows[new_slots >= 0]
     return new_keys, new_rows
 
 
 def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], length: int) -> None:
     for name in names:
-        old = arrays[name]
-        if len(old) < length:
-            arrays[name] = np.zeros(max(length, 2 * len(old)), old.dtype)
-            arrays[name][: len(old)] = old
+        old_values = arrays[name]
+        if len(old_values) < length:
+            arrays[name] = np.zeros(max(length, 2 * len(old_values)), old_values.dtype)
+            arrays[name][: len(old_values)] = old_values
 
 
 def _jobs(count: int, root: State, depth: int) -> tr.Jobs:
-    each, prices, acted = (count,), (count, 2), (count, depth)
+    per_job, prices, per_action = (count,), (count, 2), (count, depth)
     shapes = {
         "ops": (count, *root.ops.shape),
         "values": (count, *root.values.shape),
         "key": (count, 1),
         "random": (count, 1),
-        "varies": each,
-        "length": each,
+        "varies": per_job,
+        "length": per_job,
         "passed": (count, depth + 1),
-        "taken": acted,
-        "actions": acted,
-        "new": each,
+        "taken": per_action,
+        "actions": per_action,
+        "new": per_job,
         "near": prices,
-        "near_fresh": each,
-        "far_length": each,
+        "near_fresh": per_job,
+        "far_length": per_job,
         "far": prices,
-        "far_fresh": each,
+        "far_fresh": per_job,
     }
     return tr.Jobs(**zeros(tr.Jobs, shapes))

@@ -1,10 +1,10 @@
-"""Does what ``mcts`` keeps in a trace fit?  Kernels read it without checking bounds.
+"""Check the memory that ``mcts`` keeps in a trace; kernels read it without checking bounds.
 
-Shapes and kinds first, then every number that points somewhere, then what follows from something
-else: nodes are reached by their parents' choices, subtrees are closed by those below, prices are
-those of simulations, elites and the states of refinement cost what stands beside them.  A number
-that passes all of this can make a search take another way, but neither leave its arrays nor claim
-what is not so.
+Shapes and kinds are checked first, then all indices, then facts that follow from others: nodes are
+reached by the choices of their parents, a closed subtree has only closed subtrees below, prices are
+those of simulations, and the elites and the states of refinement agree with the keys and prices
+kept for them. A number that passes all checks can steer a search elsewhere, but can neither make it
+leave its arrays nor state something false.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from toast_lab.search.method_options import MctsOptions
     from toast_lab.search.trace import Trace
 
-REPLAYED = 200  #: nodes that are reached again by their actions, spread over the tree
+REPLAYED = 200  #: number of nodes, spread over the tree, whose actions are replayed
 _MOST = 2**31 - 1
-_HIGHEST = 30.0  # rewards are -log of scores of at least 1e-12, less something
+_HIGHEST = 30.0  # limit of rewards, which are at most -log of scores of at least 1e-12
 _LOWEST = -1e6
 
 
 def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[str]:
-    """What is wrong with the memory of a trace of ``mcts``, a sentence each.
+    """Offences of the memory of a trace of ``mcts``, a sentence each.
 
     Args:
-        problem: to search on.
-        trace: of an earlier search of it; all of it but ``memory`` has been checked.
-        options: that the search will have.
+        problem: the problem to search.
+        trace: the trace of an earlier search of it; all of it but ``memory`` has been checked.
+        options: the options of the resumed search.
     """
     memory = trace.memory
     if not memory:
@@ -51,7 +51,7 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
         return
     depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
-    # Each begins when it is asked, since it relies on what those before it have let through.
+    # Generators, since each stage relies on the checks of the stages before it.
     stages = (
         _kinds(problem, trace, depth, n_codes),
         _tree(problem, trace, depth, n_codes),
@@ -69,22 +69,24 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
             "it stands before its integer programs, which solve=False leaves out: resume it with "
             "solve=True"
         )
-    most = options.restarts + 1
-    if offence := outside(memory["round"][3:], 0, most):
+    most_fruitless = options.restarts + 1
+    if offence := outside(memory["round"][3:], 0, most_fruitless):
         yield f"memory.round: starts that brought nothing are out of range, {offence}"
 
 
 def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
-    """Every array is there, of its kind and length."""
+    """Check that every array is present, with the right dtype and shape."""
     memory = dict(trace.memory)
-    number = memory.get("tree.number")
+    counters = memory.get("tree.number")
 
     def length(name: str) -> int:
         return len(memory[name]) if name in memory and memory[name].ndim else 0
 
     shapes = tr.tree_shapes(
         nodes=trace.node.n,
-        choices=int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0,
+        choices=int(counters[tr.CHOICES])
+        if counters is not None and counters.shape == (10,)
+        else 0,
         slots=length("tree.slot_key"),
         prices=length("tree.price_key"),
         actions=n_codes,
@@ -94,27 +96,29 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
         f"tree.{name}": (dtypes(tr.Tree)[name], shape) for name, shape in shapes.items()
     }
     expected |= {"round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (6,))}
-    both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
-    archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
+    archive_shapes = [
+        memory[name].shape for name in ("archive.ops", "archive.values") if name in memory
+    ]
+    archive_size = max((shape[0] for shape in archive_shapes if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
-    chained = any(name.startswith(("chain.", "origin.")) for name in memory)
-    if archived or chained:
+    has_chains = any(name.startswith(("chain.", "origin.")) for name in memory)
+    if archive_size or has_chains:
         alike = refine.fine_rows(problem)
         rows = len(alike.ops.first), len(alike.values.first)
     states = ((np.int32, (rows[0], n_axes)), (np.int8, (rows[1], n_axes)))
-    if archived:
+    if archive_size:
         expected["archive.ops"], expected["archive.values"] = (
-            (kind, (archived, *sizes)) for kind, sizes in states
+            (kind, (archive_size, *sizes)) for kind, sizes in states
         )
     elif all(
         name in memory and memory[name].shape == (0, 0, 0)
         for name in ("archive.ops", "archive.values")
     ):
-        del memory["archive.ops"], memory["archive.values"]  # nothing, of whatever kind
+        del memory["archive.ops"], memory["archive.values"]  # empty: any dtype will do
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
-    if chained:
-        chains, pool = refine.CHAINS, refine.CHAINS + archived
+    if has_chains:
+        chains, pool = refine.CHAINS, refine.CHAINS + archive_size
         (_, ops), (_, values) = states
         chain_shapes = {
             **dict.fromkeys(("ops", "best_ops"), (chains, *ops)),
@@ -149,21 +153,21 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
 
 
 def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
-    """Counters, the columns of nodes and choices, and the texts of actions."""
-    tree, row = _part(trace), trace.row
-    number = tree["number"]
+    """Check counters, the columns of nodes and choices, and the texts of actions."""
+    tree, row = _tree_arrays(trace), trace.row
+    counters = tree["number"]
     fixed = {
         tr.NODES: ("nodes", trace.node.n),
         tr.CHOICES: ("choices", len(tree["action"])),
         tr.BEST: ("the best simulation", int(row["best"][-1])),
         tr.PRICED: ("priced states", int(np.count_nonzero(tree["price_key"])) - 1),
     }
-    for place, (noun, count) in fixed.items():
-        if number[place] != count:
-            yield f"memory.tree.number has {number[place]} for {noun}, the trace has {count}"
-    if offence := outside(number, 0, 2**62):
+    for counter, (noun, count) in fixed.items():
+        if counters[counter] != count:
+            yield f"memory.tree.number has {counters[counter]} for {noun}, the trace has {count}"
+    if offence := outside(counters, 0, 2**62):
         yield f"memory.tree.number is out of range, {offence}"
-    start = int(number[tr.START])
+    start = int(counters[tr.START])
     ranges: dict[str, tuple[float, float]] = {
         "tree.reward": (_LOWEST, _HIGHEST),
         "tree.choice": (0, len(tree["action"])),
@@ -187,7 +191,7 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
             yield f"memory.{name} is out of range, {offence}"
     if offence := outside(trace.memory["refine"][2:], 0, 1):
         yield f"memory.refine is out of range, {offence}"
-    if offence := outside(number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
+    if offence := outside(counters[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
         yield f"memory.tree.number of elites is out of range, {offence}"
     if offence := outside(tree["seen"][:, 0], 0.0, 1e300):
         yield f"memory.tree.seen is out of range, {offence}"
@@ -198,9 +202,9 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         tries = f"{tree['tried'][choice]} tries, the best of them {best[choice]:g}"
         yield f"memory.tree.total of choice {choice} is {tree['total'][choice]:g} for {tries}"
     node_depth = trace.node["depth"]
-    late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
-    if late.any():
-        yield f"node.depth of node {1 + int(np.argmax(late))} is not one more than its parent's"
+    is_wrong = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
+    if is_wrong.any():
+        yield f"node.depth of node {1 + int(np.argmax(is_wrong))} is not one more than its parent's"
     if offence := outside(node_depth, 0, depth):
         yield f"node.depth is out of range, {offence}"
     if offence := outside(trace.node["word"][1:], 0, n_codes - 1):
@@ -215,11 +219,15 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
 
 
 def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
-    """Each choice has one node, each node its parent's choice, what is closed is closed below."""
-    tree, node = _part(trace), trace.node
+    """Check the choices of nodes.
+
+    Each choice has one owner, each node is a choice of its parent, and all nodes below a closed
+    node are closed.
+    """
+    tree, node = _tree_arrays(trace), trace.node
     choices = np.maximum(tree["choices"], 0).astype(np.int64)
-    with_some = np.flatnonzero(choices)
-    order = with_some[np.argsort(tree["choice"][with_some], kind="stable")]
+    with_choices = np.flatnonzero(choices)
+    order = with_choices[np.argsort(tree["choice"][with_choices], kind="stable")]
     ends = np.cumsum(choices[order])
     total = int(ends[-1]) if len(ends) else 0
     if total != len(tree["action"]) or not np.array_equal(
@@ -230,11 +238,11 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     owner = np.repeat(order, choices[order])
     child = tree["child"]
     with_child = np.flatnonzero(child > 0)
-    led = (owner[with_child] == node["parent"][child[with_child]]) & (
+    is_match = (owner[with_child] == node["parent"][child[with_child]]) & (
         tree["action"][with_child] == node["word"][child[with_child]]
     )
     reached = np.zeros(node.n, bool)
-    reached[child[with_child[led]]] = True
+    reached[child[with_child[is_match]]] = True
     if not reached[1:].all():
         node_number = 1 + int(np.argmin(reached[1:]))
         yield (
@@ -244,10 +252,10 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     open_below = np.zeros(node.n, bool)
     open_choice = (child < 0) | ~tree["closed"][np.maximum(child, 0)]
     open_below[owner[open_choice]] = True
-    early = tree["closed"] & (open_below | (tree["choices"] < 0))
-    if early.any():
+    is_early = tree["closed"] & (open_below | (tree["choices"] < 0))
+    if is_early.any():
         yield (
-            f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, "
+            f"memory.tree.closed says that all below node {int(np.argmax(is_early))} was priced, "
             "which is not so"
         )
     idle = ~tree["closed"] & (tree["choices"] == 0)
@@ -256,10 +264,10 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     for node_number in np.unique(
         np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
     ).tolist():
-        codes, above = [], node_number
-        while above > 0:
-            codes.append(int(node["word"][above]))
-            above = int(node["parent"][above])
+        codes, ancestor = [], node_number
+        while ancestor > 0:
+            codes.append(int(node["word"][ancestor]))
+            ancestor = int(node["parent"][ancestor])
         key, idle = _reached(problem, codes[::-1])
         if idle is not None or key != int(node["key"][node_number]):
             yield (
@@ -270,8 +278,8 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
 
 
 def _tables(trace: Trace) -> Iterator[str]:
-    """Tables by key: every node is in one, every price is that of a simulation."""
-    tree, node, row = _part(trace), trace.node, trace.row
+    """Check the hash tables: they hold every node, and every price is that of a simulation."""
+    tree, node, row = _tree_arrays(trace), trace.node, trace.row
     for name in ("slot_key", "price_key"):
         size, filled = len(tree[name]), int(np.count_nonzero(tree[name]))
         if size < 4 or size & (size - 1) or 2 * filled > size:
@@ -285,11 +293,11 @@ def _tables(trace: Trace) -> Iterator[str]:
     if len(np.unique(keys)) != node.n:
         yield "node.key: two nodes have one key"
     used = np.flatnonzero(tree["slot_key"])
-    numbers = tree["slot_node"][used]
+    nodes = tree["slot_node"][used]
     if (
-        outside(numbers, 0, node.n - 1)
+        outside(nodes, 0, node.n - 1)
         or len(used) != node.n
-        or (keys[numbers] != tree["slot_key"][used]).any()
+        or (keys[nodes] != tree["slot_key"][used]).any()
     ):
         yield (
             f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by "
@@ -297,36 +305,40 @@ def _tables(trace: Trace) -> Iterator[str]:
         )
         return
     used = np.flatnonzero(tree["price_key"])
-    known = _pairs(row["time_s"], row["peak_bytes"])
-    strange = ~np.isin(_pairs(*tree["price"][used].T), known)
-    if strange.any():
-        at = int(used[np.argmax(strange)])
+    simulated = _pairs(row["time_s"], row["peak_bytes"])
+    is_unknown = ~np.isin(_pairs(*tree["price"][used].T), simulated)
+    if is_unknown.any():
+        slot = int(used[np.argmax(is_unknown)])
         yield (
-            f"memory.tree.price at {at}, {tree['price'][at, 0]:g} s and "
-            f"{tree['price'][at, 1]:g} bytes, is of no simulation"
+            f"memory.tree.price at {slot}, {tree['price'][slot, 0]:g} s and "
+            f"{tree['price'][slot, 1]:g} bytes, is of no simulation"
         )
         return
     order = used[np.argsort(tree["price_key"][used])]
-    place = np.minimum(np.searchsorted(tree["price_key"][order], keys), len(order) - 1)
-    lost = tree["price_key"][order][place] != keys
-    if lost.any():
-        yield f"memory.tree.price_key lacks node {int(np.argmax(lost))}"
+    position = np.minimum(np.searchsorted(tree["price_key"][order], keys), len(order) - 1)
+    is_missing = tree["price_key"][order][position] != keys
+    if is_missing.any():
+        yield f"memory.tree.price_key lacks node {int(np.argmax(is_missing))}"
         return
-    # Every price is that of a simulation, whose score was compared with it before.
-    by_price = np.argsort(known, kind="stable")
-    priced = by_price[np.searchsorted(known[by_price], _pairs(*tree["price"][order][place].T))]
-    far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
-    if far.any():
-        node_number = int(np.argmax(far))
+    # Every price is that of a simulation, whose score has been compared with it already.
+    by_price = np.argsort(simulated, kind="stable")
+    simulation = by_price[
+        np.searchsorted(simulated[by_price], _pairs(*tree["price"][order][position].T))
+    ]
+    is_off = ~(
+        np.abs(row["score"][simulation] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"])
+    )
+    if is_off.any():
+        node_number = int(np.argmax(is_off))
         yield (
             f"node.score of node {node_number} is {node['score'][node_number]:g}, its price gives "
-            f"{row['score'][priced][node_number]:g}"
+            f"{row['score'][simulation][node_number]:g}"
         )
 
 
 def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
-    """The best states of this start: their actions lead to their keys, the best one first."""
-    tree = _part(trace)
+    """Check that the elites' actions lead to their keys, and that the best elite comes first."""
+    tree = _tree_arrays(trace)
     elites = [
         codes[:length] for codes, length in zip(tree["elite"], tree["elite_length"], strict=True)
     ]
@@ -353,26 +365,28 @@ def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
 
 
 def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
-    """States of refinement are plans of the problem and cost what stands beside them."""
+    """Check that the states of refinement are plans of the problem with the prices kept."""
     memory = trace.memory
     segment, _, chains, solving, _, arrived = (int(number) for number in memory["refine"])
-    archived, chained = len(memory["archive.ops"]), "chain.ops" in memory
-    is_off = bool(chains) != chained or ((solving or arrived) and (chained or not archived))
-    if is_off or archived > ARCHIVE:
+    archive_size, has_chains = len(memory["archive.ops"]), "chain.ops" in memory
+    is_off = bool(chains) != has_chains or (
+        (solving or arrived) and (has_chains or not archive_size)
+    )
+    if is_off or archive_size > ARCHIVE:
         yield (
             f"memory.refine says chains={chains}, solving={solving} and arrived={arrived}, with "
-            f"{archived} states in memory.archive "
-            f"(at most {ARCHIVE}) and {'some' if chained else 'no'} memory.chain"
+            f"{archive_size} states in memory.archive "
+            f"(at most {ARCHIVE}) and {'some' if has_chains else 'no'} memory.chain"
         )
         return
     if segment > _MOST:
         yield f"memory.refine: step {segment} is out of range"
-    if not archived and not chained:
+    if not archive_size and not has_chains:
         return
     states: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    if archived:
+    if archive_size:
         states["archive."] = memory["archive.ops"], memory["archive.values"]
-    if chained:
+    if has_chains:
         end, code = memory["origin.end"], memory["origin.code"]
         steps = np.diff(end, prepend=0)
         if not len(end) or (steps < 0).any() or (steps > depth).any() or end[-1] != len(code):
@@ -395,7 +409,7 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
     alike, program = refine.fine_rows(problem), problem.analysis.program
     priced = {"chain.": "price", "chain.best_": "best"}
     pricer = problem.pricer()
-    known: dict[bytes, tuple[float, float]] = {}
+    known_prices: dict[bytes, tuple[float, float]] = {}
     for name, (ops, values) in states.items():
         for i in range(len(ops)):
             offence = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
@@ -403,19 +417,19 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
                 yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {offence}"
                 return
             digest = ops[i].tobytes() + values[i].tobytes()
-            if digest not in known:
+            if digest not in known_prices:
                 whole = alike.whole(program, ops[i], values[i])
                 if offences := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
                     yield from offences
                     return
                 totals = pricer.totals(*whole) if name in priced else None
                 if totals is not None:
-                    known[digest] = totals.time_s, totals.peak_bytes
+                    known_prices[digest] = totals.time_s, totals.peak_bytes
             if name not in priced:
                 continue
             given = memory[f"chain.{priced[name]}"][i]
-            if (np.abs(given - known[digest]) > NEAR * np.abs(known[digest])).any():
-                time_s, peak_bytes = known[digest]
+            if (np.abs(given - known_prices[digest]) > NEAR * np.abs(known_prices[digest])).any():
+                time_s, peak_bytes = known_prices[digest]
                 yield (
                     f"memory.chain.{priced[name]} of state {i} is {given[0]:g} s and {given[1]:g} "
                     "bytes, the state has "
@@ -424,7 +438,7 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
                 return
 
 
-def _part(trace: Trace) -> dict[str, np.ndarray]:
+def _tree_arrays(trace: Trace) -> dict[str, np.ndarray]:
     """The arrays of the tree by name."""
     return {
         name.removeprefix("tree."): array
@@ -434,12 +448,12 @@ def _part(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def _pairs(time_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
-    """Two columns as one of complex numbers, which can be sorted and looked up."""
+    """Two columns as one column of complex numbers, which can be sorted and looked up."""
     return np.asarray(time_s, complex) + 1j * np.asarray(peak_bytes)
 
 
 def _reached(problem: Problem, codes: list[int]) -> tuple[int, int | None]:
-    """(key of the state after some actions, the first of them that changes nothing)."""
+    """(key of the state after some actions, the first action that changes nothing or None)."""
     state, idle = State(problem.space), None
     for code in codes:
         if not state.apply_row(*divmod(code, len(problem.mesh.axes))) and idle is None:

@@ -1,20 +1,22 @@
-"""Integer programs in ``mcts``: all of the program at once, and from the plan found.
+"""Integer programs in ``mcts``: over the whole program, and from the plan of a start.
 
-A program whose moves are few can be solved as a whole in seconds, over colours and then with parts
-of a layer apart.  That is tried once, early (``solve_whole``): chains of ops that have to change
-together are where a tree search and refinement need longest, and in a graph network with some
-hundred of them never arrive.  Where it takes long, as with parts of a Transformer's layer apart, it
-is solved beside the search (``begin_beside``), which takes up what comes of it.
+A program with few moves can be solved as a whole in seconds, first by colours and then with the
+parts of a layer told apart. That is tried once, early (``solve_whole``): chains of ops that have to
+change together take a tree search and refinement longest, and in a graph network with some hundred
+of them the search never gets to the end of one. If solving takes long, as it does when the parts of
+a Transformer's layer are told apart, it runs beside the search (``begin_beside``), which takes over
+its plans.
 
-The last step of a start is to solve from the plan found (``improve``).  Refinement changes one
-neighbourhood at a time, and stops where several distant ones would have to change together.  An
+The last step of a start is to solve from its best plan (``improve``). Refinement changes one
+neighbourhood at a time, and stops when several distant ones would have to change together. An
 integer program over the sharding on one mesh axis, with the other axes as the plan has them,
-changes them all; after each axis in turn, all axes are free at once, if the program is small enough
-to be solved in the time there is.  What is minimised is a sum of prices of single ops and moves,
-not C(s); what comes out is priced as a plan and taken if it is better.
+changes them all. After each axis in turn, one program leaves all axes free, if it is small enough
+to be solved in the time left. The objective is a sum of prices of single ops and moves, not C(s);
+the result is priced as a plan and taken if it is better.
 
-The programs are those of our rival ``alpa`` (``solver``), which begins at plans of a single colour:
-what it finds from there, we mostly find from better ones.  The paper has no such step.
+The integer programs are those of the baseline ``alpa`` (``solver``), which begins at plans of a
+single colour; the plans that it finds from there, we mostly find from better ones. The paper has no
+such step.
 """
 
 from __future__ import annotations
@@ -30,25 +32,25 @@ from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _GRAINS = ("colours", "roles")
-_WHOLE_ROUNDS = 1  # of rows for memory in a program over all axes, before all refinement
-# Columns of the largest program where a budget of evaluations, not of time, bounds the work: at
-# least so many, and so many for each evaluation.
+_WHOLE_ROUNDS = 1  # rounds of rows for memory in a program over all axes, before any refinement
+# Columns of the largest program if the budget counts evaluations instead of time: a minimum, and
+# the number for each evaluation.
 _COUNTED, _COUNTED_EACH = 8_000, 2
-SHARE = 0.7  #: most of the time left that one start's integer programs take
-#: most of the time left that the whole program over each grain takes, before all refinement
+SHARE = 0.7  #: largest share of the time left that one start's integer programs take
+#: largest share of the time left that the whole program takes in each grain, before any refinement
 WHOLE = {"colours": 0.4, "roles": 0.92}
-_MUCH = 0.01  # of C(s): what the coarser grain has to find for the finer one to be tried
+_MUCH = 0.01  # share of C(s) that the coarser grain has to gain for the finer one to be tried
 _GROWTH = 1.1  # time of an integer program grows at least with this power of its columns
 
 Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_factor and [V, A] value_dim of a plan
 
 
 class _Late(Exception):
-    """The time for this is over."""
+    """The time for the work is over."""
 
 
 class Polish:
-    """Solves from plans; keeps the prices of choices, which take a while to work out."""
+    """Solves integer programs from plans; keeps the prices of choices, which are slow to make."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -56,16 +58,17 @@ class Polish:
         nodes = None if self.evaluations is None else NODES
         self.effort = Effort(_GAP, _SOLVE_S, nodes, None)
         self.solvers: dict[str, Solver | None] = {}
-        #: seconds that the last program over all axes took, over its ``_growing``
+        #: seconds that the last program over all axes took, divided by its ``_relative_work``
         self.rate = 0.0
         #: is a program of the finer grain worth solving beside the search?
         self.beside_is_due = False
         self.beside: BackgroundSolver | None = None
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
-        """The best plan that is found from one, or that one.
+        """The best plan found from the given one, or the given one.
 
-        Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
+        Plans are recorded when they are found. ``rank``: rank of the given plan, see
+        ``Recorder.rank``.
         """
         recorder = self.recorder
         until_s = self._until_s(SHARE)
@@ -80,7 +83,9 @@ class Polish:
             self.effort.largest = self._largest
             solver.begin(arrays, "by an integer program from this start")
             left_s = share_end_s - recorder.clock.elapsed_s
-            is_large = self.evaluations is None and self.rate * _growing(solver) > 0.5 * left_s
+            is_large = (
+                self.evaluations is None and self.rate * _relative_work(solver) > 0.5 * left_s
+            )
             if solver.optimum is None:
                 solver.solve_axes(share=1.0 if is_large else 0.5)
             if solver.optimum is not None or not (is_large or self._is_beside(grain)):
@@ -90,21 +95,23 @@ class Polish:
         return arrays
 
     def solve_whole(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
-        """The best plan that programs over all axes find, or the one given.
+        """The best plan that programs over all axes find, or the given one.
 
-        A large program of the finer grain is solved beside the search (``beside_is_due``).  One
-        that is not is tried where the coarser one found much that changes of single clusters do
-        not: for all axes if the time suffices, judged by what the coarser one took, and axis by
-        axis otherwise.
+        A large program of the finer grain is solved beside the search (``beside_is_due``). A
+        smaller one is tried here if the coarser grain gained much that changes of single clusters
+        did not: over all axes if the time suffices, judged by the time of the coarser one, else
+        axis by axis.
 
-        Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
+        Plans are recorded when they are found. ``rank``: rank of the given plan, see
+        ``Recorder.rank``.
         """
         coarse, fine = _GRAINS
         outcome = self._solve_grain(coarse, arrays, rank)
         if outcome is None:
             return arrays
         arrays, rank, gained_much = outcome
-        # How far a program beside comes depends on the machine; evaluations would not count it.
+        # A budget of evaluations rules this out: the result of a program beside the search depends
+        # on the speed of the machine.
         if self.evaluations is None:
             solver = self._solver(fine, self._until_s(WHOLE[fine]))
             self.beside_is_due = solver is not None and SMALL < solver.n_columns <= LARGE
@@ -115,46 +122,48 @@ class Polish:
     def _solve_grain(
         self, grain: str, arrays: Arrays, rank: tuple[float, ...]
     ) -> tuple[Arrays, tuple[float, ...], bool] | None:
-        """The best plan after the program over all axes of a grain, its rank, and: is it much?
+        """Solve a grain over all axes, or axis by axis if the time does not suffice.
 
-        None if the program was not tried.
+        Returns:
+            (the best plan, its rank, was the gain larger than ``_MUCH``?); None if nothing was
+            tried.
         """
         clock, until_s = self.recorder.clock, self._until_s(WHOLE[grain])
         solver = self._solver(grain, until_s)
         if solver is None or self.effort.crashed:
             return None
         self.effort.until_s = until_s
-        # The same for every number of evaluations: a search that is given more goes on from what
-        # the first one came to.
+        # The same limit for every number of evaluations, so that a search resumed with a larger
+        # budget agrees with one that had it from the start.
         self.effort.largest = LARGE if self.evaluations is None else _COUNTED
         if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
             return None
         solver.begin(arrays, "by an integer program")
-        growing, began_s = _growing(solver), clock.elapsed_s
-        over_before, score_before = solver.best_rank[:2]
-        if began_s + self.rate * growing < until_s:
+        relative_work, began_s = _relative_work(solver), clock.elapsed_s
+        fit_before, score_before = solver.best_rank[:2]
+        if began_s + self.rate * relative_work < until_s:
             solver.solve_whole(rounds=_WHOLE_ROUNDS)
         else:
             solver.solve_axes()
-        self.rate = (clock.elapsed_s - began_s) / growing
+        self.rate = (clock.elapsed_s - began_s) / relative_work
         if solver.best_rank[:2] >= rank[:2]:
             return arrays, rank, False
         rank = solver.best_rank
-        is_much = rank[:2] < (over_before, (1.0 - _MUCH) * score_before)
+        is_much = rank[:2] < (fit_before, (1.0 - _MUCH) * score_before)
         return solver.best_arrays, rank, is_much
 
     def _until_s(self, share: float) -> float:
-        """When a share of the time left is over."""
+        """The time on the search's clock at which a share of the time left is over."""
         return self.recorder.clock.elapsed_s + share * self.recorder.left()[0]
 
     def begin_beside(self) -> None:
-        """Let the programs of the finer grain be solved beside, from the best plan so far."""
+        """Start to solve the finer grain beside the search, from the best plan so far."""
         self.beside_is_due = False
         recorder, grain = self.recorder, _GRAINS[-1]
         solver = self._solver(grain, self._until_s(WHOLE[grain]))
         if solver is None:
             return
-        own = Solver(
+        own_solver = Solver(
             recorder=recorder,
             choices=solver.choices,
             grain=grain,
@@ -162,27 +171,29 @@ class Polish:
             rounds=_MEMORY_ROUNDS,
         )
         plan = recorder.incumbent.plan()
-        own.begin((plan.op_factor, plan.value_dim), "by an integer program beside")
-        self.beside = BackgroundSolver(own)
+        own_solver.begin((plan.op_factor, plan.value_dim), "by an integer program beside")
+        self.beside = BackgroundSolver(own_solver)
 
     def _is_beside(self, grain: str) -> bool:
-        """Are, or were, the programs of a grain solved beside?"""
+        """Are, or were, the programs of a grain solved beside the search?"""
         return self.beside is not None and grain == self.beside.solver.grain
 
     def _is_on_axes(self, grain: str) -> bool:
-        """Are programs of single axes of a grain being solved beside?"""
-        own = self.beside
-        return own is not None and own.under_way and own.is_on_axes and self._is_beside(grain)
+        """Are programs over single axes of a grain being solved beside the search?"""
+        beside = self.beside
+        return (
+            beside is not None and beside.under_way and beside.is_on_axes and self._is_beside(grain)
+        )
 
     @property
     def _largest(self) -> int:
-        """Columns of the largest program that is solved from a plan."""
+        """Number of columns of the largest program that is solved from a plan."""
         if self.evaluations is None:
             return LARGE
         return min(LARGE, max(_COUNTED, _COUNTED_EACH * self.evaluations))
 
     def _solver(self, grain: str, until_s: float) -> Solver | None:
-        """None if the prices could not be worked out in time, now or before."""
+        """The solver of a grain; None if its prices took too long to compute, now or before."""
         recorder = self.recorder
 
         def check() -> None:
@@ -205,6 +216,6 @@ class Polish:
         return self.solvers[grain]
 
 
-def _growing(solver: Solver) -> float:
-    """What the time of a program over all axes grows with."""
+def _relative_work(solver: Solver) -> float:
+    """A number that the time of a program over all axes is assumed to be proportional to."""
     return float(solver.n_columns) ** _GROWTH

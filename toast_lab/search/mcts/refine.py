@@ -1,26 +1,27 @@
 """Refinement of a plan of colour actions: change one neighbourhood of the program at a time.
 
-A colour action treats every place of its colour alike, which is what makes the search quick, but
-the best plan may shard a colour in one part of a layer and not in another.  Refinement starts from
-a state of the tree search.  It picks a class of alike ops or values, a mesh axis, and either a move
-of the space or none, and gives the axis to that move's name (or takes it away) on all rows within a
-few steps through the program, if C(s) gets lower; or it gives to one name what another has there;
-or it takes such a neighbourhood over from another good state.
+A colour action shards its colour everywhere, which makes the search quick, but the best plan may
+shard a colour in one part of a layer and not in another. Refinement starts from a state of the tree
+search and proposes one of three changes. It picks a row (a class of alike ops or values), a mesh
+axis and a move of the space, and gives the axis to the move's name, or takes it away, on the rows
+within a few steps through the program. Or it replaces one name by another on the rows of such a
+neighbourhood. Or it copies a neighbourhood from another good state. A change is kept if C(s) gets
+lower, or slightly higher while annealing is warm.
 
 Rows are finer than those of the search's states: ops that cost the same under every plan
-(``cost.fold``) make up one, so that the layers still change together but the parts of a layer do
-not.
+(``cost.fold``) share a row, so that repeated layers still change together but the parts of a layer
+change separately.
 
-Several states are changed side by side, by annealing from a low temperature.  What parts are taken
-over from are the best states that each of them has found and those of earlier starts; from time to
-time the worst ones begin again where the best ones are.
+Several states, the chains, are changed side by side by annealing from a low temperature.
+Neighbourhoods are copied from the best states of the chains and of earlier starts. From time to
+time the worst chains begin again at the states of the best ones.
 
-Arguments and results of the program stay in the rows that the search has (a parameter has to come
-back as it went in), and what loops and conditionals carry is left alone (one value seen at several
-places).
+Arguments and results of the program keep the rows of the search (a parameter has to leave with the
+sharding with which it came). Values that loops and conditionals carry are left alone, since they
+are one value in several places.
 
-The paper has no such step; what it gains over colour actions alone is in the tables of the
-evaluation.  Threads share the states out, and what is found does not depend on their number.
+The paper has no such step; the tables of the evaluation show its gain over colour actions alone.
+Threads share the chains, and the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -54,38 +55,39 @@ from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 
-CHAINS, STEPS = 16, 16  #: states side by side, and steps of each in one batch
-TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
-#: share of the other proposals that let another name have an axis wherever one has it now
+CHAINS, STEPS = 16, 16  #: number of chains, and steps of each in one batch
+TAKEN_OVER = 0.3  #: share of the proposals that copy a neighbourhood of another state
+#: share of the other proposals that replace one name by another on an axis
 RECOLOURED = 0.1
-WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
-EXCHANGES = 8  #: times that the worst begin again where the best are
-MIXES = 32  #: times that the best state of each becomes what others may take over
+#: mean of the loss that a step may bring, as a share of C(s), at the beginning and at the end
+WARMEST, COLDEST = 0.0002, 0.00001
+EXCHANGES = 8  #: number of times that the worst chains begin again at the best ones
+MIXES = 32  #: number of times that the best states of the chains are put into the pool
 
 
 @packed
 class Near(NamedTuple):
-    """Rows that share a value: the classes of ops (``K``), then those of values (``L``)."""
+    """Neighbours and moves of each row: rows are classes of ops (``K``), then of values (``L``)."""
 
-    #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart,
-    #: else 0
+    #: M if pins make axes differ, else 0: a move on axis a is row ``layer * a + move`` of the next
+    #: three arrays
     layer: int
-    #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    #: [M or A * M, K] name along which the move splits the class; -1: none, or pins forbid it
     move_factor: Int32Matrix
-    #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    #: [M or A * M, L] dim along which the move shards the class; -1: none, or pins forbid it
     move_dim: Int8Matrix
     value_size: Int64Matrix  #: [M or A * M, L] size of that dim
-    ptr: Int64Array  #: [K+L+1] row starts into near
-    near: Int64Array  #: rows that share a definition or a use
-    move_ptr: Int64Array  #: [K+L+1] row starts into move
-    move: Int64Array  #: moves that touch the row
+    ptr: Int64Array  #: [K+L+1] where the neighbours of each row start in ``near``
+    near: Int64Array  #: for each row, the rows that share a definition or a use with it
+    move_ptr: Int64Array  #: [K+L+1] where the moves of each row start in ``move``
+    move: Int64Array  #: for each row, the moves that split it
     free: Int64Array  #: rows that may be changed
     is_free: BoolArray  #: [K+L] the same as flags
 
 
 @packed
 class Chains(NamedTuple):
-    """A few states (``K``) that are changed side by side, each with the best it has found."""
+    """States (``K``) that are changed side by side, each with the best state it has reached."""
 
     ops: Int32Cube  #: [K, rows, A]
     values: Int8Cube  #: [K, rows, A]
@@ -94,15 +96,16 @@ class Chains(NamedTuple):
     best_values: Int8Cube  #: [K, rows, A]
     best: Float64Matrix  #: [K, 2] time_s, peak_bytes
     random: UInt64Matrix  #: [K, 1] uint64
-    #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
+    #: [P, rows, A] good states from which neighbourhoods are copied: those of the chains first (see
+    #: ``mix``), then those of earlier starts
     pool_ops: Int32Cube
     pool_values: Int8Cube  #: [P, rows, A]
-    origin: Int64Array  #: [K] the state that it began with
-    priced: Int64Array  #: [K] states priced
+    origin: Int64Array  #: [K] index of the state that the chain began with
+    priced: Int64Array  #: [K] number of states priced
 
 
 class Fine(NamedTuple):
-    """What refinement changes: finer rows, their neighbours, and the program so folded."""
+    """The finer rows that refinement changes, their neighbours, and prices folded to them."""
 
     alike: Alike
     near: Near
@@ -110,25 +113,25 @@ class Fine(NamedTuple):
 
 
 def fine_rows(problem: Problem) -> Alike:
-    """Sort a program into finer rows; arguments and results stay in the search's rows."""
+    """Fold a program into finer rows; arguments and results keep the search's rows."""
     space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
     coarse = space.alike
-    outside = np.zeros(program.n_values, bool)
-    outside[: program.n_arguments] = True
-    outside[program.outputs] = True
-    place = np.arange(program.n_values) - program.result_ptr[program.value_op]
+    is_boundary = np.zeros(program.n_values, bool)
+    is_boundary[: program.n_arguments] = True
+    is_boundary[program.outputs] = True
+    result_index = np.arange(program.n_values) - program.result_ptr[program.value_op]
     ops = classes(program.n_ops, coarse.ops.label, like_op)
     values = classes(
         program.n_values,
         coarse.values.label,
-        np.where(outside, -1, like_op[program.value_op]),
-        np.where(outside, -1, place),
+        np.where(is_boundary, -1, like_op[program.value_op]),
+        np.where(is_boundary, -1, result_index),
     )
     return by_classes(ops, values, space.op_effects, space.value_effects)
 
 
 def make_fine(problem: Problem) -> Fine:
-    """What refinement works on."""
+    """The finer rows of a problem, with their neighbours and prices."""
     alike = fine_rows(problem)
     return Fine(
         alike=alike,
@@ -138,12 +141,12 @@ def make_fine(problem: Problem) -> Fine:
 
 
 def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """([K, A] names of the first ops, [L, A] dims) of a state in the finer rows."""
+    """A state in the finer rows: ([K, A] names of each class's first op, [L, A] dims)."""
     return state.op_factor[fine.alike.ops.first], state.value_dim[fine.alike.values.first]
 
 
 def neighbourhood(space: Space, alike: Alike) -> Near:
-    """Work out which rows share a definition or a use, and which moves touch them."""
+    """Find the rows that share a definition or a use, and the moves that split each row."""
     program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
     move_factor = np.full((n_moves, n_ops), -1, np.int32)
@@ -167,24 +170,25 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     )
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
     row_count = n_ops + n_values
-    touched = np.concatenate([move_factor >= 0, move_dim >= 0], axis=1)
-    free = np.array(touched.any(axis=0))
-    # What several places see as one value.
-    tied = program.owner != np.arange(program.n_ops)
-    tied[program.owner[tied]] = True
-    free[op_row[np.flatnonzero(tied)]] = False
-    free[value_row[np.flatnonzero(tied[program.value_op])]] = False
-    move_of_row = [np.flatnonzero(touched[:, row]) for row in range(row_count)]
+    is_touched = np.concatenate([move_factor >= 0, move_dim >= 0], axis=1)
+    is_free = np.array(is_touched.any(axis=0))
+    # Values that loops and conditionals carry are one value in several places: not free.
+    is_tied = program.owner != np.arange(program.n_ops)
+    is_tied[program.owner[is_tied]] = True
+    is_free[op_row[np.flatnonzero(is_tied)]] = False
+    is_free[value_row[np.flatnonzero(is_tied[program.value_op])]] = False
+    move_of_row = [np.flatnonzero(is_touched[:, row]) for row in range(row_count)]
     layer, n_axes = 0, len(space.mesh.axes)
     if space.fixed is not None:
-        # What is pinned is neither given nor taken away on that axis: there is no move that touches
-        # it.
+        # A pinned row is not changed on its pinned axis: no move splits it there.
         fixed_ops = space.fixed.op_factor[alike.ops.first]
         fixed = np.concatenate([fixed_ops, space.fixed.value_dim[alike.values.first]])
         on_axis = (axes >> np.arange(n_axes, dtype=np.uint8)[:, None, None]) & 1 == 1
-        may = (on_axis & (fixed.T < 0)[:, None]).reshape(n_axes * n_moves, row_count)
-        move_factor = np.where(may[:, :n_ops], np.tile(move_factor, (n_axes, 1)), np.int32(-1))
-        move_dim = np.where(may[:, n_ops:], np.tile(move_dim, (n_axes, 1)), np.int8(-1))
+        is_allowed = (on_axis & (fixed.T < 0)[:, None]).reshape(n_axes * n_moves, row_count)
+        move_factor = np.where(
+            is_allowed[:, :n_ops], np.tile(move_factor, (n_axes, 1)), np.int32(-1)
+        )
+        move_dim = np.where(is_allowed[:, n_ops:], np.tile(move_dim, (n_axes, 1)), np.int8(-1))
         value_size = np.tile(value_size, (n_axes, 1))
         layer = n_moves
     return Near(
@@ -196,16 +200,16 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         near=pairs[1].astype(np.int64),
         move_ptr=np.cumsum([0, *map(len, move_of_row)]),
         move=np.concatenate(move_of_row).astype(np.int64),
-        free=np.flatnonzero(free),
-        is_free=free,
+        free=np.flatnonzero(is_free),
+        is_free=is_free,
     )
 
 
 @helper
-def _give(
+def _give_axis(
     near: Near, moves: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
 ) -> bool:
-    """Give ``axis`` to the move's name on a row, if it divides there; True: the row has changed."""
+    """Give ``axis`` to the move's name on a row, if it divides; True if the row has changed."""
     n_ops = ops.shape[0]
     if row < n_ops:
         name = near.move_factor[move, row]
@@ -226,8 +230,10 @@ def _give(
 
 
 @helper
-def _has(near: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
-    """Does a row have the move's name on ``axis``, so that it could be taken away?"""
+def _has_axis(
+    near: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+) -> bool:
+    """Is the move's name on ``axis`` in this row?"""
     n_ops = ops.shape[0]
     if row < n_ops:
         return near.move_factor[move, row] >= 0 and ops[row, axis] == near.move_factor[move, row]
@@ -238,16 +244,16 @@ def _has(near: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, a
 
 
 class Flood(NamedTuple):
-    """Rows that a change spreads over, nearest first."""
+    """The rows that a change spreads over, the nearest first."""
 
     seen: np.ndarray  #: [rows] flags
     queue: np.ndarray  #: [rows] rows in the order they were reached
-    far: np.ndarray  #: [rows] steps through the program to each
+    far: np.ndarray  #: [rows] distance of each row in the queue, in steps through the program
 
 
 @helper
-def _from(middle: int, n_rows: int) -> Flood:
-    """A change that begins in one row."""
+def _flood_from(middle: int, n_rows: int) -> Flood:
+    """A flood that begins at one row."""
     flood = Flood(
         np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64)
     )
@@ -256,30 +262,30 @@ def _from(middle: int, n_rows: int) -> Flood:
 
 
 @helper
-def _reach(near: Near, flood: Flood, row: int, distance: int, last: int) -> int:
-    """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
-    for place in range(near.ptr[row], near.ptr[row + 1]):
-        other = near.near[place]
-        if near.is_free[other] and not flood.seen[other]:
-            flood.seen[other] = True
-            flood.queue[last], flood.far[last] = other, distance
-            last += 1
-    return last
+def _reach(near: Near, flood: Flood, row: int, distance: int, back: int) -> int:
+    """Append the free neighbours of ``row`` not seen yet to the queue; gives its new end."""
+    for position in range(near.ptr[row], near.ptr[row + 1]):
+        neighbour = near.near[position]
+        if near.is_free[neighbour] and not flood.seen[neighbour]:
+            flood.seen[neighbour] = True
+            flood.queue[back], flood.far[back] = neighbour, distance
+            back += 1
+    return back
 
 
 @helper
-def _hops(drawn: np.ndarray, least: int, ends: int, n_rows: int) -> int:
-    """How far a change may spread, in steps: ``least`` to ``ends - 1``, or everywhere.
+def _hops(drawn: np.ndarray, least: int, everywhere: int, n_rows: int) -> int:
+    """Draw how far a change may spread, in steps: ``least`` to ``ends - 1``, or everywhere.
 
-    Each of these is as likely as the others.
+    All of these are equally likely.
     """
-    hops = least + int((ends - least + 1) * random(drawn))
-    return n_rows if hops == ends else hops
+    hops = least + int((everywhere - least + 1) * random(drawn))
+    return n_rows if hops == everywhere else hops
 
 
 @helper
-def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None:
-    """Let a row have nothing on ``axis``."""
+def _clear_axis(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None:
+    """Leave ``axis`` of a row unused."""
     if row < ops.shape[0]:
         ops[row, axis] = -1
     else:
@@ -287,10 +293,10 @@ def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None
 
 
 @helper
-def _change(
+def _change_move(
     near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
 ) -> int:
-    """Change a state in one neighbourhood; gives the number of rows changed."""
+    """Give an axis to a move in one neighbourhood, or take it away; gives the rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
     middle = near.free[int(near.free.shape[0] * random(drawn))]
     axis = int(moves.axis_size.shape[0] * random(drawn))
@@ -298,30 +304,30 @@ def _change(
         return 0
     begin, end = near.move_ptr[middle], near.move_ptr[middle + 1]
     move = near.layer * axis + near.move[begin + int((end - begin) * random(drawn))]
-    now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
-    take = _has(near, ops, values, middle, move, axis)
-    # Leave alone what uses the axis for something else
-    only_free = not take and now < 0 and random(drawn) < 0.5
+    current_name = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
+    takes_away = _has_axis(near, ops, values, middle, move, axis)
+    # If set, rows that use the axis for another name stay as they are.
+    only_free = not takes_away and current_name < 0 and random(drawn) < 0.5
     hops = _hops(drawn, 0, 5, n_rows)
-    flood = _from(middle, n_rows)
-    first, last, changed = 0, 1, 0
-    while first < last:
-        row, distance = flood.queue[first], flood.far[first]
-        first += 1
-        if take:
-            if not _has(near, ops, values, row, move, axis):
+    flood = _flood_from(middle, n_rows)
+    front, back, changed = 0, 1, 0
+    while front < back:
+        row, distance = flood.queue[front], flood.far[front]
+        front += 1
+        if takes_away:
+            if not _has_axis(near, ops, values, row, move, axis):
                 continue
-            _take_away(ops, values, row, axis)
+            _clear_axis(ops, values, row, axis)
             changed += 1
         else:
             current = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
             if only_free and current >= 0:
                 continue
-            if not _give(near, moves, ops, values, row, move, axis):
+            if not _give_axis(near, moves, ops, values, row, move, axis):
                 continue
             changed += 1
         if distance < hops:
-            last = _reach(near, flood, row, distance + 1, last)
+            back = _reach(near, flood, row, distance + 1, back)
     return changed
 
 
@@ -329,9 +335,9 @@ def _change(
 def _recolour(
     near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
 ) -> int:
-    """Let another move have an axis where one has it now; gives the rows changed.
+    """Replace one move by another on an axis in one neighbourhood; gives the rows changed.
 
-    Where the other cannot have it, none has.
+    On rows that the new move cannot split, the axis becomes unused.
     """
     n_rows = ops.shape[0] + values.shape[0]
     middle = near.free[int(near.free.shape[0] * random(drawn))]
@@ -339,24 +345,24 @@ def _recolour(
     begin, end = near.move_ptr[middle], near.move_ptr[middle + 1]
     layer = near.layer * axis
     old, new = -1, layer + near.move[begin + int((end - begin) * random(drawn))]
-    for place in range(begin, end):
-        if _has(near, ops, values, middle, layer + near.move[place], axis):
-            old = layer + near.move[place]
-    if old < 0 or _has(near, ops, values, middle, new, axis):
+    for position in range(begin, end):
+        if _has_axis(near, ops, values, middle, layer + near.move[position], axis):
+            old = layer + near.move[position]
+    if old < 0 or _has_axis(near, ops, values, middle, new, axis):
         return 0
     hops = _hops(drawn, 1, 8, n_rows)
-    flood = _from(middle, n_rows)
-    first, last, changed = 0, 1, 0
-    while first < last:
-        row, distance = flood.queue[first], flood.far[first]
-        first += 1
-        if not _has(near, ops, values, row, old, axis):
+    flood = _flood_from(middle, n_rows)
+    front, back, changed = 0, 1, 0
+    while front < back:
+        row, distance = flood.queue[front], flood.far[front]
+        front += 1
+        if not _has_axis(near, ops, values, row, old, axis):
             continue
-        _take_away(ops, values, row, axis)
-        _give(near, moves, ops, values, row, new, axis)
+        _clear_axis(ops, values, row, axis)
+        _give_axis(near, moves, ops, values, row, new, axis)
         changed += 1
         if distance < hops:
-            last = _reach(near, flood, row, distance + 1, last)
+            back = _reach(near, flood, row, distance + 1, back)
     return changed
 
 
@@ -364,38 +370,40 @@ def _recolour(
 def _take_over(
     near: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, chains: Chains
 ) -> int:
-    """Take a neighbourhood over from another good state; gives the number of rows changed."""
+    """Copy a neighbourhood from another good state; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
-    other = int(chains.pool_ops.shape[0] * random(drawn))
+    source = int(chains.pool_ops.shape[0] * random(drawn))
     middle = near.free[int(near.free.shape[0] * random(drawn))]
     hops = _hops(drawn, 1, 8, n_rows)
-    flood = _from(middle, n_rows)
-    first, last, changed = 0, 1, 0
-    while first < last:
-        row, distance = flood.queue[first], flood.far[first]
-        first += 1
+    flood = _flood_from(middle, n_rows)
+    front, back, changed = 0, 1, 0
+    while front < back:
+        row, distance = flood.queue[front], flood.far[front]
+        front += 1
         differs = False
         for axis in range(ops.shape[1]):
             if row < n_ops:
-                differs |= ops[row, axis] != chains.pool_ops[other, row, axis]
-                ops[row, axis] = chains.pool_ops[other, row, axis]
+                differs |= ops[row, axis] != chains.pool_ops[source, row, axis]
+                ops[row, axis] = chains.pool_ops[source, row, axis]
             else:
-                differs |= values[row - n_ops, axis] != chains.pool_values[other, row - n_ops, axis]
-                values[row - n_ops, axis] = chains.pool_values[other, row - n_ops, axis]
+                differs |= (
+                    values[row - n_ops, axis] != chains.pool_values[source, row - n_ops, axis]
+                )
+                values[row - n_ops, axis] = chains.pool_values[source, row - n_ops, axis]
         changed += differs
         if distance < hops and (differs or distance == 0):
-            last = _reach(near, flood, row, distance + 1, last)
+            back = _reach(near, flood, row, distance + 1, back)
     return changed
 
 
 @helper
 def _better(pricing: Pricing, price: np.ndarray, other: np.ndarray, allowance: float) -> bool:
-    """Is a price lower than another, or above it by no more than the allowance?
+    """Is a price lower than another, or above it by less than the allowance (a share)?
 
-    What fits is better than what does not.
+    A price that fits is better than one that does not.
     """
-    fits, fit = price[1] <= pricing.limit_bytes, other[1] <= pricing.limit_bytes
-    if fits != fit:
+    fits, other_fits = price[1] <= pricing.limit_bytes, other[1] <= pricing.limit_bytes
+    if fits != other_fits:
         return fits
     return score_of(pricing, price[0], price[1]) < score_of(pricing, other[0], other[1]) * (
         1.0 + allowance
@@ -404,9 +412,9 @@ def _better(pricing: Pricing, price: np.ndarray, other: np.ndarray, allowance: f
 
 @helper
 def _enough_s(pricing: Pricing, price: np.ndarray, allowance: float) -> float:
-    """Time from which on a state is not ``_better``, whatever its memory.
+    """The time above which no state is ``_better``, whatever its memory.
 
-    C(s) is never below its relative time.
+    It exists because C(s) is never below the relative time; infinite if ``price`` does not fit.
     """
     if price[1] > pricing.limit_bytes or pricing.base_time_s <= 0:
         return math.inf
@@ -425,17 +433,23 @@ def anneal(
     steps: int,
     warmth: float,
 ) -> None:
-    """Change chains ``begin`` to ``end`` in ``steps`` steps each, at times for the worse.
+    """Change chains ``begin`` to ``end`` by ``steps`` steps each, some of them for the worse.
 
-    How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part
-    of C(s)).
+    The loss that a step may bring is drawn from an exponential distribution with mean ``warmth`` (a
+    share of C(s)).
     """
     ops, values = np.empty_like(chains.ops[0]), np.empty_like(chains.values[0])
     price = np.empty(2)
     for chain in range(begin, end):
-        drawn, now, then = chains.random[chain], worker.near, worker.far
+        drawn, current, proposed = chains.random[chain], worker.near, worker.far
         price_from(
-            pricing, worker, chains.ops[chain], chains.values[chain], pricing.root, now, math.inf
+            pricing,
+            worker,
+            chains.ops[chain],
+            chains.values[chain],
+            pricing.root,
+            current,
+            math.inf,
         )
         for _ in range(steps):
             copy_rows(ops, chains.ops[chain])
@@ -445,19 +459,21 @@ def anneal(
             elif random(drawn) < RECOLOURED:
                 changed = _recolour(near, moves, drawn, ops, values)
             else:
-                changed = _change(near, moves, drawn, ops, values)
-            # Two changes may help only together.
+                changed = _change_move(near, moves, drawn, ops, values)
+            # Some changes help only together.
             if changed > 0 and random(drawn) < 0.3:
-                changed += _change(near, moves, drawn, ops, values)
+                changed += _change_move(near, moves, drawn, ops, values)
             if changed == 0:
                 continue
             allowance = -warmth * math.log(max(random(drawn), 1e-12))
             enough_s = _enough_s(pricing, chains.price[chain], allowance)
-            price[0], price[1] = price_from(pricing, worker, ops, values, now, then, enough_s)
+            price[0], price[1] = price_from(
+                pricing, worker, ops, values, current, proposed, enough_s
+            )
             chains.priced[chain] += 1
             if not _better(pricing, price, chains.price[chain], allowance):
                 continue
-            now, then = then, now
+            current, proposed = proposed, current
             copy_rows(chains.ops[chain], ops)
             copy_rows(chains.values[chain], values)
             copy_row(chains.price[chain], price)
@@ -467,20 +483,24 @@ def anneal(
                 copy_row(chains.best[chain], price)
 
 
-Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
+Rows = tuple[np.ndarray, np.ndarray]  #: a state in the finer rows: its ops and its values
 
 
 def start(
     states: list[Rows], prices: list[tuple[float, float]], others: list[Rows], seed: int
 ) -> Chains:
-    """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes).
+    """Chains that begin with the given states in turn.
 
-    ``others``: states whose parts may be taken over besides those of the chains.
+    Args:
+        states: the states to begin with.
+        prices: (time_s, peak_bytes) of each state.
+        others: further states from which neighbourhoods may be copied.
+        seed: seed of the random choices.
     """
     origin = np.arange(CHAINS) % len(states)
-    ops = np.stack([states[number][0] for number in origin])
-    values = np.stack([states[number][1] for number in origin])
-    price = np.array([prices[number] for number in origin], float)
+    ops = np.stack([states[index][0] for index in origin])
+    values = np.stack([states[index][1] for index in origin])
+    price = np.array([prices[index] for index in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
         ops=ops,
@@ -498,33 +518,36 @@ def start(
 
 
 def warmth(share: float) -> float:
-    """How warm annealing is when this share of its steps is done."""
+    """The warmth of annealing when this share of its steps is done."""
     return WARMEST * (COLDEST / WARMEST) ** share
 
 
 def mix(chains: Chains) -> None:
-    """Let the chains take over from the best that each of them has found."""
+    """Put the best state of each chain into the pool, from which neighbourhoods are copied."""
     chains.pool_ops[:CHAINS] = chains.best_ops
     chains.pool_values[:CHAINS] = chains.best_values
 
 
 def take_in(chains: Chains, rows: Rows, price: tuple[float, float], scores: np.ndarray) -> None:
-    """Let the worst quarter of the chains begin again at a state from elsewhere.
+    """Start the worst quarter of the chains again at a state from elsewhere.
 
-    ``price``: (time_s, peak_bytes) of the state.  ``scores``: [K] lower is better.
+    ``price``: (time_s, peak_bytes) of the state. ``scores``: [K] lower is better.
     """
-    for bad in np.argsort(scores, kind="stable")[::-1][: CHAINS // 4]:
-        chains.ops[bad], chains.values[bad] = chains.best_ops[bad], chains.best_values[bad] = rows
-        chains.price[bad] = chains.best[bad] = price
+    for chain in np.argsort(scores, kind="stable")[::-1][: CHAINS // 4]:
+        chains.ops[chain], chains.values[chain] = (
+            chains.best_ops[chain],
+            chains.best_values[chain],
+        ) = rows
+        chains.price[chain] = chains.best[chain] = price
 
 
 def exchange(chains: Chains, scores: np.ndarray) -> None:
-    """Let the worst quarter of the chains begin again where the best quarter is.
+    """Start the worst quarter of the chains again at the states of the best quarter.
 
     ``scores``: [K] lower is better.
     """
     order = np.argsort(scores, kind="stable")
-    for good, bad in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
+    for best, worst in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
         for array in (
             chains.ops,
             chains.values,
@@ -534,4 +557,4 @@ def exchange(chains: Chains, scores: np.ndarray) -> None:
             chains.best,
             chains.origin,
         ):
-            array[bad] = array[good]
+            array[worst] = array[best]

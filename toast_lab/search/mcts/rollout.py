@@ -1,9 +1,9 @@
-"""Second step of a batch: price new nodes, roll out, price the ends.  See ``tree``.
+"""Second step of a batch: price new nodes, roll out, price the ends. See ``tree``.
+
+Threads share the trajectories: the tree does not change while they read it, and each trajectory
+writes only to rows of its own.
 
 Reference: TOAST section 4.1.
-
-What the thread reads of the tree does not change meanwhile, and each trajectory has rows of its own
-to write to.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from toast_lab.search.mcts.tree import (
 from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.state import legal_pairs
 
-#: reward lost by a state that does not fit, besides the penalty that C(s) has for it
+#: reward lost by a state that does not fit, on top of its penalty in C(s)
 OVER_LIMIT = 0.5
-IN_TWO = 0.5  # share of the exchanges of mesh axes that change two actions, not all
+IN_TWO = 0.5  # share of the exchanges of mesh axes that involve only two actions, not all
 
 
 @packed
 class Pricing(NamedTuple):
-    """What pricing reads."""
+    """The inputs of pricing."""
 
     inputs: PriceInputs
     base_time_s: float
     base_peak_bytes: float
     limit_bytes: float
     memory_weight: float
-    root: Snapshot  #: of the unsharded program
+    root: Snapshot  #: the priced unsharded program
 
 
 @packed
 class RolloutScratch(NamedTuple):
-    """Memory that one thread writes in."""
+    """The working memory of one thread."""
 
     scratch: PricingScratch
-    near: Snapshot  #: of the node
-    far: Snapshot  #: of the end of the rollout
+    near: Snapshot  #: the priced node
+    far: Snapshot  #: the priced end of the rollout
 
 
 @compiled
 def score_of(pricing: Pricing, time_s: float, peak_bytes: float) -> float:
-    """C(s), as ``Pricer.score``."""
+    """C(s), the same as ``Pricer.score``."""
     relative = time_s / pricing.base_time_s if pricing.base_time_s > 0 else 1.0
-    over = peak_bytes - pricing.limit_bytes
-    if over > 0 and pricing.base_peak_bytes > 0:
-        return relative + pricing.memory_weight * over / pricing.base_peak_bytes
+    excess_bytes = peak_bytes - pricing.limit_bytes
+    if excess_bytes > 0 and pricing.base_peak_bytes > 0:
+        return relative + pricing.memory_weight * excess_bytes / pricing.base_peak_bytes
     return relative
 
 
@@ -72,7 +72,7 @@ def score_of(pricing: Pricing, time_s: float, peak_bytes: float) -> float:
 def reward_of(
     pricing: Pricing, settings: SteeringSettings, time_s: float, peak_bytes: float, length: int
 ) -> float:
-    """-log C(s), less a little for every action and more where the state does not fit."""
+    """-log C(s), less ``length_penalty`` per action, less ``OVER_LIMIT`` if it does not fit."""
     reward = (
         -math.log(max(score_of(pricing, time_s, peak_bytes), 1e-12))
         - settings.length_penalty * length
@@ -92,7 +92,7 @@ def price_from(
 ) -> tuple[float, float]:
     """(time_s, peak_bytes) of a state that differs little from that of ``before``; fills ``after``.
 
-    Of one that takes more than ``enough_s`` the peak is not worked out, but infinite.
+    If the state takes longer than ``enough_s``, the peak is not computed but given as infinite.
     """
     time_s, peak_bytes, _ = reprice.reprice(
         pricing.inputs,
@@ -109,7 +109,7 @@ def price_from(
 
 @helper
 def _draw(tree: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndarray) -> int:
-    """One of the legal rows: those that did well elsewhere more often than others."""
+    """Draw one of the legal rows; actions with higher mean rewards in the tree are likelier."""
     weight = np.empty(rows.shape[0])
     total = 0.0
     for row in range(rows.shape[0]):
@@ -120,32 +120,32 @@ def _draw(tree: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.n
                 4.0 * min(0.0, tree.seen[code, 1] / tree.seen[code, 0] - highest)
             )
         total += weight[row]
-    at = random(drawn) * total
+    remaining = random(drawn) * total
     for row in range(rows.shape[0]):
-        at -= weight[row]
-        if at < 0:
+        remaining -= weight[row]
+        if remaining < 0:
             return row
     return rows.shape[0] - 1
 
 
 @helper
-def _take_out(row: Int64Array, at: int, count: int) -> None:
-    """Close the gap that the entry ``at`` of the first ``count`` leaves."""
-    for place in range(at, count - 1):
-        row[place] = row[place + 1]
+def _remove(entries: Int64Array, at: int, count: int) -> None:
+    """Remove the entry ``at`` of the first ``count`` entries; later ones move up."""
+    for index in range(at, count - 1):
+        entries[index] = entries[index + 1]
 
 
 @helper
-def _put_in(row: Int64Array, at: int, count: int, entry: int) -> None:
-    """Let the first ``count`` entries make room for one more."""
-    for place in range(count, at, -1):
-        row[place] = row[place - 1]
-    row[at] = entry
+def _insert(entries: Int64Array, at: int, count: int, entry: int) -> None:
+    """Insert an entry at ``at`` of the first ``count`` entries; later ones move down."""
+    for index in range(count, at, -1):
+        entries[index] = entries[index - 1]
+    entries[at] = entry
 
 
 @helper
 def _on_axis(settings: SteeringSettings, code: int, axis: int, n_axes: int) -> int:
-    """An action on another mesh axis, or the same one where it is of no use there."""
+    """The action's move on another mesh axis, or the action itself if it is not usable there."""
     other = code - code % n_axes + axis
     for usable in settings.usable:
         if usable == other:
@@ -157,31 +157,31 @@ def _on_axis(settings: SteeringSettings, code: int, axis: int, n_axes: int) -> i
 def exchange_axes(
     settings: SteeringSettings, drawn: UInt64Array, wanted: Int64Array, count: int, n_axes: int
 ) -> None:
-    """Let two mesh axes change places: in all actions, or in two.
+    """Exchange two mesh axes, in all actions or in only two of them.
 
-    What is split far and what little, and over which links: a plan that has it the wrong way round
-    is as far as can be from the right one in changes of single actions.
+    The axes decide which colours are split many ways and which few, and over which links. A plan
+    with two axes the wrong way round is as many single changes away from the right one as can be.
     """
-    one = int(n_axes * random(drawn))
-    other = (one + 1 + int((n_axes - 1) * random(drawn))) % n_axes
+    axis_a = int(n_axes * random(drawn))
+    axis_b = (axis_a + 1 + int((n_axes - 1) * random(drawn))) % n_axes
     first, second = -1, -1
     if random(drawn) < IN_TWO:
         first, second = int(count * random(drawn)), int(count * random(drawn))
-        one, other = wanted[first] % n_axes, wanted[second] % n_axes
-    for place in range(count):
-        if first < 0 or place == first or place == second:
-            axis = wanted[place] % n_axes
-            if axis == one:
-                wanted[place] = _on_axis(settings, wanted[place], other, n_axes)
-            elif axis == other:
-                wanted[place] = _on_axis(settings, wanted[place], one, n_axes)
+        axis_a, axis_b = wanted[first] % n_axes, wanted[second] % n_axes
+    for step in range(count):
+        if first < 0 or step == first or step == second:
+            axis = wanted[step] % n_axes
+            if axis == axis_a:
+                wanted[step] = _on_axis(settings, wanted[step], axis_b, n_axes)
+            elif axis == axis_b:
+                wanted[step] = _on_axis(settings, wanted[step], axis_a, n_axes)
 
 
 @helper
 def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job: int) -> int:
-    """Take the actions of an elite with a few changes; gives their number.
+    """Take the actions of an elite with a few changes; gives the number of actions taken.
 
-    Actions are left out, replaced, moved or put in, or mesh axes change places.
+    A change leaves out, replaces, moves or inserts an action, or exchanges two mesh axes.
     """
     drawn, n_axes = jobs.random[job], moves.axis_size.shape[0]
     n_usable = settings.usable.shape[0]
@@ -191,33 +191,33 @@ def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job:
     while changes < 6 and random(drawn) < settings.boldness:
         changes += 1
     wanted = np.empty(count + changes, np.int64)
-    for place in range(count):
-        wanted[place] = tree.elite[elite, place]
+    for step in range(count):
+        wanted[step] = tree.elite[elite, step]
     for _ in range(changes):
         kind = int((4 if n_axes == 1 else 5) * random(drawn))
         at = int(count * random(drawn)) if count else 0
         if kind == 0 and count > 0:
-            _take_out(wanted, at, count)
+            _remove(wanted, at, count)
             count -= 1
         elif kind == 1 and count > 0:
             wanted[at] = settings.usable[int(n_usable * random(drawn))]
         elif kind == 2 and count > 1:
             target = int(count * random(drawn))
             code = wanted[at]
-            _take_out(wanted, at, count)
-            _put_in(wanted, target, count - 1, code)
+            _remove(wanted, at, count)
+            _insert(wanted, target, count - 1, code)
         elif kind == 4 and count > 0:
             exchange_axes(settings, drawn, wanted, count, n_axes)
         else:
             target = int((count + 1) * random(drawn))
-            _put_in(wanted, target, count, settings.usable[int(n_usable * random(drawn))])
+            _insert(wanted, target, count, settings.usable[int(n_usable * random(drawn))])
             count += 1
     length = 0
-    for place in range(count):
+    for step in range(count):
         if length == settings.depth:
             break
-        if apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], wanted[place]):
-            jobs.actions[job, length] = wanted[place]
+        if apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], wanted[step]):
+            jobs.actions[job, length] = wanted[step]
             length += 1
     return length
 
@@ -233,7 +233,7 @@ def evaluate(
     begin: int,
     end: int,
 ) -> None:
-    """Price new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.
+    """Price the new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.
 
     The tree is only read.
     """
@@ -243,21 +243,24 @@ def evaluate(
         ops, values, key = jobs.ops[job], jobs.values[job], jobs.key[job]
         before = pricing.root
         if jobs.new[job]:
-            place = slot(tree.price_key, nonzero(key[0]))
-            jobs.near_fresh[job] = tree.price_key[place] == 0
+            position = slot(tree.price_key, nonzero(key[0]))
+            jobs.near_fresh[job] = tree.price_key[position] == 0
             if jobs.near_fresh[job]:
                 jobs.near[job, 0], jobs.near[job, 1] = price_from(
                     pricing, worker, ops, values, pricing.root, worker.near, math.inf
                 )
                 before = worker.near
             else:
-                jobs.near[job, 0], jobs.near[job, 1] = tree.price[place, 0], tree.price[place, 1]
+                jobs.near[job, 0], jobs.near[job, 1] = (
+                    tree.price[position, 0],
+                    tree.price[position, 1],
+                )
         length = jobs.length[job]
         if jobs.varies[job]:
             length = _vary(tree, moves, settings, jobs, job)
         else:
-            left = 1 + int(math.log(max(random(jobs.random[job]), 1e-12)) / math.log(0.65))
-            while left > 0 and length < settings.depth:
+            steps_left = 1 + int(math.log(max(random(jobs.random[job]), 1e-12)) / math.log(0.65))
+            while steps_left > 0 and length < settings.depth:
                 rows = legal_pairs(moves, ops, values, settings.min_names)
                 if rows.shape[0] == 0:
                     break
@@ -266,15 +269,18 @@ def evaluate(
                 apply(moves, ops, values, key, code)
                 jobs.actions[job, length] = code
                 length += 1
-                left -= 1
+                steps_left -= 1
         jobs.far_length[job] = length
         jobs.far_fresh[job] = False
         if length > jobs.length[job]:
-            place = slot(tree.price_key, nonzero(key[0]))
-            jobs.far_fresh[job] = tree.price_key[place] == 0
+            position = slot(tree.price_key, nonzero(key[0]))
+            jobs.far_fresh[job] = tree.price_key[position] == 0
             if jobs.far_fresh[job]:
                 jobs.far[job, 0], jobs.far[job, 1] = price_from(
                     pricing, worker, ops, values, before, worker.far, math.inf
                 )
             else:
-                jobs.far[job, 0], jobs.far[job, 1] = tree.price[place, 0], tree.price[place, 1]
+                jobs.far[job, 0], jobs.far[job, 1] = (
+                    tree.price[position, 0],
+                    tree.price[position, 1],
+                )

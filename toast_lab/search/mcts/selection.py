@@ -1,4 +1,4 @@
-"""First step of a batch: choose where each trajectory goes.  See ``tree``.
+"""First step of a batch: choose the path of each trajectory. See ``tree``.
 
 Reference: TOAST section 4.2.
 """
@@ -38,28 +38,28 @@ def _expand(
     ops: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Work out the choices of a node."""
+    """Add the choices of a node: the legal moves of its state, none at the depth limit."""
     n_axes = moves.axis_size.shape[0]
-    first = tree.number[CHOICES]
-    tree.choice[node] = first
+    begin = tree.number[CHOICES]
+    tree.choice[node] = begin
     count = 0
     if tree.depth[node] < settings.depth:
         rows = legal_pairs(moves, ops, values, settings.min_names)
         count = rows.shape[0]
         for row in range(count):
-            choice = first + row
+            choice = begin + row
             tree.action[choice] = rows[row, 0] * n_axes + rows[row, 1]
             tree.child[choice] = -1
             _reset(tree, choice)
     tree.choices[node] = count
-    tree.number[CHOICES] = first + count
+    tree.number[CHOICES] = begin + count
     if count == 0:
         tree.closed[node] = True
 
 
 @helper
 def _forget(tree: Tree, node: int) -> None:
-    """Reset what is known of a node's choices, for a new start."""
+    """Reset the statistics of a node's choices, for a new start."""
     tree.start[node] = tree.number[START]
     for choice in range(tree.choice[node], tree.choice[node] + max(tree.choices[node], 0)):
         _reset(tree, choice)
@@ -77,45 +77,46 @@ def _reset(tree: Tree, choice: int) -> None:
 def _choose(
     tree: Tree, settings: SteeringSettings, node: int, warmth: float, highest: float
 ) -> int:
-    """Choice by upper confidence bound, or -1 if everything below was priced.
+    """The choice with the highest upper confidence bound, or -1 if none is open.
 
-    Rewards count by how near they come to the best one: ``exp((reward - best) / warmth)``.  What an
-    action did elsewhere (``highest``: the best mean of any action) stands for its first visits.
+    The value of a reward falls with its distance from the best one: ``exp((reward - best) /
+    warmth)``. The mean reward of an action over all nodes, relative to the best mean of any action
+    (``highest``), is the prior value of its first visits.
     """
-    first, end = tree.choice[node], tree.choice[node] + tree.choices[node]
+    begin, end = tree.choice[node], tree.choice[node] + tree.choices[node]
     top = tree.elite_reward[0]
     visits = 0.0
-    for choice in range(first, end):
+    for choice in range(begin, end):
         visits += tree.tried[choice] + tree.under_way[choice]
-    spread = math.log(visits + 1.0)
-    best, bar = -1, -np.inf
-    for choice in range(first, end):
+    log_visits = math.log(visits + 1.0)
+    best, best_bound = -1, -np.inf
+    for choice in range(begin, end):
         child = tree.child[choice]
-        # Nothing new is below, or another trajectory of this batch is on its way there.
+        # Everything below is priced, or another trajectory of this batch goes to this new child.
         if child >= 0 and (
             tree.closed[child] or (math.isnan(tree.reward[child]) and tree.under_way[choice] > 0)
         ):
             continue
         tried = float(tree.tried[choice])
-        code = tree.action[choice]
+        action = tree.action[choice]
         prior = 1.0
-        if tree.seen[code, 0] > 0:
-            prior = math.exp(min(0.0, tree.seen[code, 1] / tree.seen[code, 0] - highest))
+        if tree.seen[action, 0] > 0:
+            prior = math.exp(min(0.0, tree.seen[action, 1] / tree.seen[action, 0] - highest))
         value = settings.prior_visits * prior
         if tried > 0:
             mean = math.exp((tree.total[choice] / tried - top) / warmth)
             value += tried * 0.5 * (mean + math.exp((tree.best[choice] - top) / warmth))
         tried += tree.under_way[choice]
-        width = settings.exploration * math.sqrt(spread / (tried + 1.0))
-        bound = value / (tried + settings.prior_visits) + width
-        if bound > bar:
-            best, bar = choice, bound
+        bonus = settings.exploration * math.sqrt(log_visits / (tried + 1.0))
+        bound = value / (tried + settings.prior_visits) + bonus
+        if bound > best_bound:
+            best, best_bound = choice, bound
     return best
 
 
 @compiled
 def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> None:
-    """Choose where each trajectory of the batch goes; new nodes are made but not priced."""
+    """Choose the path of each trajectory of the batch; new nodes are added but not priced."""
     highest = level(tree)
     n_jobs = jobs.length.shape[0]
     for job in range(n_jobs):
@@ -130,7 +131,7 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
         jobs.varies[job] = tree.number[ELITES] > 0 and random(jobs.random[job]) < settings.vary
         if jobs.varies[job]:
             continue
-        # Some walks look for plans near the best one, others farther away.
+        # Cold walks look for plans with rewards near the best one, warm walks farther away.
         warmth = 0.03 * 4.0 ** (trajectory % 4)
         node, length = 0, 0
         if tree.start[0] != tree.number[START]:
@@ -142,21 +143,21 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
                 break
             choice = _choose(tree, settings, node, warmth, highest)
             if choice < 0:
-                every = True
+                all_closed = True
                 for other in range(tree.choice[node], tree.choice[node] + tree.choices[node]):
-                    every &= tree.child[other] >= 0 and tree.closed[tree.child[other]]
-                tree.closed[node] = every
+                    all_closed &= tree.child[other] >= 0 and tree.closed[tree.child[other]]
+                tree.closed[node] = all_closed
                 break
             apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], tree.action[choice])
             jobs.actions[job, length], jobs.taken[job, length] = tree.action[choice], choice
             tree.under_way[choice] += 1
             length += 1
             key = nonzero(jobs.key[job, 0])
-            at = slot(tree.slot_key, key)
-            if tree.slot_key[at] == 0:
+            position = slot(tree.slot_key, key)
+            if tree.slot_key[position] == 0:
                 new = tree.number[NODES]
                 tree.number[NODES] += 1
-                tree.slot_key[at], tree.slot_node[at] = key, new
+                tree.slot_key[position], tree.slot_node[position] = key, new
                 tree.parent[new] = node
                 tree.word[new] = tree.action[choice]
                 tree.depth[new] = length
@@ -171,13 +172,13 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
                 tree.closed[new] = False
                 tree.start[new] = tree.number[START]
                 jobs.new[job] = True
-            node = tree.slot_node[at]
+            node = tree.slot_node[position]
             tree.child[choice] = node
             jobs.passed[job, length] = node
             # A node of this batch has no price yet; walks end there and roll out.
             if jobs.new[job] or math.isnan(tree.reward[node]) or length >= settings.depth:
                 break
-            if tree.start[node] != tree.number[START]:  # as good as new in this start
+            if tree.start[node] != tree.number[START]:  # treated as a new node in this start
                 _forget(tree, node)
                 break
         jobs.length[job] = length
