@@ -1,6 +1,6 @@
-"""``Analysis``: everything that the static analysis knows about a program.
+"""``Analysis``: everything that the static analysis derives from a program.
 
-Start reading at ``analyse``.  ``str(analysis)`` prints the paper's annotated listing.
+Start reading at ``analyse``. ``str(analysis)`` prints the paper's annotated listing.
 Reference: TOAST sections 3 and 4.4.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Colour(NamedTuple):
     """Names that should be sharded alike."""
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
     name: str
     group: int
     names: np.ndarray  #: the dimension names of this colour
@@ -45,10 +45,10 @@ class Colour(NamedTuple):
 class Conflict(NamedTuple):
     """Two names of one colour that meet on one tensor.
 
-    ``sides`` are (side 0, side 1) of its set.
+    ``sides`` holds the names on side 0 and side 1 of its compatibility set.
     """
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
     sides: tuple[int, int]
     colour: int
     set: int
@@ -61,17 +61,17 @@ class CompatibilitySet(NamedTuple):
     Sets with the same ``resolution`` are tied (repeated layers).
     """
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
     colour: int
     conflicts: tuple[int, ...]
     resolution: int  #: resolution class
-    flipped: bool  #: side 0 of the class is side 1 here
+    flipped: bool  #: side 0 of the class is side 1 of this set
 
 
 class ColourGroup(NamedTuple):
-    """Colours on which an action is mirrored, and the resolution classes that it meets."""
+    """Colours that an action shards together, and the resolution classes that it meets."""
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
     name: str
     colours: tuple[int, ...]
     arguments: tuple[int, ...]  #: arguments that carry one of the colours
@@ -81,7 +81,7 @@ class ColourGroup(NamedTuple):
     shardable: bool
 
 
-MOST_LINES = 2000  #: of the listing that ``str()`` gives
+MOST_LINES = 2000  #: maximum length of the listing that ``str()`` gives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Analysis:
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
-    #: names of colours that users chose, by those that ``analyse`` gave
+    #: colour names that the user chose, by the names that ``analyse`` gave
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -121,11 +121,11 @@ class Analysis:
         return self.model.program
 
     def __getstate__(self) -> dict[str, Any]:
-        """What other processes get: all but the source of the model, see ``of_model``."""
+        """The state that other processes get: all but the model's source, see ``of_model``."""
         return {**self.__dict__, "model": self.model.without_source()}
 
     def of_model(self, model: Model) -> Analysis:
-        """This analysis, made in another process, as one of ``model`` in this process."""
+        """Attach this analysis, made in another process, to ``model`` in this one."""
         analysis = object.__new__(Analysis)
         model = dataclasses.replace(model, program=self.program)
         analysis.__dict__.update({**self.__dict__, "model": model})
@@ -157,9 +157,9 @@ class Analysis:
                 group=group,
                 names=members.row(index),
                 size=largest,
-                shardable=may_be,
+                shardable=is_shardable,
             )
-            for index, (name, group, largest, may_be) in enumerate(zip(*columns, strict=True))
+            for index, (name, group, largest, is_shardable) in enumerate(zip(*columns, strict=True))
         )
 
     @functools.cached_property
@@ -193,7 +193,7 @@ class Analysis:
 
     @functools.cached_property
     def groups(self) -> tuple[ColourGroup, ...]:
-        """Colour groups: what an action names."""
+        """All colour groups; an action shards one of them."""
         group_count = len(self.group_name)
         group_of = self.group[self.colour]
         arguments: dict[int, dict[int, None]] = defaultdict(dict)
@@ -226,10 +226,12 @@ class Analysis:
         return 2 * (int(self.ties.class_of.max()) + 1) if len(self.ties.class_of) else 0
 
     def group_index(self, name: str) -> int:
-        """Colour group by its name, the name of one of its colours, or a dim: ``wq.1``.
+        """Index of a colour group, by its name, the name of one of its colours, or a dim: ``wq.1``.
 
-        A dim is that of the first argument with this path, or with this last key.  Raises
-        ToastError.
+        A dim belongs to the first argument with this path or, failing that, with this last key.
+
+        Raises:
+            ToastError: no colour group, colour or dim has this name.
         """
         if name in self.group_name:
             return self.group_name.index(name)
@@ -245,23 +247,23 @@ class Analysis:
         )
 
     def _colour_of_dim(self, text: str) -> int | None:
-        """Colour of a dim of an argument, ``params['wq'].1``; None if the text is no such thing."""
+        """Colour of a dim of an argument, ``params['wq'].1``; None if there is no such dim."""
         path, _, dim = text.rpartition(".")
         paths = self.program.value_name[: self.program.n_arguments]
-        for called in (paths, tuple(map(last_key, paths))):
-            if path in called and dim.isdecimal():
-                dims = self.program.def_names(called.index(path))
+        for known_names in (paths, tuple(map(last_key, paths))):
+            if path in known_names and dim.isdecimal():
+                dims = self.program.def_names(known_names.index(path))
                 return int(self.colour[dims[int(dim)]]) if int(dim) < len(dims) else None
         return None
 
     def renamed(self, names: Mapping[str, str]) -> Analysis:
-        """This analysis with other names of colours: ``analysis.renamed({"x_rows": "batch"})``.
+        """A copy with some colours renamed: ``analysis.renamed({"x_rows": "batch"})``.
 
-        Plans made with it keep the names when they are saved.
+        Plans made with the copy keep the new names when they are saved.
 
         Raises:
-            ToastError: a colour is not there, a name is taken or cannot be written in an action;
-                all are listed.
+            ToastError: a colour does not exist, or a new name is taken or cannot be written in an
+                action; the message lists every offence.
         """
         taken = dict(zip(self.colour_name, self.colour_name, strict=True))
         offences = []
@@ -280,33 +282,33 @@ class Analysis:
             raise ToastError("colours cannot be renamed so:\n" + join_offenders(offences))
         colour_name = tuple(taken.values())
         analysis = object.__new__(Analysis)
-        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         first_of_group = np.unique(self.group, return_index=True)[1]
         analysis.__dict__.update(
             {
-                **kept,
+                **fields,
                 "colour_name": colour_name,
-                "group_name": tuple(colour_name[first] for first in first_of_group),
+                "group_name": tuple(colour_name[first_colour] for first_colour in first_of_group),
                 "renames": self._renames_with(names),
             }
         )
         return analysis
 
     def _renames_with(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Renames from the names that the analysis gave."""
+        """All renames so far, by the names that the analysis gave."""
         later = dict(names)
-        earlier = {first: later.pop(new, new) for first, new in self.renames.items()}
-        return {first: new for first, new in {**earlier, **later}.items() if first != new}
+        earlier = {original: later.pop(new, new) for original, new in self.renames.items()}
+        return {original: new for original, new in {**earlier, **later}.items() if original != new}
 
     def dim_text(self, name: int) -> str:
-        """Colour of a name, the text that stands for it in listings."""
+        """Colour of a name, which stands for it in listings."""
         return self.colour_name[self.colour[name]]
 
     def to_networkx(self) -> networkx.MultiDiGraph:
         """The dimension graph, for the algorithms of networkx.
 
-        Colours are its weakly connected components, with or without the conflicts.  For instance
-        the cheapest places at which a reshard parts the two sides of a conflict::
+        Colours are its weakly connected components, with or without the conflicts. For instance, to
+        find the cheapest places for a reshard that separates the two sides of a conflict::
 
             graph = analysis.to_networkx()
             of_m = networkx.Graph()  # undirected; flows have no direction here
@@ -318,34 +320,36 @@ class Analysis:
             cut_bytes, parts = networkx.minimum_cut(of_m, left, right, capacity="bytes")
 
         Returns:
-            A node for each dimension name, called as in listings (``S#5``), with
+            A node for each dimension name, labelled as in listings (``S#5``), with
 
             - ``index``: number of the name, as in ``Analysis.colour`` and ``Names``
             - ``colour``, ``group``: names of its colour and colour group
             - ``size``: of the dim, in elements
-            - ``shardable``: may an action split it
+            - ``shardable``: whether an action may split it
             - ``factor_class``: what the op does along it, "pass", "reduction" and so on
             - ``op``, ``op_kind``: number and kind of the op that the name splits; an argument has
               the kind "argument"
-            - ``value``, ``dim``, ``on``: where the name is first seen: a value, a dim of it (from
-              0), and whether on its "definition" or, for a dim that is summed over, on a "use";
-              -1 and empty if on none
-            - ``compatibility_set``, ``resolution``, ``side``: of the first conflict that the name
-              is in; ``side`` is the bit of the resolution that splits this name.  -1 if in none
+            - ``value``, ``dim``, ``on``: where the name first appears: a value, the index of one of
+              its dims, and "definition" or, for a dim that is summed over, "use"; -1 and empty if
+              it appears nowhere
+            - ``compatibility_set``, ``resolution``: of the first conflict of the name, -1 if it has
+              none
+            - ``side``: the bit of the resolution that splits this name, in most of its conflicts;
+              -1 if it has none
             - ``source_line``: of the op, ``model.py:12``
 
-            An edge of kind and key "M" from a name on a definition to the name on a use of it, both
-            of which ought to be split alike, with
+            An edge of kind and key "M" from a name on a definition to the name of the same dim on a
+            use, both of which should be split alike, with
 
-            - ``value``, ``bytes``: what is passed, and the bytes of the whole values; a reshard
-              here moves that much, over all devices together
-            - ``next_round``: whether a loop hands it to its next round
+            - ``value``, ``bytes``: the value passed (the first of several), and the bytes of all of
+              them, unsharded; a reshard here moves that much, over all devices together
+            - ``next_round``: whether the edge leads into the next round of a loop
 
             An edge of kind and key "conflict" from side 0 to side 1 of its compatibility set, with
 
-            - ``conflict``, ``compatibility_set``, ``resolution``: their numbers
+            - ``conflict``, ``compatibility_set``, ``resolution``: their indices
             - ``value``, ``on``, ``first_dim``, ``second_dim``, ``source_line``: where the two names
-              first meet; ``n_places`` counts all
+              first meet; ``n_places`` counts all such places
         """
         return networkx_graph(self)
 
@@ -357,12 +361,12 @@ class Analysis:
 
     def __str__(self) -> str:
         """The program, each dim annotated with its colour (paper: identified with I and M)."""
-        rest = " lines: toast_lab.conflicts.analysis.annotated_listing(analysis) has all"
-        return bounded(annotated_listing(self).split("\n"), MOST_LINES, rest)
+        cut_note = " lines: toast_lab.conflicts.analysis.annotated_listing(analysis) has all"
+        return bounded(annotated_listing(self).split("\n"), MOST_LINES, cut_note)
 
 
 def annotated_listing(analysis: Analysis) -> str:
-    """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
+    """The program, its dims identified with I and M: each shows its colour (figures 4c and 5a)."""
     program = analysis.program
 
     def colours_of(value: int) -> str:
@@ -372,7 +376,7 @@ def annotated_listing(analysis: Analysis) -> str:
 
 
 def names_listing(analysis: Analysis) -> str:
-    """Dims identified with I only.
+    """The program, its dims identified with I only.
 
     Every definition and every use shows its own names (figures 4b and 5c).
     """
@@ -392,14 +396,14 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     """Name every dimension of a model and find its colours, conflicts and compatibility sets.
 
     Args:
-        model: its program is analysed.  Its ``dim_names`` name dims of arguments, by the argument's
-            path or by the last key of that (``{"wq": ("d_model", "heads", "key")}``); colours are
-            called after them.
+        model: its program is analysed. Its ``dim_names`` name dims of arguments, by the argument's
+            path or by the last key of that path (``{"wq": ("d_model", "heads", "key")}``); colours
+            are named after them.
         phases: "joined" boxes conflicts wherever M allows; "separate" keeps a forward pass and its
             backward pass apart (the finer reading of TOAST section 3.5).
 
     Raises:
-        ToastError: there are no such phases.
+        ToastError: ``phases`` is neither of the two.
 
     Examples:
         >>> import toast_lab as tl

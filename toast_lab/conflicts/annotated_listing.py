@@ -11,11 +11,11 @@ from toast_lab.ir.program import Program
 
 
 def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
-    """``carry(x)``, ``next h = %19``: a pseudo-op of a loop or a conditional."""
+    """Text of a pseudo-op of a loop or a conditional: ``carry(x)``, ``next h = %19``."""
     kind, owner = program.kind[op], int(program.owner[op])
-    own = value_text(program, program.results(owner)[0]) if program.results(owner) else ""
+    result = value_text(program, program.results(owner)[0]) if program.results(owner) else ""
     yielded = ", ".join(value_text(program, value) for value in _yielded(program).get(op, ()))
-    return op_kind(kind).line.format(*operand_texts, own=own, yielded=yielded)
+    return op_kind(kind).line.format(*operand_texts, own=result, yielded=yielded)
 
 
 @functools.lru_cache(maxsize=8)
@@ -29,20 +29,20 @@ def _yielded(program: Program) -> dict[int, list[int]]:
 
 
 def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]]]]:
-    """Indentation and headings of a listing.
+    """Compute the indentation and the headings of a listing.
 
     Returns:
-        ``(depth, labels)``: the depth of every op, and for some ops lines to print before them,
+        ``(depth, headings)``: the depth of every op, and for some ops lines to print before them,
             each with its depth.
     """
     depth = [0] * program.n_ops
-    labels: dict[int, list[tuple[int, str]]] = {}
-    level: list[int] = []
-    number: dict[tuple[int, int], int] = {}
+    headings: dict[int, list[tuple[int, str]]] = {}
+    region_depth: list[int] = []
+    branch_counts: dict[tuple[int, int], int] = {}
     for i, region in enumerate(program.regions):
-        outer = level[region.parent] if region.parent >= 0 else 0
-        level.append(outer + 1)
-        text = {"cond": "condition:", "body": "body:"}.get(region.kind, "")
+        outer = region_depth[region.parent] if region.parent >= 0 else 0
+        region_depth.append(outer + 1)
+        heading = {"cond": "condition:", "body": "body:"}.get(region.kind, "")
         if region.kind == "loop":
             body = next(
                 inner
@@ -50,19 +50,19 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
                 if inner.parent == i and inner.kind == "body"
             )
             rounds = f"{body.times:g} rounds" if body.known else "number of rounds unknown"
-            text = f"loop, {rounds}:"
+            heading = f"loop, {rounds}:"
         elif region.kind == "branch":
             # Branches of one conditional follow each other directly.
-            count = number.get((region.parent, region.begin), 0)
-            number[region.parent, region.end] = count + 1
-            text = f"branch {count}:"
-        labels.setdefault(region.begin, []).append((outer, text))
+            count = branch_counts.get((region.parent, region.begin), 0)
+            branch_counts[region.parent, region.end] = count + 1
+            heading = f"branch {count}:"
+        headings.setdefault(region.begin, []).append((outer, heading))
         depth[region.begin : region.end] = [outer + 1] * (region.end - region.begin)
-    return depth, labels
+    return depth, headings
 
 
 def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
-    """``matmul(x, w1)``, ``reduce_{1,add}(a)``: one op with its operands as given."""
+    """Text of an op with its operands as given: ``matmul(x, w1)``, ``reduce_{1,add}(a)``."""
     facts = op_kind(program.kind[op])
     if facts.line:
         return control_text(program, op, operand_texts)
@@ -82,7 +82,7 @@ def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
 
 
 def literal(program: Program, value: int) -> str:
-    """The number that all elements of a constant value equal; empty for other values."""
+    """The number that every element of a constant value equals; empty for other values."""
     if not program.value_is_constant[value]:
         return ""
     op = int(program.value_op[value])
@@ -94,7 +94,7 @@ def literal(program: Program, value: int) -> str:
 
 
 def shown_ops(program: Program) -> list[int]:
-    """Ops that get a line; constants with one value are written where they are used."""
+    """Ops that get a line of their own; constants of one number are written where they are used."""
     return [
         op
         for op in program.ops()
@@ -121,8 +121,8 @@ def listing(
     indent = " " * (len(program.name) + 5)
     lines = [f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {"]
     shown = shown_ops(program)
-    depth, labels = outline(program)
-    waiting = collections.deque(sorted(labels))
+    depth, headings = outline(program)
+    pending = collections.deque(sorted(headings))
     width = max(
         (len(program.value_name[value]) for op in shown for value in program.results(op)), default=0
     )
@@ -133,14 +133,14 @@ def listing(
             is_number = bool(literal(program, int(program.use_value[use])))
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
-        left = ", ".join(
+        definitions = ", ".join(
             f"{program.value_name[value]:<{width if len(results) == 1 else 0}} : {def_text(value)}"
             for value in results
         )
         # The op that opens a region may be a constant without a line
-        while waiting and waiting[0] <= op:
-            lines.extend("  " * (level + 1) + text for level, text in labels[waiting.popleft()])
-        assigned = f"{left} = " if results else ""
+        while pending and pending[0] <= op:
+            lines.extend("  " * (level + 1) + text for level, text in headings[pending.popleft()])
+        assigned = f"{definitions} = " if results else ""
         lines.append("  " * (depth[op] + 1) + assigned + op_text(program, op, operands))
     lines.append(
         "  return " + ", ".join(value_text(program, int(value)) for value in program.outputs)

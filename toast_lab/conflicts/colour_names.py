@@ -1,4 +1,4 @@
-"""What colours are called: by what the user wrote.
+"""Names for colours, taken from what the user wrote.
 
 Each colour has candidates, the best first:
 
@@ -12,7 +12,7 @@ Each colour has candidates, the best first:
 * variables of the source that carry it, with the size: ``scores_2048``;
 * the op that makes the first value with it, with the size: ``top_k_8``.
 
-A colour whose candidates are all taken gets a number behind the first of them.
+A colour whose candidates are all taken gets the first of them with a number appended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toast_lab.nda.names import Names
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"\d+")
 _EINSUM = re.compile(r"(?<![\w,])([a-zA-Z]+(?:,[a-zA-Z]+)+)->([a-zA-Z]*)(?!\w)")
-#: last words of paths that only say what every module has, so that the word before tells more
+#: last words of paths that many modules share, so that the word before them says more
 _GENERIC = frozenset(
     ("kernel", "bias", "weight", "weights", "scale", "embedding", "value", "w", "b", "gamma")
 )
@@ -39,28 +39,28 @@ _GENERIC |= frozenset(("beta", "offset", "running_mean", "running_var"))
 
 
 def last_key(path: str) -> str:
-    """``params['layers'][0]['wq']`` -> ``wq``."""
+    """Last key of a path: ``wq`` for ``params['layers'][0]['wq']``."""
     words = _WORD.findall(path)
     return words[-1] if words else path
 
 
 def name_colours(names: Names, colour: np.ndarray, model: Model) -> tuple[str, ...]:
-    """[colours] the name of each, all different.
+    """[colours] name of each colour, all different.
 
     Args:
-        names: of the program.
+        names: the dimension names of the program.
         colour: [N] colour of each name.
-        model: whose program that is, with what it says of dims.
+        model: the model of that program, with its names and sizes of dims.
     """
     program = names.program
     colour_count = int(colour.max(initial=-1)) + 1
     hints = _hints(program, colour, model)
-    weak = _candidates(names, colour, model)
-    # Hints are what somebody chose: they are numbered rather than left
+    candidates = _candidates(names, colour, model)
+    # A user chose the hints: one that is taken gets a number and is not dropped.
     taken: dict[str, int] = {}  # name -> how many numbers were tried for it
     colour_name = [""] * colour_count
 
-    def number(base: str) -> str:
+    def numbered(base: str) -> str:
         candidate, tried = base, taken.get(base, 0)
         while candidate in taken:
             tried += 1
@@ -70,18 +70,18 @@ def name_colours(names: Names, colour: np.ndarray, model: Model) -> tuple[str, .
         return candidate
 
     for index in sorted(hints):
-        colour_name[index] = number(hints[index].most_common(1)[0][0])
+        colour_name[index] = numbered(hints[index].most_common(1)[0][0])
     for index in range(colour_count):
         if colour_name[index]:
             continue
-        free = next((name for name in weak[index] if name not in taken), None)
-        base = free or next(iter(weak[index]), f"name{index}")
-        colour_name[index] = number(base)
+        free = next((name for name in candidates[index] if name not in taken), None)
+        base = free or next(iter(candidates[index]), f"name{index}")
+        colour_name[index] = numbered(base)
     return tuple(colour_name)
 
 
 def _hints(program: Program, colour: np.ndarray, model: Model) -> dict[int, Counter[str]]:
-    """What the user calls dims of arguments, by colour."""
+    """Names that the user gave to dims of arguments, with their counts, by colour."""
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for argument in range(program.n_arguments):
         path = program.value_name[argument]
@@ -96,7 +96,7 @@ def _hints(program: Program, colour: np.ndarray, model: Model) -> dict[int, Coun
 
 
 def _candidates(names: Names, colour: np.ndarray, model: Model) -> dict[int, dict[str, None]]:
-    """What else a colour could be called, the best first."""
+    """Other names that each colour could have, the best first."""
     program = names.program
     candidates: dict[int, dict[str, None]] = defaultdict(dict)
     for index, name in _of_sizes(program, colour, model):
@@ -104,7 +104,7 @@ def _candidates(names: Names, colour: np.ndarray, model: Model) -> dict[int, dic
     letters: dict[int, Counter[str]] = defaultdict(Counter)
     for name_index, letter in _letters(program):
         letters[int(colour[name_index])][letter] += 1
-    # Where several colours have one letter, it is that of the colour with most votes
+    # A letter of several colours goes to the colour with the most votes for it.
     owner: dict[str, tuple[int, int]] = {}
     for index, votes in letters.items():
         for letter, count in votes.items():
@@ -122,9 +122,9 @@ def _candidates(names: Names, colour: np.ndarray, model: Model) -> dict[int, dic
 
 
 def _of_sizes(program: Program, colour: np.ndarray, model: Model) -> Iterator[tuple[int, str]]:
-    """Sizes that the model was made with and that one colour of arguments alone has.
+    """(colour, name) of the model's named sizes that the arguments of a single colour have.
 
-    Or one of each repeated layer: what carries them differs in numbers only.
+    Repeated layers may have one such colour each: the paths that carry it differ in numbers only.
     """
     sizes: dict[str, object] = dict(model.sizes)
     if isinstance(model.function, Recipe):
@@ -137,13 +137,13 @@ def _of_sizes(program: Program, colour: np.ndarray, model: Model) -> Iterator[tu
             carriers[int(program.factor_size[name])][int(colour[name])].add((path, dim))
     for text, size in sizes.items():
         if type(size) is int and size > 1 and counts[size] == 1:
-            alike = carriers.get(size, {})
-            if len(set(map(frozenset, alike.values()))) == 1:
-                yield from ((index, text) for index in sorted(alike))
+            paths_of_colour = carriers.get(size, {})
+            if len(set(map(frozenset, paths_of_colour.values()))) == 1:
+                yield from ((index, text) for index in sorted(paths_of_colour))
 
 
 def _letters(program: Program) -> Iterator[tuple[int, str]]:
-    """(name, letter) of dims of products that einsums make."""
+    """(name, letter) for the dims of products that come from einsums."""
     for op in program.ops():
         if program.kind[op] != "dot_general":
             continue
@@ -151,14 +151,16 @@ def _letters(program: Program) -> Iterator[tuple[int, str]]:
         operands = list(program.uses(op))
         if not specs or len(operands) != 2:
             continue
-        sides = specs[-1][0].split(",")
-        if len(sides) != 2 or "transpose(" in program.name_stack[op]:
+        operand_letters = specs[-1][0].split(",")
+        if len(operand_letters) != 2 or "transpose(" in program.name_stack[op]:
             continue
         rows = [program.use_names(use) for use in operands]
         fitting = [
-            pair for pair in (sides, sides[::-1]) if _fits(program, rows, pair, specs[-1][1])
+            pair
+            for pair in (operand_letters, operand_letters[::-1])
+            if _fits(program, rows, pair, specs[-1][1])
         ]
-        if len(fitting) == 1 or (fitting and sides[0] == sides[1]):
+        if len(fitting) == 1 or (fitting and operand_letters[0] == operand_letters[1]):
             for row, letters in zip(rows, fitting[0], strict=True):
                 yield from zip(row, letters, strict=True)
 
@@ -166,7 +168,8 @@ def _letters(program: Program) -> Iterator[tuple[int, str]]:
 def _fits(program: Program, rows: list[list[int]], letters: list[str], result: str) -> bool:
     """Can the dims of two operands have these letters?
 
-    Dims that are one factor have one letter, others have different ones.
+    Dims of one factor have one letter, those of different factors have different letters, and just
+    the letters that are summed over are missing in the result.
     """
     if [len(row) for row in rows] != [len(text) for text in letters]:
         return False
@@ -182,7 +185,7 @@ def _fits(program: Program, rows: list[list[int]], letters: list[str], result: s
 
 
 def _of_arguments(program: Program, colour: np.ndarray) -> Iterator[tuple[int, str]]:
-    """Colours with the arguments that carry them; vectors last."""
+    """(colour, name) from the arguments that carry each colour; vectors last."""
     weights = _weights(program)
     vectors: list[tuple[int, str]] = []
     for argument in range(program.n_arguments):
@@ -204,7 +207,7 @@ def _of_arguments(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
 
 
 def _weights(program: Program) -> dict[int, int]:
-    """Matrices among the arguments that are the right side of a product, with the dim summed."""
+    """Argument matrices that are the right operand of a product, with the dim summed over."""
     weights: dict[int, int] = {}
     for op in program.ops():
         if program.kind[op] != "dot_general" or len(program.uses(op)) != 2:
@@ -219,12 +222,16 @@ def _weights(program: Program) -> dict[int, int]:
 
 
 def _of_variables(program: Program, colour: np.ndarray) -> Iterator[tuple[int, str]]:
-    """Colours with the values that carry them: variables of the source, then kinds of ops."""
-    first_kind: dict[tuple[int, str], None] = {}
-    rows = colour[program.def_dim_factor]
-    first_seen = np.unique(np.stack([rows, program.dim_value]), axis=1) if len(rows) else rows
+    """(colour, name) from the values that carry each colour: source variables, then op kinds."""
+    kind_names: dict[tuple[int, str], None] = {}
+    colour_of_dim = colour[program.def_dim_factor]
+    colours_and_values = (
+        np.unique(np.stack([colour_of_dim, program.dim_value]), axis=1)
+        if len(colour_of_dim)
+        else colour_of_dim
+    )
     seen: set[tuple[int, str]] = set()
-    for index, value in first_seen.T.tolist() if len(rows) else ():
+    for index, value in colours_and_values.T.tolist() if len(colour_of_dim) else ():
         if value < program.n_arguments:
             continue
         dims = program.def_names(value)
@@ -232,27 +239,27 @@ def _of_variables(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
         name, size = program.value_name[value], program.dims(value)[dim]
         if name.startswith("%"):
             maker = _maker(program, int(program.value_op[value]))
-            first_kind.setdefault((index, f"{maker}_{size}"))
+            kind_names.setdefault((index, f"{maker}_{size}"))
             continue
         text = f"{re.sub(r'_[0-9]+$', '', name)}_{size}"
         if (index, text) not in seen:
             seen.add((index, text))
             yield index, re.sub(r"\W", "_", text)
-    for index, text in first_kind:
+    for index, text in kind_names:
         yield index, re.sub(r"\W", "_", text)
 
 
 def _maker(program: Program, op: int) -> str:
-    """What an op is called in a colour's name: ``eigh`` and not the call of a library for it."""
+    """Text for an op in a colour's name: ``eigh`` rather than the library call that computes it."""
     if program.kind[op] == "custom_call":
         return program.name_stack[op].rpartition("/")[2] or "custom_call"
     return program.kind[op].removeprefix("chlo.")
 
 
 def _telling_word(path: str) -> str:
-    """The word of an argument's path that tells it from others."""
+    """The word of an argument's path that says most about it."""
     words = _WORD.findall(path)
     if not words:
         return re.sub(r"\W+", "_", path).strip("_") or "argument"
-    telling = [word for word in words if word not in _GENERIC]
-    return words[-1] if words[-1] not in _GENERIC or not telling else telling[-1]
+    specific_words = [word for word in words if word not in _GENERIC]
+    return words[-1] if words[-1] not in _GENERIC or not specific_words else specific_words[-1]

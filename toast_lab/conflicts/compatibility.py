@@ -1,10 +1,10 @@
 """Compatibility sets: conflicts that one bit resolves together.
 
 Two conflicts, (N, O) on a definition and (L, R) on a use of it with N -> L and O -> R, form a
-*box*.  If no path crosses the box (N ~> R or O ~> L) they are compatible: resolving them
-differently would only buy an all_to_all.  The sets are the closure over boxes.  Union-find with
-parity keeps the two sides apart, so that "side 0" and "side 1" mean the same resolution for all
-conflicts of a set; a box that contradicts the sides already fixed is refused and recorded.
+*box*. If no path crosses the box (N ~> R or O ~> L) they are compatible: resolving them differently
+would only buy an all_to_all. The sets are the closure over boxes. Union-find with parity keeps the
+two sides apart, so that "side 0" and "side 1" mean the same resolution for all conflicts of a set;
+a box that contradicts the sides already fixed is refused and recorded.
 
 Reference: TOAST section 3.4.
 """
@@ -95,11 +95,11 @@ def compatibility_sets(
     stamp, mark = np.zeros(names.n, np.int64), 0
     graph = _MapGraph(names.ptr.copy(), names.successor.copy(), names.op.copy())
     for outer, place in on_definition:
-        row = program.def_names(place.value)
-        first, second = row[place.first_dim], row[place.second_dim]
+        definition_names = program.def_names(place.value)
+        first, second = definition_names[place.first_dim], definition_names[place.second_dim]
         for use in uses_of.row(place.value).tolist():
-            inner_row = program.use_names(use)
-            left, right = inner_row[place.first_dim], inner_row[place.second_dim]
+            use_names = program.use_names(use)
+            left, right = use_names[place.first_dim], use_names[place.second_dim]
             inner = index.get((min(left, right), max(left, right)))
             if inner is None:
                 continue
@@ -112,12 +112,14 @@ def compatibility_sets(
             ):
                 outcome = CROSSED
             else:
-                swapped = (first > second) != (left > right)
-                outcome = JOINED if union.join(outer, inner, int(swapped)) else CONTRADICTS
+                order_differs = (first > second) != (left > right)
+                outcome = JOINED if union.join(outer, inner, int(order_differs)) else CONTRADICTS
             boxes.append(Box(outer, inner, place.value, use=use, outcome=outcome))
     roots = [union.find(conflict) for conflict in range(len(index))]
-    number: dict[int, int] = {}
-    set_of = np.asarray([number.setdefault(root, len(number)) for root, _ in roots], dtype=np.int32)
+    set_number: dict[int, int] = {}
+    set_of = np.asarray(
+        [set_number.setdefault(root, len(set_number)) for root, _ in roots], dtype=np.int32
+    )
     return Sets(set_of, np.asarray([parity for _, parity in roots], dtype=bool), boxes)
 
 

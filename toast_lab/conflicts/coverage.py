@@ -1,27 +1,26 @@
 """The coverage report: which parts of a program no action can split, why, and how large they are.
 
-What "blocks" means.  An op is *held whole* if it has something to split (a dim above 1, or
-FLOPs) and yet none of its names is shardable, so that every device computes all of it on whole
-operands, whatever the plan.  It blocks
+What "blocks" means. An op is *held whole* if it has something to split (a dim above 1, or FLOPs)
+and yet none of its names is shardable, so that every device computes all of it on whole operands,
+whatever the plan. It blocks
 
 * **FLOPs**: its own FLOPs, times its trips;
-* **bytes**: its operands and results, which a device has to hold whole while the op runs.  They may
+* **bytes**: its operands and results, which a device has to hold whole while the op runs. They may
   be kept sharded before and after it, at the price of a gather and a slice.
 
-A value is *kept whole* if no action can shard any of its dims: not only around one op, but for as
-long as it lives.  These are the bytes that no mesh brings down.
+A value is *kept whole* if no action can shard any of its dims: it is whole for as long as it lives,
+not only around one op. No mesh reduces these bytes.
 
 Ops that can be split along some dims only (a sort keeps the sorted dim whole, the minor factor of a
-merged dim stays with the major one) block none of these.  They have rows nevertheless, which name
-the colours for which an action stops at them; their bytes are those of the values that the colour
-does not split at these ops.  So have counts that are assumed: the FLOPs of a loop whose trips are
-unknown.  Rows of ops and values held whole come
-first, each kind by the share that it blocks, and only they enter the totals; values shared by
-several rows enter the totals once.
+merged dim stays with the major one) block neither. They still have rows, which name the colours
+whose actions stop at these ops; the bytes of such a row are those of the values that the colours do
+not split there. Assumed counts have rows too, such as the FLOPs of a loop whose trips are unknown.
+Rows of ops and values held whole come first, then the others, each by the share that they block.
+Only the former enter the totals, where a value that several rows share counts once.
 
-Values made of constants alone are left out: a device makes the part that it needs.
+Values made of constants alone are left out: each device computes the part that it needs.
 
-Reference: TOAST section 3.1 (an op has as many ways to be split as names).  Start reading at
+Reference: TOAST section 3.1 (an op has as many ways to be split as names). Start reading at
 ``coverage``.
 """
 
@@ -43,7 +42,7 @@ from toast_lab.text import as_html, bytes_text, few, line_text, share_text, tabl
 
 
 class UnsplitReason(enum.Enum):
-    """Why something is not split; the value is a sentence for people."""
+    """Why an op, a value or a dim is not split; each value is a sentence for users."""
 
     NO_RULE = "no sharding rule is known for this op, so all its dims stay whole"
     ALL_WHOLE = "by its rule every dim of this op must stay whole or is permuted"
@@ -69,15 +68,15 @@ class CoverageRow(NamedTuple):
 
     reason: UnsplitReason
     kind: str  #: op kind
-    why: str  #: the reason as this op has it
+    why: str  #: the reason in words, with the details of this op
     ops: tuple[int, ...]  #: the ops, in program order
     lines: tuple[tuple[str, int], ...]  #: (source line, number of these ops on it), most ops first
-    #: colour groups that stop here, most ops first; empty if everything does
+    #: colour groups whose actions stop at these ops, most ops first; empty if all of them stop
     colours: tuple[str, ...]
     flops: float
     bytes: float
-    flops_share: float | None  #: of all FLOPs, None if the program has none that are counted
-    bytes_share: float  #: of the bytes of all values
+    flops_share: float | None  #: share of all FLOPs, None if the program has none that are counted
+    bytes_share: float  #: share of the bytes of all values
 
     @property
     def op_count(self) -> int:
@@ -86,7 +85,7 @@ class CoverageRow(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Are these held whole, rather than not split along some dims or counted by assumption?"""
+        """Are these held whole, rather than split along some dims only or counted by assumption?"""
         return self.reason in WHOLE
 
 
@@ -99,12 +98,12 @@ class Coverage:
 
     rows: tuple[CoverageRow, ...]
     n_ops: int  #: ops with something to split
-    n_whole_ops: int  #: of these, the ops held whole
+    n_whole_ops: int  #: those of them that are held whole
     flops: float
     whole_flops: float  #: FLOPs of ops held whole
     bytes: float  #: bytes of all values, constants apart
     whole_bytes: float  #: bytes of values that ops held whole use or define, each value once
-    kept_bytes: float  #: bytes of values that are kept whole all along
+    kept_bytes: float  #: bytes of values that are kept whole for as long as they live
     flops_share: float | None  #: share of the FLOPs that can be split, None without FLOPs
 
     @property
@@ -127,7 +126,7 @@ class Coverage:
         return tuple(row for row in self.rows if not row.whole)
 
     def headline(self) -> str:
-        """One sentence."""
+        """The report in one sentence."""
         if not self.n_whole_ops and not self.kept_bytes:
             partly = sum(row.op_count for row in self.rows)
             some = f" ({partly:,} not along every dim)" if partly else ""
@@ -177,7 +176,7 @@ def row_cells(row: CoverageRow) -> tuple[object, ...]:
 
 
 def value_bytes(program: Program) -> np.ndarray:
-    """[V] float64, bytes of every whole value."""
+    """[V] float64, bytes of each unsharded value."""
     size = program.itemsize.astype(np.float64)
     np.multiply.at(size, program.dim_value, program.shape)
     return size
@@ -217,62 +216,71 @@ def coverage(analysis: Analysis) -> Coverage:
     dims, nbytes = _all_dims(program), value_bytes(program)
     nbytes[program.value_is_constant] = 0
     flops = program.flops * program.trips
-    # What is made of constants alone is folded away.
+    # Ops on constants alone are folded away.
     flops[program.value_op[program.value_is_constant]] = 0.0
     flops_total, bytes_total = float(flops.sum()), float(nbytes.sum())
     group_of = analysis.group[analysis.colour]
-    live = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
+    group_is_shardable = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
     missing = dict(program.missing_rules)
 
-    real = np.arange(program.n_ops) >= program.n_arguments
-    splits = np.zeros(program.n_ops, bool)
-    splits[dims.op[names.shardable[dims.major]]] = True
+    is_op = np.arange(program.n_ops) >= program.n_arguments
+    can_split = np.zeros(program.n_ops, bool)
+    can_split[dims.op[names.shardable[dims.major]]] = True
     has_dims = np.zeros(program.n_ops, bool)
     has_dims[dims.op[dims.size > 1]] = True
-    something = real & (has_dims | (flops > 0))
-    whole = something & ~splits
+    has_work = is_op & (has_dims | (flops > 0))
+    whole = has_work & ~can_split
 
-    touched: dict[int, set[int]] = {int(op): set() for op in np.flatnonzero(whole)}
-    rows_held = whole[dims.op]
-    for op, value in zip(dims.op[rows_held].tolist(), dims.value[rows_held].tolist(), strict=True):
-        touched[op].add(value)
-    bags = _Bags(program)
-    without_rule = {op for op in missing if not splits[op]}
-    for op in sorted(touched.keys() | without_rule):
+    values_of_whole_op: dict[int, set[int]] = {int(op): set() for op in np.flatnonzero(whole)}
+    at_whole_op = whole[dims.op]
+    for op, value in zip(
+        dims.op[at_whole_op].tolist(), dims.value[at_whole_op].tolist(), strict=True
+    ):
+        values_of_whole_op[op].add(value)
+    drafts = _RowDrafts(program)
+    without_rule = {op for op in missing if not can_split[op]}
+    for op in sorted(values_of_whole_op.keys() | without_rule):
         reason = UnsplitReason.NO_RULE if op in missing else UnsplitReason.ALL_WHOLE
-        whole_bag = bags.of(reason, op, missing.get(op, ""))
-        whole_bag.flops += float(flops[op])
-        whole_bag.values.update(touched.get(op, ()))
+        whole_draft = drafts.of(reason, op, missing.get(op, ""))
+        whole_draft.flops += float(flops[op])
+        whole_draft.values.update(values_of_whole_op.get(op, ()))
 
-    can = np.zeros(program.n_values, bool)
-    # By its definition or by a use, as an action would find it
-    can[dims.value[live[group_of[dims.major]]]] = True
+    can_shard = np.zeros(program.n_values, bool)
+    # An action finds the dims of a value on its definition or on a use.
+    can_shard[dims.value[group_is_shardable[group_of[dims.major]]]] = True
     large = np.zeros(program.n_values, bool)
     large[dims.value[dims.size > 1]] = True
-    kept_whole = np.flatnonzero(large & ~can)
+    kept_whole = np.flatnonzero(large & ~can_shard)
     for value in kept_whole.tolist():
-        bags.of(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
+        drafts.of(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
 
-    _stopped(analysis, dims, bags, splits=splits & real, live=live, group_of=group_of)
-    _assumed(program, flops, bags)
+    _stopped(
+        analysis,
+        dims,
+        drafts,
+        can_split=can_split & is_op,
+        group_is_shardable=group_is_shardable,
+        group_of=group_of,
+    )
+    _assumed(program, flops, drafts)
 
-    held = np.zeros(program.n_values, bool)
-    held[[value for values in touched.values() for value in values]] = True
-    blocked = float(flops[whole].sum())
+    held_whole = np.zeros(program.n_values, bool)
+    held_whole[[value for values in values_of_whole_op.values() for value in values]] = True
+    whole_flops = float(flops[whole].sum())
     return Coverage(
-        rows=bags.rows(analysis, nbytes, flops_total, bytes_total),
-        n_ops=int(something.sum()),
+        rows=drafts.rows(analysis, nbytes, flops_total, bytes_total),
+        n_ops=int(has_work.sum()),
         n_whole_ops=int(whole.sum()),
         flops=flops_total,
-        whole_flops=blocked,
+        whole_flops=whole_flops,
         bytes=bytes_total,
-        whole_bytes=float(nbytes[held].sum()),
+        whole_bytes=float(nbytes[held_whole].sum()),
         kept_bytes=float(nbytes[kept_whole].sum()),
-        flops_share=1 - blocked / flops_total if flops_total else None,
+        flops_share=1 - whole_flops / flops_total if flops_total else None,
     )
 
 
-class _Bag:
+class _RowDraft:
     """A row under construction."""
 
     def __init__(self) -> None:
@@ -282,44 +290,46 @@ class _Bag:
         self.flops = 0.0
 
 
-class _Bags:
-    """The rows of a report under construction, by reason, kind of op and why."""
+class _RowDrafts:
+    """The rows of a report under construction, by reason, kind of op and explanation."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._bags: dict[tuple[UnsplitReason, str, str], _Bag] = {}
+        self._drafts: dict[tuple[UnsplitReason, str, str], _RowDraft] = {}
 
-    def of(self, reason: UnsplitReason, op: int, why: str = "") -> _Bag:
-        """The row in which an op belongs for this reason; it is in it from now on."""
+    def of(self, reason: UnsplitReason, op: int, why: str = "") -> _RowDraft:
+        """Add an op to the row for its kind and this reason, and give that row."""
         kind = op_kind(self._program.kind[op]).construct or self._program.kind[op]
-        bag = self._bags.setdefault((reason, kind, why or reason.value), _Bag())
-        bag.ops[op] = None
-        return bag
+        draft = self._drafts.setdefault((reason, kind, why or reason.value), _RowDraft())
+        draft.ops[op] = None
+        return draft
 
     def rows(
         self, analysis: Analysis, nbytes: np.ndarray, flops_total: float, bytes_total: float
     ) -> tuple[CoverageRow, ...]:
-        """What is whole first, and of that the most work.
+        """The finished rows: those held whole, then the others, each by the work that they block.
 
         Args:
-            analysis: of the program.
+            analysis: the program's analysis.
             nbytes: [V] bytes of each value.
-            flops_total: of the program.
-            bytes_total: of its values.
+            flops_total: FLOPs of the program.
+            bytes_total: bytes of its values.
         """
         rows = []
-        for (reason, kind, why), bag in self._bags.items():
-            size = float(nbytes[list(bag.values)].sum())
+        for (reason, kind, why), draft in self._drafts.items():
+            size = float(nbytes[list(draft.values)].sum())
             row = CoverageRow(
                 reason=reason,
                 kind=kind,
                 why=why,
-                ops=tuple(bag.ops),
-                lines=tuple(Counter(map(self._program.where, bag.ops)).most_common()),
-                colours=tuple(analysis.group_name[group] for group, _ in bag.groups.most_common()),
-                flops=bag.flops,
+                ops=tuple(draft.ops),
+                lines=tuple(Counter(map(self._program.where, draft.ops)).most_common()),
+                colours=tuple(
+                    analysis.group_name[group] for group, _ in draft.groups.most_common()
+                ),
+                flops=draft.flops,
                 bytes=size,
-                flops_share=bag.flops / flops_total if flops_total else None,
+                flops_share=draft.flops / flops_total if flops_total else None,
                 bytes_share=size / bytes_total if bytes_total else 0.0,
             )
             rows.append(row)
@@ -332,55 +342,61 @@ class _Bags:
 def _stopped(
     analysis: Analysis,
     dims: _Dims,
-    bags: _Bags,
+    drafts: _RowDrafts,
     *,
-    splits: np.ndarray,
-    live: np.ndarray,
+    can_split: np.ndarray,
+    group_is_shardable: np.ndarray,
     group_of: np.ndarray,
 ) -> None:
-    """Dims of ops that can be split along others: an action on their colour stops at these ops."""
+    """Add rows for dims that stay whole while their op can be split along other dims.
+
+    An action on the colour of such a dim stops at the op.
+    """
     program = analysis.program
-    role = program.factor_class
-    stuck = (
-        np.isin(role, (NEED_REPLICATION, PERMUTATION)) & (program.factor_size > 1) & live[group_of]
+    factor_class = program.factor_class
+    stays_whole = (
+        np.isin(factor_class, (NEED_REPLICATION, PERMUTATION))
+        & (program.factor_size > 1)
+        & group_is_shardable[group_of]
     )
-    minor = np.zeros(program.n_factors, bool)
+    is_minor = np.zeros(program.n_factors, bool)
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
-    minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
+    is_minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
 
     def stop(row: int, name: int, op: int, reason: UnsplitReason, why: str = "") -> None:
-        stopped = bags.of(reason, op, why)
-        stopped.groups[int(group_of[name])] += 1
-        stopped.values.add(int(dims.value[row]))
+        draft = drafts.of(reason, op, why)
+        draft.groups[int(group_of[name])] += 1
+        draft.values.add(int(dims.value[row]))
 
-    for row in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
+    for row in np.flatnonzero(can_split[dims.op] & stays_whole[dims.major]).tolist():
         name, op = int(dims.major[row]), int(program.owner[dims.op[row]])
         if program.kind[op] == "while.enter":
             stop(row, name, op, UnsplitReason.STACKED)
-        elif minor[name]:
+        elif is_minor[name]:
             stop(row, name, op, UnsplitReason.MINOR_FACTOR)
         else:
-            why = f"{UnsplitReason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
+            why = f"{UnsplitReason.SOME_WHOLE.value} ({FACTOR_CLASSES[factor_class[name]]} factor)"
             stop(row, name, op, UnsplitReason.SOME_WHOLE, why=why)
     for row in merged:
         for name in dims.factors[row][1:]:
-            if splits[dims.op[row]] and stuck[name]:
+            if can_split[dims.op[row]] and stays_whole[name]:
                 stop(row, name, int(dims.op[row]), UnsplitReason.MINOR_FACTOR)
 
 
-def _assumed(program: Program, flops: np.ndarray, bags: _Bags) -> None:
-    """Loops whose number of rounds is unknown, and conditionals whose branch is."""
-    seen: set[int] = set()
+def _assumed(program: Program, flops: np.ndarray, drafts: _RowDrafts) -> None:
+    """Add rows for loops with an unknown number of rounds, and conditionals of unknown branch."""
+    counted: set[int] = set()
     for region in program.regions:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            unknown = bags.of(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
-        else:  # all branches of one conditional stand behind its index
+            draft = drafts.of(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+        else:  # all branches of a conditional follow the op that gives its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:
                 index -= 1
-            unknown = bags.of(UnsplitReason.UNKNOWN_BRANCH, index)
-        inside = [op for op in range(region.begin, region.end) if op not in seen]
-        seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
-        unknown.flops += float(flops[inside].sum())
+            draft = drafts.of(UnsplitReason.UNKNOWN_BRANCH, index)
+        inside = [op for op in range(region.begin, region.end) if op not in counted]
+        # A loop within a loop is counted with the outer one, which comes first.
+        counted.update(inside)
+        draft.flops += float(flops[inside].sum())

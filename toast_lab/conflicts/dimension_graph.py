@@ -25,7 +25,7 @@ def colour_names(names: Names) -> np.ndarray:
 
 
 def _smallest_connected(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """[N] the smallest node that each one is connected with by edges in any direction.
+    """[N] smallest node of the component of each node, with edges taken in both directions.
 
     SciPy has this, but loading it takes longer than an analysis.
     """
@@ -36,8 +36,8 @@ def _smallest_connected(count: int, source: np.ndarray, target: np.ndarray) -> n
             return smallest
         # Trees are hooked onto smaller ones, then every node onto the root of its tree.
         np.minimum.at(smallest, np.maximum(left, right), np.minimum(left, right))
-        while (smallest != (above := smallest[smallest])).any():
-            smallest = above
+        while (smallest != (grandparent := smallest[smallest])).any():
+            smallest = grandparent
 
 
 class ConflictPlace(NamedTuple):
@@ -56,7 +56,7 @@ class ConflictPlace(NamedTuple):
 def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[ConflictPlace]]:
     """Pairs of different names of one colour on one definition or one use, with their places.
 
-    Names of size 1 never conflict.  Pairs are in program order, each with the smaller name first.
+    Names of size 1 never conflict. Pairs are in program order, each with the smaller name first.
     """
     program = names.program
     places: dict[tuple[int, int], list[ConflictPlace]] = {}
@@ -71,11 +71,11 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
                 pair = min(first, second), max(first, second)
                 places.setdefault(pair, []).append(ConflictPlace(value, use, i, j))
 
-    meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
-    for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():
+    repeats_colour = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
+    for value in np.flatnonzero(repeats_colour & ~program.value_is_constant).tolist():
         scan(program.def_names(value), value, -1)
-    meets = _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
-    for use in np.flatnonzero(meets).tolist():
+    repeats_colour = _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
+    for use in np.flatnonzero(repeats_colour).tolist():
         scan(program.use_names(use), int(program.use_value[use]), use)
     return dict(sorted(places.items()))
 
@@ -83,7 +83,7 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
 def _repeats_a_colour(
     ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, colour: np.ndarray
 ) -> np.ndarray:
-    """[rows] bool: do two dims of the row have one colour?  Names of size 1 do not count."""
+    """[rows] bool: do two dims of the row have one colour? Names of size 1 do not count."""
     row = row_numbers(ptr)
     large = names.size[names_of_dims] > 1
     colour_count = int(colour.max(initial=0)) + 1
@@ -105,8 +105,8 @@ def has_path(
 ) -> bool:
     """Is there a directed path in M from name ``start`` to name ``goal``?
 
-    ``stamp`` is scratch of size N, ``mark`` a number not used in it before.  Ops are in program
-    order, so nothing beyond the goal's op needs a visit.
+    ``stamp`` is a scratch array of size N, ``mark`` a number that it does not hold yet. Ops are in
+    program order, so names of ops after the goal's need no visit.
     """
     stack = np.empty(stamp.shape[0], np.int32)
     depth = 1

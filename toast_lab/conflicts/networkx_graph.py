@@ -1,7 +1,7 @@
 """The dimension graph as a networkx graph, for questions that this package does not ask.
 
-``analysis.to_networkx()`` is the way in.  Nodes and edges are plain Python numbers and texts, so
-that ``networkx.write_graphml`` and ``networkx.node_link_data`` take them as they are.
+``analysis.to_networkx()`` makes it. Nodes and edges hold plain Python numbers and strings, so that
+``networkx.write_graphml`` and ``networkx.node_link_data`` take them as they are.
 
 Reference: TOAST sections 3.1 to 3.4.
 """
@@ -24,9 +24,9 @@ MAP, CONFLICT = "M", "conflict"  #: kinds of edges, and their keys
 
 
 def name_sides(analysis: Any) -> np.ndarray:
-    """[N] side of each name in its conflicts, -1 where it has none.
+    """[N] side of each name in most of its conflicts, -1 where it has none.
 
-    Tied sets are turned the same way, so that a side is the bit of a resolution.
+    The sides of tied sets are aligned, so that a side is the bit of a resolution.
     """
     side_votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
     for conflict in analysis.conflicts:
@@ -36,7 +36,7 @@ def name_sides(analysis: Any) -> np.ndarray:
 
 
 def networkx_graph(analysis: Any) -> networkx.MultiDiGraph:
-    """What ``Analysis.to_networkx`` gives; its docstring names all attributes."""
+    """Build the graph of ``Analysis.to_networkx``, whose docstring lists all attributes."""
     import networkx
 
     graph = networkx.MultiDiGraph(name=analysis.program.name)
@@ -128,7 +128,7 @@ def _map_edges(analysis: Any) -> list[tuple[str, str, str, dict[str, Any]]]:
 
 
 def _passed_values(names: Names) -> dict[tuple[int, int], list[int]]:
-    """By edge of M the values that go from the op of its source to that of its target."""
+    """For each edge of M, the values that go from the op of its source to that of its target."""
     program = names.program
     passed: dict[tuple[int, int], list[int]] = defaultdict(list)
     for use, value in enumerate(program.use_value.tolist()):

@@ -1,10 +1,10 @@
-"""Repeated layers: isomorphic compatibility sets share one bit, alike arguments form a group.
+"""Repeated layers: isomorphic compatibility sets share one bit, similar arguments form a group.
 
 A compatibility set is seen as a labelled graph: its names (labelled by op kind, role in the rule
-and sizes), the edges of M among them, and one extra node per conflict.  Sets whose graphs are
-isomorphic are tied, with the isomorphism saying which side corresponds to which.  Arguments group
-when all their uses look the same; an action on a colour of one is mirrored to the corresponding
-colours of the others.
+and sizes), the edges of M among them, and one extra node per conflict. Sets whose graphs are
+isomorphic are tied, with the isomorphism saying which side corresponds to which. Arguments form a
+group when all their uses look the same; an action on a colour of one is mirrored to the
+corresponding colours of the others.
 
 Reference: TOAST sections 3.5 and 4.4.
 """
@@ -78,8 +78,8 @@ def name_label(names: Names, name: int) -> str:
 class _Graph(NamedTuple):
     """The labelled graph of a compatibility set."""
 
-    label: dict[Any, str]  #: of each node, in order: names, then a node for each conflict
-    edges: dict[tuple[Any, Any], None]  #: from, to; in the order in which they were added
+    label: dict[Any, str]  #: by node: the names in order, then a node for each conflict
+    edges: dict[tuple[Any, Any], None]  #: (source, target), in the order of insertion
 
 
 def _graph(names: Names, pairs: list[tuple[int, int]], conflicts: list[int]) -> _Graph:
@@ -97,23 +97,24 @@ def _graph(names: Names, pairs: list[tuple[int, int]], conflicts: list[int]) -> 
 
 
 def _form(graph: _Graph) -> tuple[int, ...]:
-    """What isomorphic graphs have in common; few others have, and ``_isomorphism`` tells.
+    """Sorted hashes of the nodes of a graph, equal for isomorphic graphs.
 
-    Each node is known by its label and, three times, by what it and its neighbours are known by
-    (Weisfeiler and Leman).
+    Few other graphs have the same hashes; ``_isomorphism`` decides. The hash of a node starts as
+    that of its label and is combined three times with those of its neighbours (Weisfeiler and
+    Leman).
     """
-    known = {node: hash(text) for node, text in graph.label.items()}
+    hashes = {node: hash(text) for node, text in graph.label.items()}
     for _ in range(3):
-        after: dict[Any, list[int]] = {node: [] for node in known}
-        before: dict[Any, list[int]] = {node: [] for node in known}
+        after: dict[Any, list[int]] = {node: [] for node in hashes}
+        before: dict[Any, list[int]] = {node: [] for node in hashes}
         for source, target in graph.edges:
-            after[source].append(known[target])
-            before[target].append(known[source])
-        known = {
-            node: hash((own, tuple(sorted(after[node])), tuple(sorted(before[node]))))
-            for node, own in known.items()
+            after[source].append(hashes[target])
+            before[target].append(hashes[source])
+        hashes = {
+            node: hash((own_hash, tuple(sorted(after[node])), tuple(sorted(before[node]))))
+            for node, own_hash in hashes.items()
         }
-    return tuple(sorted(known.values()))
+    return tuple(sorted(hashes.values()))
 
 
 def _isomorphism(left: _Graph, right: _Graph) -> dict[Any, Any] | None:
@@ -155,28 +156,28 @@ def argument_groups(program: Program) -> list[list[int]]:
 
     The key of an argument is its shape and type and, for each use, the op kind, the operand
     position, the rule and the uses of the result a few ops further on; ops that only hand a tensor
-    on (a loop, a slice, a reshape) do not count as a step.  Where argument paths differ only in
-    list indices (``layers[0].wq``, ``layers[3].wq``) the nearest uses decide.  They are compared
-    first: the last layer's results flow elsewhere than the others', and that may look like another
-    argument.
+    on (a loop, a slice, a reshape) do not count as a step. Where argument paths differ only in list
+    indices (``layers[0].wq``, ``layers[3].wq``) the nearest uses decide. They are compared first,
+    because the results of the last layer flow elsewhere than those of the others, so that its
+    arguments may look like unrelated ones further on.
     """
     near, far = (keys[: program.n_arguments].tolist() for keys in use_keys(program, (1, 4)))
     by_key: dict[Any, int] = {}
     groups: list[list[int]] = []
     for argument in range(program.n_arguments):
         path = program.value_name[argument]
-        general = re.sub(r"\[\d+\]", "[*]", path)
+        path_pattern = re.sub(r"\[\d+\]", "[*]", path)
         keys: list[tuple[Any, ...]] = [("far", program.dims(argument), far[argument])]
         # The same place in a list of layers is stronger evidence than similar uses
-        if general != path:
-            keys.insert(0, ("path", general, near[argument]))
-        home = next((by_key[key] for key in keys if key in by_key), None)
-        if home is None:
-            home = len(groups)
+        if path_pattern != path:
+            keys.insert(0, ("path", path_pattern, near[argument]))
+        group_index = next((by_key[key] for key in keys if key in by_key), None)
+        if group_index is None:
+            group_index = len(groups)
             groups.append([])
-        groups[home].append(argument)
+        groups[group_index].append(argument)
         for key in keys:
-            by_key.setdefault(key, home)
+            by_key.setdefault(key, group_index)
     return groups
 
 
@@ -184,41 +185,45 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
     """Group of each colour, [colours] int32, numbered by first colour.
 
     Colours are mirrored if all argument dims that carry them are the same dims of the same argument
-    groups: the optimiser's moments of keys and of values look alike, their weights do not.  Two
+    groups: the optimiser's moments of keys and of values look alike, their weights do not. Two
     colours that meet in one op are never grouped, since a mirrored action would have to choose
-    between them there (the plain example is stacked square layers, ``x @ w1 @ w2``).  The stacking
-    dims of one loop are mirrored too: cutting stacked parameters by layers cuts all of them.
+    between them there (the simplest example is stacked square layers, ``x @ w1 @ w2``). The
+    stacking dims of one loop are mirrored too: cutting stacked parameters by layers cuts all of
+    them.
     """
     colour_count = int(colour.max(initial=-1)) + 1
     families = [*_carried_alike(names, colour, groups), *_stacked_together(names, colour)]
     members = np.zeros(colour_count, dtype=bool)
     members[[member for family in families for member in family]] = True
     ops: dict[int, set[int]] = defaultdict(set)
-    large = members[colour] & (names.size > 1)
-    for member, op in zip(colour[large].tolist(), names.op[large].tolist(), strict=True):
+    is_counted = members[colour] & (names.size > 1)
+    for member, op in zip(colour[is_counted].tolist(), names.op[is_counted].tolist(), strict=True):
         ops[member].add(op)
-    home = list(range(colour_count))
+    leader_of = list(range(colour_count))
     for family in families:
         merged: list[int] = []  # leaders of the groups made of these colours
-        for member in dict.fromkeys(_leader(home, member) for member in family):
+        for member in dict.fromkeys(_leader(leader_of, member) for member in family):
             leader = next(
                 (candidate for candidate in merged if ops[candidate].isdisjoint(ops[member])), None
             )
             if leader is None:
                 merged.append(member)
             else:
-                home[member] = leader
+                leader_of[member] = leader
                 ops[leader] |= ops[member]
-    number: dict[int, int] = {}
+    group_number: dict[int, int] = {}
     return np.asarray(
-        [number.setdefault(_leader(home, member), len(number)) for member in range(colour_count)],
+        [
+            group_number.setdefault(_leader(leader_of, member), len(group_number))
+            for member in range(colour_count)
+        ],
         dtype=np.int32,
     )
 
 
-def _leader(home: list[int], colour: int) -> int:
-    while home[colour] != colour:
-        colour = home[colour]
+def _leader(leader_of: list[int], colour: int) -> int:
+    while leader_of[colour] != colour:
+        colour = leader_of[colour]
     return colour
 
 
@@ -239,7 +244,7 @@ def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]]) ->
 def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
     """Colours of the dims along which one loop stacks its rounds: the layers of one network."""
     program = names.program
-    # Whole for another reason than being stacked
+    # These are whole for another reason than being stacked.
     hidden = set(program.def_dim_factor[program.hidden].tolist())
     families: list[list[int]] = []
     for region in program.regions:

@@ -1,16 +1,16 @@
-"""Types in memory other than the program's: bfloat16 on a TPU, none on a GPU without it.
+"""Values whose type in memory is not the program's: on a TPU, and on a GPU without bfloat16.
 
 A TPU's matrix unit multiplies 32-bit operands in bfloat16, and the compiler makes use of that.
 
-At JAX's default precision a product of f32 tensors is one pass in bfloat16.  The compiler therefore
+At JAX's default precision a product of f32 tensors is one pass in bfloat16. The compiler therefore
 
-* keeps a value that nothing but such products read in bfloat16, half its size;
+* keeps a value in bfloat16, at half its size, if nothing but such products reads it;
 * sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted,
-  and sums them in it.
+  and sums in bfloat16.
 
-``high`` and ``highest`` precision take three and six passes and none of this.
+Products of ``high`` and ``highest`` precision take three and six passes, and none of this applies.
 
-For GPUs that cannot compute in bfloat16 (before Ampere) XLA widens it to f32.  Where a value is
+For GPUs that cannot compute in bfloat16 (before Ampere) XLA widens it to f32. Where a value is
 stored between two of its fusions it is narrowed again; operands and results of products stay wide,
 and take twice the bytes.
 
@@ -33,10 +33,10 @@ PASSES = {"": 1.0, "high": 3.0, "highest": 6.0}
 class Bfloat16Factors(NamedTuple):
     """Factors on sizes and times; all 1 where nothing is narrowed."""
 
-    kept: np.ndarray  #: [V] of the bytes of a value in memory
-    moved: np.ndarray  #: [V] of the bytes of collectives that sum it, or move it where it is made
-    sent: np.ndarray  #: [U] of the bytes of collectives that bring the value to this use
-    passes: np.ndarray  #: [O] of the matrix unit for one product
+    kept: np.ndarray  #: [V] on the bytes of a value in memory
+    moved: np.ndarray  #: [V] on the bytes of collectives that sum it or reshard its definition
+    sent: np.ndarray  #: [U] on the bytes of collectives that bring the value to this use
+    passes: np.ndarray  #: [O] passes of the matrix unit for one product
 
 
 def no_factors(program: p.Program) -> Bfloat16Factors:
@@ -67,19 +67,21 @@ def widened_factors(
 
 
 class Narrowed(NamedTuple):
-    """What needs no more than bfloat16."""
+    """Ops and values that need no more than bfloat16."""
 
     ops: list[bool]  #: [O] that take operands in bfloat16
     values: list[bool]  #: [V] of 32 bits, made by the program and read by such ops alone
 
 
 def none_narrowed(program: p.Program) -> Narrowed:
-    """Of compilers that keep types."""
+    """For compilers that keep the program's types."""
     return Narrowed(ops=[False] * program.n_ops, values=[False] * program.n_values)
 
 
 def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarray) -> Narrowed:
-    """Go back from products of one pass; the cast is moved up through what only moves.
+    """Find what needs no more than bfloat16, going back from products of one pass.
+
+    A cast is moved up through ops that only move elements.
 
     Args:
         program: the program.
@@ -87,13 +89,13 @@ def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarr
         output: [V] bool: results of the program keep their type.
     """
     n_ops = program.n_ops
-    plain = np.asarray([not detail for detail in program.detail])
-    single = np.isin(program.op_class, (p.DOT, p.CONVOLUTION)) & plain
+    has_default_precision = np.asarray([not detail for detail in program.detail])
+    is_single_pass = np.isin(program.op_class, (p.DOT, p.CONVOLUTION)) & has_default_precision
     moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
 
     def narrows(op: int) -> bool:
-        return bool(single[op]) or (
+        return bool(is_single_pass[op]) or (
             bool(moves[op]) and all(only_products[result] for result in program.results(op))
         )
 
@@ -104,8 +106,11 @@ def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarr
     return Narrowed(
         ops=[narrows(op) for op in range(n_ops)],
         values=[
-            dtype == "f32" and only and int(maker) >= program.n_arguments and not bool(kept)
-            for dtype, only, maker, kept in zip(
+            dtype == "f32"
+            and is_for_products
+            and int(maker) >= program.n_arguments
+            and not bool(is_output)
+            for dtype, is_for_products, maker, is_output in zip(
                 program.value_dtype, only_products, program.value_op, output, strict=True
             )
         ],
@@ -113,12 +118,12 @@ def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarr
 
 
 def bfloat16_factors(program: p.Program, narrow: Narrowed, written: np.ndarray) -> Bfloat16Factors:
-    """Work out the factors.
+    """Compute the factors of a TPU.
 
     Args:
         program: the program.
-        narrow: as ``narrowed`` finds.
-        written: [V] bool: what is in memory.
+        narrow: from ``narrowed``.
+        written: [V] bool: in memory.
     """
     factors = no_factors(program)
     f32 = [dtype == "f32" for dtype in program.value_dtype]

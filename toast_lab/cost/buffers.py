@@ -1,6 +1,6 @@
-"""When what is in memory: the live ranges of all that is written, in program order.
+"""The live ranges of everything that is written to memory, in program order.
 
-Known once per program on a machine, before there is a plan.
+They are computed once per program on a machine, before there is a plan.
 
 Reference: TOAST section 4.5.
 """
@@ -18,58 +18,60 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, packed
 from toast_lab.sharding.steps import Tables
 
-#: Products that may run while a value stays in vector memory: what is needed later still goes to
-#: memory and comes back.  The forward pass keeps for the backward pass in memory.
+#: Most products that may run while a value stays in vector memory. A value that is needed even
+#: later goes to memory and comes back, like what the forward pass keeps for the backward pass.
 NEAR_PRODUCTS = 8
-#: How often memory could bring the value while these run.  Where libtpu 0.0.42 leaves values of
-#: 8 MiB and more in vector memory it could up to 26 times, and 40 times and more where it does not
-#: (``llama`` for v6e).
+#: Most times that memory could bring the value while these run. libtpu 0.0.42 leaves values of 8
+#: MiB and more in vector memory where it could up to 26 times, and does not where it could 40 times
+#: and more (``llama`` for v6e).
 NEAR_ROUNDS = 30.0
 
 
 @packed
 class Memory(NamedTuple):
-    """When what is in memory: for the whole program in its order, however its prices are folded.
+    """Live ranges over the ops of the whole program, whether or not its prices are folded.
 
-    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if
-    nothing is folded).
+    The ``B`` buffers are written values. Each has the size of the value that represents it (itself,
+    if nothing is folded).
     """
 
-    buffer_value: Int32Array  #: [B] value that it is like
+    buffer_value: Int32Array  #: [B] value that represents it
     buffer_start: Int32Array  #: [B] first op at which it is alive
     buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    #: [B] value that represents the result that may take over its memory at its last op, if both
+    #: have equal size; or -1
     buffer_heir: Int32Array
-    buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    buffer_computed: BoolArray  #: [B] bool: no argument
-    buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
-    #: [B] the last product that reads it and that waits if its result is summed over devices, or -1
+    buffer_near: BoolArray  #: [B] bool: may stay in vector memory if it is small enough
+    buffer_computed: BoolArray  #: [B] bool: not an argument
+    buffer_result: BoolArray  #: [B] bool: a result that takes over no argument's memory
+    #: [B] the last product that reads it, of those that run late if their result is summed over
+    #: devices; or -1
     buffer_read_late: Int32Array
-    buffer_written_late: Int32Array  #: [B] likewise the product that makes it
-    late_op: int  #: the last of these products, in front of which the others run
-    like_use: Int32Array  #: [U] the use that is priced for each
-    like_op: Int32Array  #: [O]
+    buffer_written_late: Int32Array  #: [B] the same for the product that writes it
+    late_op: int  #: the last of these products; others that run late run just before it
+    like_use: Int32Array  #: [U] the use that is priced in its place
+    like_op: Int32Array  #: [O] the op that is priced in its place
     use_op: Int32Array  #: [U]
     use_value: Int32Array  #: [U]
     use_until: Int32Array  #: [U] see ``Tables``
-    use_from: Int32Array  #: [U] op from which on what is brought to the use is in memory
-    runs_at: Int32Array  #: [O] op at which a fused op really runs
-    ends_at: Int32Array  #: [O] last op in whose kernel it is
-    products: Int32Array  #: [O + 2] products before each op
-    #: [O + 2] bytes that memory could bring while these run, once in ``NEAR_ROUNDS``
+    use_from: Int32Array  #: [U] first op at which a copy brought to the use is in memory
+    runs_at: Int32Array  #: [O] op at which it runs, another one if it is fused
+    ends_at: Int32Array  #: [O] last op whose kernel contains it
+    products: Int32Array  #: [O + 2] number of products before each op
+    #: [O + 2] bytes that memory could bring while these run, divided by ``NEAR_ROUNDS``
     passed_bytes: Float64Array
     region: Int32Array  #: [O] innermost region, -1 outside all
     region_parent: Int32Array  #: [R + 1]
     region_begin: Int32Array  #: [R + 1]
-    region_end: Int32Array  #: [R + 1]; 0 for all but loops, which alone make things live longer
+    region_end: Int32Array  #: [R + 1]; 0 except for loops, since only they extend lifetimes
 
 
 class NearFacts(NamedTuple):
-    """What decides whether vector memory may do for a value."""
+    """Facts that decide whether a value may stay in vector memory."""
 
     may_be_near: np.ndarray  #: [V] see ``program_facts.ValueFacts``
-    kept_bytes: np.ndarray  #: [V] of each value
-    product_bytes: np.ndarray  #: [O] that memory could bring while an op runs
+    kept_bytes: np.ndarray  #: [V] bytes of each value as it is kept
+    product_bytes: np.ndarray  #: [O] bytes that memory could bring while an op multiplies
 
 
 def make_memory(
@@ -82,14 +84,14 @@ def make_memory(
     near: NearFacts,
     use_from: np.ndarray,
 ) -> Memory:
-    """Live ranges in program order."""
+    """Compute the live ranges in program order."""
     n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
     value = np.flatnonzero(fusion.written)
     maker = program.value_op[value]
     argument = maker < n_arguments
     start = np.where(argument, 0, runs_at[maker])
-    # What is computed on the way out of a product is there with it.  Results of the program are
-    # written over what they update, and sums over what is added to.
+    # Values computed on the way out of a product are in memory from the product on. Results of the
+    # program overwrite what they update, and sums the value to which they add.
     head = fusion.head[maker]
     if not fusion.style.accumulates:
         is_inside = fusion.product[head] & ~tables.value_output[value]
@@ -98,19 +100,19 @@ def make_memory(
         start = np.minimum(start, _first_filled(program, fusion)[maker])
     is_result = np.isin(value, _results_apart(program, root[program.outputs]))
     end = np.maximum(last_op[value], start)
-    kept = np.zeros(n_ops, bool)
-    kept[:n_arguments] = ~program.donated
-    end = np.where(kept[maker], n_ops, end)
-    inside = (end >= n_arguments) & (end < n_ops) & (end > start)
-    at = np.where(inside, end, 0)
-    heir = program.result_ptr[at].astype(np.int32)
-    inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
+    stays_to_end = np.zeros(n_ops, bool)
+    stays_to_end[:n_arguments] = ~program.donated
+    end = np.where(stays_to_end[maker], n_ops, end)
+    has_heir = (end >= n_arguments) & (end < n_ops) & (end > start)
+    dying_op = np.where(has_heir, end, 0)
+    heir = program.result_ptr[dying_op].astype(np.int32)
+    has_heir[has_heir] = in_place[dying_op[has_heir]] & fusion.written[heir[has_heir]]
     if not fusion.style.reuses_places:
-        is_elementwise = program.op_class[at] == p.ELEMENTWISE
-        inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
-    waiting = np.flatnonzero(fusion.waits & fusion.product).tolist()
+        is_elementwise = program.op_class[dying_op] == p.ELEMENTWISE
+        has_heir &= argument | ~is_elementwise | _updates(program, fusion)[dying_op]
+    late_products = np.flatnonzero(fusion.waits & fusion.product).tolist()
     read_late = np.full(program.n_values, -1)
-    for op in waiting:
+    for op in late_products:
         for operand in program.operands(op):
             read_late[root[operand]] = op
     products, passed_bytes = np.zeros(n_ops + 2, np.int32), np.zeros(n_ops + 2)
@@ -129,13 +131,13 @@ def make_memory(
         buffer_value=value.astype(np.int32),
         buffer_start=start.astype(np.int32),
         buffer_end=end.astype(np.int32),
-        buffer_heir=np.where(inside, heir, -1).astype(np.int32),
+        buffer_heir=np.where(has_heir, heir, -1).astype(np.int32),
         buffer_near=near.may_be_near[value] & is_near,
         buffer_computed=~argument,
         buffer_result=is_result,
         buffer_read_late=read_late[value].astype(np.int32),
-        buffer_written_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
-        late_op=max(waiting, default=0),
+        buffer_written_late=np.where(np.isin(maker, late_products), maker, -1).astype(np.int32),
+        late_op=max(late_products, default=0),
         like_use=uses,
         like_op=ops,
         use_op=tables.use_op,
@@ -154,9 +156,9 @@ def make_memory(
 
 
 def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """[O] bool: elementwise ops whose result has to lie where an operand did.
+    """[O] bool: elementwise ops that have to write their result over an operand.
 
-    Such is what a loop hands on to its next round.
+    Among these are ops whose result a loop hands on to its next round.
     """
     updates = np.zeros(program.n_ops, bool)
     updates[list(fusion.updates)] = True
@@ -171,9 +173,9 @@ def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
 
 
 def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """[O] of scatters into a constant the first one of that size, whose kernel fills all of them.
+    """[O] for a scatter into a constant, the first of the same size, whose kernel fills them all.
 
-    The others: the program's end.
+    For all other ops the end of the program.
     """
     first = np.full(program.n_ops, program.n_ops)
     sizes: dict[tuple[Any, ...], int] = {}
@@ -186,21 +188,22 @@ def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
 
 
 def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
-    """Results of the program for which there is no donated argument, whose place they would take.
+    """Results of the program that find no donated argument whose memory they could take over.
 
-    What a loop, a branch or an update in place gives was there before, and is left out.
+    Results of loops, branches and updates in place use memory that exists already; they are left
+    out.
     """
-    left: dict[tuple[Any, ...], int] = defaultdict(int)
+    unclaimed: dict[tuple[Any, ...], int] = defaultdict(int)
     for argument in np.flatnonzero(program.donated).tolist():
         for value in program.results(argument):
-            left[(*program.dims(value), program.value_dtype[value])] += 1
+            unclaimed[(*program.dims(value), program.value_dtype[value])] += 1
     apart = []
     for value in dict.fromkeys(results.tolist()):
-        op, alike = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
+        op, form = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
         if op < program.n_arguments:
             continue
-        if left[alike]:
-            left[alike] -= 1
+        if unclaimed[form]:
+            unclaimed[form] -= 1
         elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
             apart.append(value)
     return apart

@@ -1,23 +1,23 @@
-"""Products whose sums a TPU's compiler scatters piece by piece, as it makes them.
+"""Products whose sums a TPU's compiler scatters piece by piece, as it computes them.
 
 libtpu cuts a product whose result goes through a ``reduce_scatter`` into as many pieces as the
 group has devices, and passes sums around the group in both directions while it multiplies, two
-pieces at a time.  Part of the sending hides behind that, but the product takes longer: all of one
+pieces at a time. Part of the sending hides behind that, but the product takes longer: all of one
 operand is read for every pair of pieces, sums are added up on the way, and each kernel has to
-start.  What is read in pieces has to be there: an operand that the product would have computed on
-its way in is written first, and so is every second piece that is not one stretch of memory
+start. What is read in pieces has to be in memory: an operand that the product would have computed
+on its way in is written first, and so is every second piece that is not contiguous in memory
 (``cut_bytes``).
 
 When it does so, and what the kernels take, was read off some 130 products compiled one by one by
 libtpu 0.0.42.1, of 64 to 131,072 rows by matrices of 1,024 to 32,768 squared over groups of 2 to 32
-devices: most of them for v5e, when it does so also for v4, v5p and v6e.  v3 never does.
+devices: most of them for v5e; when it does so, also for v4, v5p and v6e. v3 never does.
 ``docs/machines.md`` says how well they are met.
 
 libtpu gathers operands piece by piece as well, but not where a program says in which layout the
-product has to read them, as programs that run a plan do: of 123 products in 176 compiled plans that
-were cut into pieces all had a ``reduce_scatter``.
+product has to read them, as programs that run a plan do: all of the 123 products that were cut into
+pieces in 176 compiled plans had a ``reduce_scatter``.
 
-TOAST section 4.5 adds the times of products and collectives up.
+TOAST section 4.5 adds up the times of products and collectives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HELD_PIECES = 4.0
 
 
 class RingFacts(NamedTuple):
-    """What decides of a product whether its sums may be scattered piece by piece."""
+    """Facts that decide whether a product's sums may be scattered piece by piece."""
 
     batch_dims: np.ndarray  #: [O] int32 leading dims of its result that both operands have ...
     left_dims: np.ndarray  #: [O] int32 ... and that the first one has, -1: another op
@@ -46,8 +46,8 @@ class RingFacts(NamedTuple):
     #: [O] float64 numbers of its first operand if that is transposed before a loop reads pieces of
     #: it, else 0
     turned: np.ndarray
-    #: [O] float64 bytes of each operand over those that are read of what it is cast from; 1: it is
-    #: not cast on the way in
+    #: [O] float64 bytes of each operand over those of what it is cast from on the way in; 1: it is
+    #: not cast there
     left_cast: np.ndarray
     right_cast: np.ndarray
     #: [O] bool: is each operand computed inside the product, by more than a cast?
@@ -56,7 +56,7 @@ class RingFacts(NamedTuple):
 
 
 def no_ring_facts(program: p.Program) -> RingFacts:
-    """For compilers that do not do so."""
+    """For compilers that do not scatter piece by piece."""
     return RingFacts(
         batch_dims=np.zeros(program.n_ops, np.int32),
         left_dims=np.full(program.n_ops, -1, np.int32),
@@ -72,13 +72,13 @@ def no_ring_facts(program: p.Program) -> RingFacts:
 def ring_facts(
     program: p.Program, vectors: VectorProducts, *, widths: np.ndarray, inside: np.ndarray
 ) -> RingFacts:
-    """Read them off a program; what the vector unit multiplies is not cut into pieces.
+    """Read the facts off a program; products on the vector unit are not cut into pieces.
 
     Args:
-        program: whose products they are.
-        vectors: what the vector unit multiplies.
+        program: the program of the products.
+        vectors: the products on the vector unit.
         widths: [U] bytes that are read for a use over those of the value.
-        inside: [U] bool: is what is used computed in the kernel that uses it?
+        inside: [U] bool: is the operand computed in the kernel that uses it?
     """
     facts = no_ring_facts(program)
     for op in np.flatnonzero((program.op_class == p.DOT) & (vectors.use < 0)).tolist():
@@ -97,7 +97,7 @@ def ring_facts(
 
 
 def _is_product_for_it_alone(program: p.Program, value: int) -> bool:
-    """Is a value the result of a product, which may write it as its only reader wants it?"""
+    """Is a value the result of a product that may write it in the order of its only reader?"""
     op = int(program.value_op[value])
     return (
         op >= 0
@@ -109,7 +109,7 @@ def _is_product_for_it_alone(program: p.Program, value: int) -> bool:
 
 @helper
 def ring_size(axes: int, axis_size: Int64Array) -> float:
-    """Devices of a group over a mask of axes."""
+    """Number of devices of a group over a mask of axes."""
     devices = 1.0
     for axis in range(axis_size.shape[0]):
         if (axes >> axis) & 1:
@@ -135,9 +135,9 @@ def only_dim(layout: int, axes: int, axis_size: Int64Array) -> int:
 
 @helper
 def scattering_row(steps: Steps, row: int, n_steps: int, axis_size: Int64Array) -> int:
-    """Row of the step that scatters a product's sums as they are made, -1: there is none.
+    """Row of the step that scatters a product's sums as they are computed, -1: there is none.
 
-    One ``reduce_scatter`` has to be all that becomes of the result, along one dim that nothing else
+    The only step on the result has to be one ``reduce_scatter`` along one dim that no other axis
     cuts, and every device has to have its own part of the multiplying.
     """
     following = row + 1
@@ -158,20 +158,24 @@ def scattering_row(steps: Steps, row: int, n_steps: int, axis_size: Int64Array) 
 
 @helper
 def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes: float) -> float:
-    """Bytes for which the kernels that add sums take: of memory, or for as long as those would.
+    """Bytes of memory traffic that take as long as the kernels that add sums.
 
     Args:
-        numbers: of the whole result on a device, before it is scattered.
-        number_bytes: of each of them.
-        pieces: into how many it is cut.
-        near_bytes: most that a value in vector memory takes.
+        numbers: how many numbers a device's result has before it is scattered.
+        number_bytes: bytes of each of them.
+        pieces: number of pieces into which it is cut.
+        near_bytes: largest value in vector memory.
     """
-    pairs, part = 0.5 * pieces, numbers / pieces
-    far = written_far_bytes(part, number_bytes, near_bytes)
+    pairs, piece_numbers = 0.5 * pieces, numbers / pieces
+    far = written_far_bytes(piece_numbers, number_bytes, near_bytes)
     # Two sums at a time are added to what came in, and those of both directions at the end.
-    size = (pairs + 1.0) * part * (4.0 * number_bytes + waited_bytes(number_bytes) + 2.0 * far)
-    if is_looped(pieces):  # where it is chosen whether this is the first round
-        size += pairs * part * (number_bytes + waited_bytes(number_bytes) + far)
+    size = (
+        (pairs + 1.0)
+        * piece_numbers
+        * (4.0 * number_bytes + waited_bytes(number_bytes) + 2.0 * far)
+    )
+    if is_looped(pieces):  # a loop has to select whether this is its first round
+        size += pairs * piece_numbers * (number_bytes + waited_bytes(number_bytes) + far)
     return size
 
 
@@ -179,42 +183,45 @@ def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes:
 def cast_first(
     far: float, near: float, cast: float, near_bytes: float
 ) -> tuple[float, float, float]:
-    """Of an operand: bytes that its cast takes in front of the pieces, and where these read it.
+    """Bytes of casting an operand in front of the pieces, and those that the pieces read of it.
 
-    Pieces of an operand that is cast on the way in are not cut out of what it is cast from.
+    The pieces of an operand that is cast on the way in are cut out of the result of the cast.
 
     Args:
         far: bytes of what it is cast from, in memory.
         near: the same in vector memory.
-        cast: its bytes over those, 1: it is not cast.
-        near_bytes: most that a value in vector memory takes.
+        cast: bytes of the operand over those, 1: it is not cast.
+        near_bytes: largest value in vector memory.
 
     Returns:
-        Bytes for which the cast takes, then the operand's own in memory and in vector memory.
+        Bytes of traffic that take as long as the cast, then the bytes of the operand in memory and
+        in vector memory.
     """
     if cast == 1.0 or far <= 0.0:
         return 0.0, far, near
-    own = far * cast
+    operand_bytes = far * cast
     size = far
     if cast < 1.0:  # it writes nothing of four bytes
-        size += 2.0 * own
-    if own <= near_bytes:
-        return size, 0.0, near + own
-    return size + own, own, near
+        size += 2.0 * operand_bytes
+    if operand_bytes <= near_bytes:
+        return size, 0.0, near + operand_bytes
+    return size + operand_bytes, operand_bytes, near
 
 
 @helper
 def computed_first(
     far: float, near: float, own: float, number_bytes: float, near_bytes: float
 ) -> tuple[float, float, float]:
-    """Of an operand that its product would have computed on its way in, and that is written first.
+    """``cast_first`` for an operand that the product would have computed on its way in.
+
+    It is written before the pieces.
 
     Args:
         far: bytes that the product itself reads for it, in memory.
         near: the same in vector memory.
-        own: its bytes.
-        number_bytes: of each of its numbers.
-        near_bytes: most that a value in vector memory takes.
+        own: bytes of the operand.
+        number_bytes: bytes of each of its numbers.
+        near_bytes: largest value in vector memory.
 
     Returns:
         As ``cast_first``.
@@ -227,14 +234,14 @@ def computed_first(
 
 @helper
 def cut_bytes(own: float, number_bytes: float, outer: float) -> float:
-    """Bytes for which it takes to cut pieces out of an operand that has no piece in one stretch.
+    """Bytes of traffic for cutting pieces out of an operand whose pieces are not contiguous.
 
-    Of two pairs that are written out one pair is cut out first; the other, and those of a loop, are
-    read where they are.  By libtpu 0.0.42.1 for v5e, eleven products in float32 and bfloat16.
+    Of two unrolled pairs one is cut out first; the other one, and the pairs of a loop, are read in
+    place. By libtpu 0.0.42.1 for v5e, eleven products in float32 and bfloat16.
 
     Args:
         own: bytes of the operand.
-        number_bytes: of each of its numbers.
+        number_bytes: bytes of each of its numbers.
         outer: rows on a device of the dims before the one that is cut.
     """
     if outer < 2.0:
@@ -244,25 +251,25 @@ def cut_bytes(own: float, number_bytes: float, outer: float) -> float:
 
 @helper
 def kernels_of(pieces: float) -> float:
-    """How many kernels there are beside the products'."""
+    """Number of kernels beside those that multiply."""
     return (1.5 if is_looped(pieces) else 1.0) * 0.5 * pieces + 1.0
 
 
 @helper
 def is_looped(pieces: float) -> bool:
-    """Do the pieces come in a loop?  Two pairs are written out."""
+    """Are the pieces computed in a loop? Two pairs are unrolled."""
     return pieces > 4.0
 
 
 @helper
 def written_far_bytes(part: float, number_bytes: float, near_bytes: float) -> float:
-    """Bytes of memory a number that are written of two pieces of ``part`` numbers."""
+    """Bytes a number that two pieces of ``part`` numbers write to memory, not vector memory."""
     return number_bytes if 2.0 * part * number_bytes > near_bytes else 0.0
 
 
 @helper
 def waited_bytes(number_bytes: float) -> float:
-    """Bytes a number for which a kernel takes longer that writes nothing of four bytes."""
+    """Bytes a number that a kernel waits for, in addition, if it writes no 4-byte type."""
     return 4.0 if number_bytes < 4.0 else 0.0
 
 
@@ -270,10 +277,10 @@ def waited_bytes(number_bytes: float) -> float:
 def passed_on_s(
     piece_bytes: float, axes: int, ring_bytes_per_s: float, hop_s: Float64Array
 ) -> float:
-    """Seconds in which every device passes a piece on, both ways at once.
+    """Seconds in which every device passes on a piece, both ways at once.
 
-    ``hop_s`` [A] is the latency along the whole of each axis: the last of a line sends to the
-    first.
+    ``hop_s`` [A] is the latency along the whole of each axis, since the last device of a line sends
+    to the first.
     """
     latency_s = 0.0
     for axis in range(hop_s.shape[0]):

@@ -1,10 +1,10 @@
-"""Sums over devices that a compiler makes as one: they wait for the links once.
+"""Sums over devices that a compiler combines into one, which waits for the links once.
 
-XLA joins all_reduces over the same devices of which none needs another's result, up to some hundred
-megabytes, for TPUs (libtpu 0.0.42.1 for v5e: mean and variance of a layer's batch are one sum, and
-so are all gradients of a program's weights up to 117 of 134 MB).  Which sums a plan needs is not
-known before; those that one action brings about, over dims of one size at the same distance from
-the results, are.
+For TPUs, XLA combines all_reduces over the same devices of which none needs another's result, up to
+some hundred megabytes (libtpu 0.0.42.1 for v5e: mean and variance of a layer's batch are one sum,
+and so are all gradients of a program's weights up to 117 of 134 MB). Which sums a plan needs is not
+known in advance. But those that one action causes are known: they are over dims of one size, at the
+same distance from the results.
 
 Reference: none; XLA's ``AllReduceCombiner``.
 """
@@ -18,35 +18,35 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
-COMBINED_BYTES = 120e6  #: that one joint sum takes at most
+COMBINED_BYTES = 120e6  #: most bytes of a combined sum
 
 
 def no_combined_sums(n_ops: int) -> np.ndarray:
-    """Of compilers that make every sum by itself."""
+    """For compilers that make every sum separately."""
     return np.ones(n_ops)
 
 
 def combined_sums(program: p.Program, tables: Tables) -> np.ndarray:
-    """[O] float64 how many sums are made at once with that of an op, itself among them.
+    """[O] float64 how many sums are combined with that of an op, itself included.
 
-    An op's distance is the most ops with sums that are on a way from its results to the program's.
-    Together are those of one region at one distance that sum over dims of one size.
+    An op's distance is the largest number of ops with sums on a path from its results to the
+    program's. The combined sums are those of one region, at one distance, over dims of one size.
     """
     sizes = [_summed_sizes(program, tables, op) for op in range(program.n_ops)]
     distance = np.zeros(program.n_ops, np.int64)
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
-        own = int(distance[op]) + bool(sizes[op])
+        next_distance = int(distance[op]) + bool(sizes[op])
         for value in program.operands(op):
             maker = int(program.value_op[value])
-            distance[maker] = max(distance[maker], own)
+            distance[maker] = max(distance[maker], next_distance)
     region = program.region.tolist()
-    number = Counter(
+    sum_counts = Counter(
         (region[op], int(distance[op]), size) for op in range(program.n_ops) for size in sizes[op]
     )
     return np.array(
         [
             max(
-                (number[region[op], int(distance[op]), size] for size in sizes[op]),
+                (sum_counts[region[op], int(distance[op]), size] for size in sizes[op]),
                 default=1,
             )
             for op in range(program.n_ops)

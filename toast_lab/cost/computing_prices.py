@@ -1,8 +1,8 @@
-"""What it takes to compute an op on each device's part: traffic, padding, rate, what is beside it.
+"""The price of computing an op's local part: traffic, padding, rate, and the ring beside it.
 
-Read from the top: ``price_computing`` is the op as a whole, and the helpers below it are its
-results, its operands, what a product's epilogue reads, and the rate of the matrix unit, in the
-order in which they are needed.
+Read from the top: ``price_computing`` prices the op as a whole; the helpers below it price its
+results, its operands, the epilogue of a product, and the rate of the matrix unit, in the order of
+use.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def price_computing(
     each: StepPrices,
     prices: Prices,
 ) -> tuple[float, int, float, float]:
-    """Seconds of a computing step by rule, and its product's ring.
+    """Seconds of a computing step by rule, and the ring beside its product.
 
-    Of the ring these are the row of the collective that runs beside it piece by piece (-1: none
-    does), the number of pieces, and the seconds of one round in which it waits for them.  Fills
-    the row of ``each``, and the op's rows of ``prices``.
+    The ring is given as the row of the collective that runs beside the product piece by piece (-1:
+    none), the number of pieces, and the seconds of one round in which the product waits for them.
+    Fills the step's row of ``each`` and the op's rows of ``prices``.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
@@ -135,7 +135,7 @@ def price_computing(
             right_near,
         )
         if ring_row >= 0:
-            # What follows the product is a kernel of its own.
+            # The ops behind the product are a kernel of their own.
             time_s = (ring_s + end_bytes / rate) * trips
     if facts.op.unfused_numbers[op] / cut > UNFUSED_FROM and not cuts_out(
         tables, steps, op, axis_size
@@ -155,14 +155,14 @@ def price_computing(
 def _result_bytes(
     inputs: PriceInputs, steps: Steps, row: int, n_steps: int
 ) -> tuple[float, float, float]:
-    """Bytes that writing the results moves, of the results, and of those that are written."""
+    """Bytes moved by writing the results, bytes of the results, and of those that are written."""
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
     op_class = facts.op.op_class[op]
     computes_near = is_heavy(facts, op) or op_class == p.ELEMENTWISE or op_class == p.REDUCE
     moved, result_bytes, written_bytes = 0.0, 0.0, 0.0
-    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        value = tables.result[place]
+    for result_row in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        value = tables.result[result_row]
         if facts.value.written[value] or facts.op.slices[op]:
             layout = result_layout(steps, row, n_steps, value)
             size = kept_bytes(facts, value, layout, axis_size)
@@ -184,10 +184,10 @@ def _operand_bytes(
     result_bytes: float,
     prices: Prices,
 ) -> tuple[float, float, float, float, float, float]:
-    """Bytes that are moved with those of the operands, and seconds in which operands are filled.
+    """Bytes moved, from ``begin_with`` on, and seconds of filling operands that are spread.
 
-    Then what a product reads of its operands: of the left one in memory and in vector memory, and
-    of the right one.
+    Then the bytes that a product reads of its left operand from memory and from vector memory, and
+    the same of its right operand.
     """
     facts, tables, axis_size = inputs.facts, inputs.tables, inputs.axis_size
     moved, filling_s = begin_with, 0.0
@@ -222,14 +222,14 @@ def _read_operand(
 ) -> tuple[float, float, float, float, float]:
     """Bytes of casting an operand in front of a loop, and of reading it from memory.
 
-    Then what a product reads of it in memory and in vector memory, and the seconds in which an
-    operand that is spread is filled.
+    Then the bytes that a product reads of it from memory and from vector memory, and the seconds of
+    filling an operand that is spread.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     value, source = tables.use_value[use], facts.root[use]
     is_copy = steps.copy[use] != -1
     layout = steps.wanted[tables.use_want[use]] if is_copy else steps.layout[value]
-    # A copy is as it was sent, whatever the value itself is kept in.
+    # A copy has the width in which it was sent, whatever the width of the value itself.
     whole_bytes = (
         facts.use.sent[use] * tables.value_bytes[value] if is_copy else facts.value.bytes[value]
     )
@@ -251,7 +251,7 @@ def _read_operand(
     if facts.use.delivered[use]:
         piece_bytes = min(piece_bytes, result_bytes)
     stays = not is_copy and 0.0 < facts.use.resident_parts[use] <= ways(layout, axis_size)
-    # A product's operands come out of vector memory beside the multiplying.
+    # A product reads operands from vector memory while it multiplies.
     held_bytes = piece_bytes if is_copy else source_bytes
     read_bytes, cast_bytes = facts.use.reads[use] * piece_bytes, 0.0
     if facts.use.cast_rounds[use] > 1.0 and not stays:
@@ -265,7 +265,7 @@ def _read_operand(
         memory_bytes = read_bytes * (facts.use.resident_share[use] if stays else 1.0)
     if not heavy:
         return cast_bytes, memory_bytes, 0.0, 0.0, spread_s
-    # The copy that a cast in front of a loop makes stays where it is made.
+    # The copy that a cast in front of a loop makes stays in vector memory.
     cast = facts.use.sent[use] if stays else 1.0
     near = cast * read_bytes if held_near or cast < 1.0 else 0.0
     far = read_bytes if near == 0.0 else 0.0
@@ -274,7 +274,7 @@ def _read_operand(
 
 @inlined
 def _slice_padding(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
-    """By how much a slice of rows moves more than its numbers."""
+    """Factor by which a slice of rows moves more bytes than its numbers have."""
     facts, tables, op = inputs.facts, inputs.tables, steps.op[row]
     if facts.op.slice_row_dim[op] < 0:
         return 1.0
@@ -285,14 +285,14 @@ def _slice_padding(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) ->
 
 @inlined
 def _filling_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
-    """Seconds of filling memory with a result that one value fills, beside those of writing it."""
+    """Seconds of filling memory with a result of one value, beyond those of writing it."""
     facts, rates, op = inputs.facts, inputs.rates, steps.op[row]
     if not facts.op.filled[op]:
         return 0.0
     value = inputs.tables.result[inputs.tables.result_ptr[op]]
     layout = result_layout(steps, row, n_steps, value)
     size = kept_bytes(facts, value, layout, inputs.axis_size)
-    # To write it is among what the op takes, and in vector memory that is all.
+    # The time of the op includes writing it, and in vector memory there is nothing beyond that.
     if size <= rates.near_room_bytes:
         return 0.0
     numbers = facts.value.numbers[value] / facts.value.bytes[value] * size
@@ -303,10 +303,10 @@ def _filling_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> flo
 def _epilogue_bytes(
     inputs: PriceInputs, steps: Steps, row: int, n_steps: int, prices: Prices
 ) -> tuple[float, float, float, float]:
-    """Bytes that a product waits for, and those that what follows it reads beside its result.
+    """Bytes that a product waits for, and bytes that the ops fused behind it move.
 
-    The second are read by the product's own kernel, the third by one of its own behind a sum, and
-    the last are all that such a kernel takes.
+    The second are read by the product's own kernel beside its result, the third by a kernel of
+    their own behind a sum, and the last are all that such a separate kernel moves.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
@@ -315,8 +315,8 @@ def _epilogue_bytes(
     product_parts = ways(result_layout(steps, row, n_steps, value), axis_size)
     if not is_near(facts, rates, value, facts.value.bytes[value] / product_parts):
         waited_bytes = facts.op.narrow_bytes[op] / product_parts
-    # What follows has to wait for a sum: it is a kernel of its own, which reads the result as it is
-    # behind the sum.
+    # Ops that follow a sum over devices are a kernel of their own, which reads the result as the
+    # sum leaves it.
     is_summed = result_is_summed(facts, steps, row, n_steps)
     parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
     size = facts.value.bytes[value] / parts
@@ -332,7 +332,7 @@ def _epilogue_bytes(
     return waited_bytes, beside_bytes, 0.0, end_bytes
 
 
-# -- how quickly it is computed --------------------------------------------------------------------
+# -- rates of computing ---------------------------------------------------------------------------
 @inlined
 def _product_rate(
     inputs: PriceInputs,
@@ -344,10 +344,10 @@ def _product_rate(
     left_bytes: float,
     right_bytes: float,
 ) -> tuple[float, float, float, float]:
-    """FLOPs a second that an op's part reaches, and seconds beside them.
+    """FLOP/s that an op's local part reaches, and the seconds that come on top.
 
-    These are at the end of the multiplying (all rounds), at a kernel's start, and for bringing a
-    convolution's operands and result into another order (one round each).
+    The latter are spent at the end of the multiplying (all rounds), at the start of a kernel, and
+    on bringing a convolution's operands and result into another order (one round each).
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
@@ -439,7 +439,7 @@ def _product_shape(
 
 @inlined
 def _vector_s(inputs: PriceInputs, steps: Steps, op: int, flops: float) -> float:
-    """Seconds of a product that the vector unit computes beside those of the matrix unit."""
+    """Seconds of a product in the vector unit, on top of those in the matrix unit."""
     facts, tables = inputs.facts, inputs.tables
     if facts.op.vector_use[op] < 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""A device's part of a value: its bytes, where it lies, and what the steps of an op do with it."""
+"""A device's part of a value: its bytes, the memory it is in, and what an op's steps do with it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from toast_lab.sharding.step_kinds import ALL_REDUCE, PERMUTE, REDUCE_SCATTER
 from toast_lab.sharding.steps import Steps, Tables, layout_dim, ways
 
 #: Smallest kernel of a single op that takes longer than its traffic, in numbers; and the share of
-#: the memory's rate that it reaches then.  libtpu 0.0.42.1 passes 2^17 numbers at a time through
-#: such a kernel, and what fits into few passes is no slower.
+#: the memory's rate that it reaches then. libtpu 0.0.42.1 passes 2^17 numbers at a time through
+#: such a kernel, and kernels of few passes are no slower.
 UNFUSED_FROM = 2.0**19
 UNFUSED_SHARE = 0.95
 
@@ -28,7 +28,7 @@ def kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Arr
 
 @helper
 def part_padding(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Array) -> float:
-    """By how much a device's part of a value is larger in memory than its numbers are."""
+    """Factor by which a device's part of a value is larger in memory than its numbers."""
     return row_padding(facts.value.row_dim[value], facts.value.row_size[value], layout, axis_size)
 
 
@@ -41,7 +41,7 @@ def held_bytes(inputs: PriceInputs, value: int, layout: int) -> float:
 
 @helper
 def held_padding(inputs: PriceInputs, value: int, layout: int) -> float:
-    """By how much a part is larger in memory: rows that gathers need, or tiles that it leaves."""
+    """Factor by which a part is larger in memory: padded rows for gathers, or unfilled tiles."""
     facts, shape_ptr = inputs.facts, inputs.tables.shape_ptr
     padding = part_padding(facts, value, layout, inputs.axis_size)
     if inputs.rates.tile == 0.0:
@@ -69,7 +69,7 @@ def is_near(facts: ProgramFacts, rates: MachineRates, value: int, size: float) -
 
 @helper
 def cuts_out(tables: Tables, steps: Steps, op: int, axis_size: Int64Array) -> bool:
-    """Does an op take a device's part of what is there as a whole?"""
+    """Does an op cut the part that it reads out of a larger one that the device holds?"""
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         kept = steps.layout[tables.use_value[use]]
         if ways(steps.wanted[tables.use_want[use]], axis_size) > ways(kept, axis_size):
@@ -79,7 +79,7 @@ def cuts_out(tables: Tables, steps: Steps, op: int, axis_size: Int64Array) -> bo
 
 @helper
 def unfused_s(rates: MachineRates, numbers: float, size: float) -> float:
-    """Of a kernel of a single op, or one that fills memory, with ``size`` bytes of traffic."""
+    """Seconds of a kernel of one op, or one that fills memory, with ``size`` bytes of traffic."""
     if numbers <= UNFUSED_FROM:
         return size / rates.product_bytes_per_s
     traffic_s = size / (UNFUSED_SHARE * rates.memory_bytes_per_s)
@@ -109,7 +109,7 @@ def result_is_summed(facts: ProgramFacts, steps: Steps, row: int, n_steps: int) 
     """Is the result of a computing step summed over devices before anything reads it?"""
     following = row + 1
     if facts.op.sum_trips[steps.op[row]] < facts.op.result_trips[steps.op[row]]:
-        return False  # behind the loop
+        return False  # the sum is behind the loop
     while following < n_steps and steps.op[following] == steps.op[row] and steps.use[following] < 0:
         kind = steps.kind[following]
         if kind == ALL_REDUCE or kind == REDUCE_SCATTER:
@@ -122,11 +122,11 @@ def result_is_summed(facts: ProgramFacts, steps: Steps, row: int, n_steps: int) 
 def gathered_axes(steps: Steps, row: int, n_steps: int) -> int:
     """Axes over which a product's operand is gathered, as its sum would be scattered out of order.
 
-    A dim that one axis cuts, and which a sum is to be scattered along over another axis that comes
-    before it, cannot be scattered as it lies.  We exchange parts behind it; XLA's partitioner makes
-    the dim whole instead: it gathers the operand, multiplies all of it on every device, sums that,
-    and lets each device cut its part out.  The same for the steps of the product, its scattered sum
-    and the exchange, wherever ``row`` is among them; 0: nothing of the kind.
+    If one axis cuts a dim, a sum cannot be scattered along that dim over another axis that comes
+    first in mesh order. We exchange parts afterwards; XLA's partitioner makes the dim whole
+    instead: it gathers the operand, multiplies all of it on every device, sums that, and lets each
+    device cut out its part. The answer is the same for the steps of the product, of its scattered
+    sum and of the exchange, whichever ``row`` is; 0: the op has no such steps.
     """
     op = steps.op[row]
     first = row

@@ -1,4 +1,4 @@
-"""In which order dims stand behind a transpose."""
+"""The order of dims after a transpose."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from toast_lab.ir import program as p
 
-Order = tuple[int, ...]  # of a value's dims: where each of them stood, or stands in memory
+Order = tuple[int, ...]  # position of each dim of a value before a transpose, or in memory
 
 
 def order_of(program: p.Program, op: int) -> tuple[int, ...]:
-    """For each dim of a transpose's result its place in the operand."""
+    """For each dim of a transpose's result, its position in the operand."""
     (use,) = program.uses(op)
     before = list(program.use_names(use))
     return tuple(before.index(name) for name in program.def_names(program.results(op)[0]))
 
 
 def is_turned(order: Order, sizes: Sequence[int]) -> bool:
-    """Do dims of these sizes stand in another order?  Those of size 1 do not count.
+    """Does the order move any dim of these sizes? Those of size 1 do not count.
 
     >>> is_turned((1, 0), (2, 3)), is_turned((1, 0), (1, 3))
     (True, False)
     """
-    places = [place for place, size in zip(order, sizes, strict=True) if size > 1]
-    return places != sorted(places)
+    positions = [position for position, size in zip(order, sizes, strict=True) if size > 1]
+    return positions != sorted(positions)

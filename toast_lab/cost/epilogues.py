@@ -1,15 +1,15 @@
-"""What is computed on the way out of a matrix product, in the product's own kernel.
+"""Ops computed on the way out of a matrix product, in the product's own kernel.
 
-By a TPU's compiler (``epilogues``), and by GPUs (``gpu_epilogues``, see there).
+``epilogues`` finds them for a TPU's compiler, ``gpu_epilogues`` (see there) for GPUs.
 
-On a TPU all that can be computed of a product's result element by element, with what is there
-before it, is: a bias and an activation, the whole backward pass of an activation, the three results
-of an Adam step.  Sums over the result are made there too, as the mean of a layer norm.  The kernel
-then takes as long as the multiplying or as its traffic, whichever is longer
+On a TPU these are all ops that can be computed element by element from the product's result and
+values made before it: a bias and an activation, the whole backward pass of an activation, the three
+results of an Adam step. Sums over the result are computed there too, such as the mean of a layer
+norm. The kernel then takes as long as the multiplying or as its traffic, whichever is longer
 (``computing_prices``).
 
-Of the values on the way one is written, the smallest of those through which all that follows has
-to go; others are written only if nobody could compute them again from it.
+Of the values in the kernel one is written: the smallest of those through which everything that
+follows has to go. Others are written only if no reader could compute them again from it.
 
 Read off libtpu 0.0.42.1 for v5e on products of 256 to 16,384 rows by 2,048 to 8,192 squared, with
 and without casts, activations, updates and sums.
@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-_MOST_OPS = 64  # kernels do not grow without end
+_MOST_OPS = 64  # in one kernel, so that it stays small
 
 
 class FusionGraph(NamedTuple):
-    """A program as lists, as far as it bears on what is computed where."""
+    """The facts of a program that decide which kernel computes an op, as lists."""
 
     n_arguments: int
     n_ops: int
@@ -37,38 +37,38 @@ class FusionGraph(NamedTuple):
     region: Sequence[int]  #: [O]
     #: [V] ops that read each value, views looked through; O: a result of the program
     consumers: Sequence[Set[int]]
-    elements: Sequence[float]  #: [V] numbers that it has
+    elements: Sequence[float]  #: [V] how many numbers it has
     bytes: Sequence[float]  #: [V]
-    is_root: Sequence[bool]  #: [V] no view of another value
+    is_root: Sequence[bool]  #: [V] not a view of another value
     is_constant: Sequence[bool]  #: [V]
     is_output: Sequence[bool]  #: [V]
     free: Sequence[bool]  #: [O]
     product: Sequence[bool]  #: [O]
     soft: Sequence[bool]  #: [O] elementwise, or moves elements
     elementwise: Sequence[bool]  #: [O]
-    takes: Sequence[bool]  #: [O] computes soft operands by itself
+    takes: Sequence[bool]  #: [O] computes soft operands on its way in
     reduces: Sequence[bool]  #: [O]
 
 
 class Epilogues(NamedTuple):
-    """Where products end."""
+    """The ops in the kernels of products, and the values that these kernels write."""
 
     product: np.ndarray  #: [O] the product in whose kernel the op can be computed, -1: none
-    #: [O] of a product the op behind which it is written: itself, or the last in its kernel
+    #: [O] for a product, the op after which its kernel writes: itself, or the last in its kernel
     end: np.ndarray
-    inner: frozenset[int]  #: values that live in such a kernel alone
-    ends: frozenset[int]  #: values as which products are written
-    #: ops that end such a kernel, and write their result where an operand was
+    inner: frozenset[int]  #: values that exist only inside such a kernel
+    ends: frozenset[int]  #: values that such kernels write
+    #: ops that end such a kernel, and write their result over an operand
     updates: frozenset[int] = frozenset()
 
 
 def no_epilogues(n_ops: int) -> Epilogues:
-    """Of compilers that write products as they are."""
+    """For compilers that write products as they are."""
     return Epilogues(np.full(n_ops, -1), np.arange(n_ops), frozenset(), frozenset())
 
 
 def epilogues(graph: FusionGraph) -> Epilogues:
-    """Give each product what can be computed on its way out; an op goes to the last that it can."""
+    """Assign ops to the kernels of products; an op goes to the last product that it depends on."""
     every = no_epilogues(graph.n_ops)
     inner, ends = set[int](), set[int]()
     for op in range(graph.n_ops):
@@ -80,18 +80,18 @@ def epilogues(graph: FusionGraph) -> Epilogues:
 
 
 class GpuEpilogueOps(NamedTuple):
-    """What cuBLAS may do on the way out of a product."""
+    """Ops that cuBLAS may do on the way out of a product."""
 
     adds: Sequence[bool]  #: [O] adds two values element by element
-    rectifies: Sequence[bool]  #: [O] the larger of a value and a constant
-    biases: Sequence[bool]  #: [O] adds a vector that is spread along the last dim
+    rectifies: Sequence[bool]  #: [O] takes the larger of a value and a constant
+    biases: Sequence[bool]  #: [O] adds a vector along the last dim to all rows
 
 
 def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
-    """What a GPU's product does with its result before that is written, if nothing else needs it.
+    """Ops that a GPU's product does before it writes its result, if nothing else needs that.
 
-    A value made before it that nothing else needs is added to, and the sum written in its place, as
-    where a loop sums a gradient.  Or a bias is added, and what is below zero cut off.
+    The product adds its result to an earlier value that nothing else needs, and writes the sum in
+    its place, as where a loop sums a gradient. Or it adds a bias, and cuts off what is below zero.
 
     Read off XLA's programs for an H100 (jax 0.10.2, ``"epilogue"`` in its text).
     """
@@ -103,7 +103,7 @@ def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
         (value,) = graph.results[op]
         taken = list[int]()
         while (follower := _only_follower(graph, op, value)) >= 0:
-            others = [number for number in graph.operands[follower] if number != value]
+            others = [operand for operand in graph.operands[follower] if operand != value]
             (result,) = graph.results[follower]
             if len(others) != 1 or graph.elements[result] != graph.elements[value]:
                 break
@@ -133,7 +133,7 @@ def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
 
 
 def _only_follower(graph: FusionGraph, product: int, value: int) -> int:
-    """The only op that needs a value, of one result and as often run as the product; or -1."""
+    """The only op that needs a value, if it has one result and the product's region; else -1."""
     if len(graph.consumers[value]) != 1 or graph.is_output[value]:
         return -1
     (follower,) = graph.consumers[value]
@@ -149,7 +149,7 @@ def _only_follower(graph: FusionGraph, product: int, value: int) -> int:
 def _end(
     graph: FusionGraph, op: int, *, epilogues: Epilogues, inner: set[int], ends: set[int]
 ) -> None:
-    """Find what is computed behind one product, and as what it is written."""
+    """Find the ops in one product's kernel, and the values that it writes."""
     (value,) = graph.results[op]
     members = _members(graph, op, epilogues.product)
     if not members:
@@ -157,10 +157,12 @@ def _end(
     inside = {value, *(graph.results[member][0] for member in members if graph.soft[member])}
     reached = set(members)
     needed = {
-        number for number in inside if graph.is_output[number] or graph.consumers[number] - reached
+        candidate
+        for candidate in inside
+        if graph.is_output[candidate] or graph.consumers[candidate] - reached
     }
     epilogues.product[members] = op
-    if value not in needed and all(_must_be_written(graph, number, op) for number in needed):
+    if value not in needed and all(_must_be_written(graph, candidate, op) for candidate in needed):
         inner |= inside - needed
         ends |= needed
         epilogues.end[op] = max(members)
@@ -168,14 +170,14 @@ def _end(
     last = _narrowest(graph, value, reached)
     if last != value:
         end = graph.maker[last]
-        inner |= {number for number in inside if graph.maker[number] < end}
+        inner |= {candidate for candidate in inside if graph.maker[candidate] < end}
         ends.add(last)
         epilogues.end[op] = end
     elif value not in needed and all(
-        _goes_into_products(graph, number, op, reached) for number in needed
+        _goes_into_products(graph, candidate, op, reached) for candidate in needed
     ):
-        # Several values are needed, each of which other products could make of this one's.
-        if sum(graph.bytes[number] for number in needed) <= graph.bytes[value]:
+        # Several values are needed, which other products could compute from this one's result.
+        if sum(graph.bytes[candidate] for candidate in needed) <= graph.bytes[value]:
             inner |= inside - needed
             ends |= needed
             epilogues.end[op] = max(members)
@@ -184,7 +186,7 @@ def _end(
 
 
 def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
-    """Ops behind a product that need nothing but its result and what is there before it."""
+    """Ops behind a product that need nothing but its result and values made before it."""
     (value,) = graph.results[product]
     inside, members = {value}, list[int]()
     known: dict[int, bool] = {}
@@ -201,8 +203,8 @@ def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
         ):
             continue
         if not all(
-            number in inside or _precedes(graph, number, product, known)
-            for number in graph.operands[op]
+            operand in inside or _precedes(graph, operand, product, known)
+            for operand in graph.operands[op]
         ):
             continue
         if graph.soft[op]:
@@ -218,7 +220,7 @@ def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
 
 
 def _precedes(graph: FusionGraph, value: int, product: int, known: dict[int, bool]) -> bool:
-    """Is a value made before the product, or computed of such values alone?"""
+    """Is a value made before the product, or computed from such values alone?"""
     if value not in known:
         op = graph.maker[value]
         known[value] = (
@@ -227,14 +229,14 @@ def _precedes(graph: FusionGraph, value: int, product: int, known: dict[int, boo
             or (
                 (graph.elementwise[op] or graph.free[op])
                 and graph.region[op] == graph.region[product]
-                and all(_precedes(graph, number, product, known) for number in graph.operands[op])
+                and all(_precedes(graph, operand, product, known) for operand in graph.operands[op])
             )
         )
     return known[value]
 
 
 def _must_be_written(graph: FusionGraph, value: int, product: int) -> bool:
-    """Is it a result, or read by what computes no operand by itself?"""
+    """Is it a result, or read by an op that does not compute operands on its way in?"""
     return graph.is_output[value] or any(
         consumer >= graph.n_ops
         or not graph.takes[consumer]
@@ -244,7 +246,7 @@ def _must_be_written(graph: FusionGraph, value: int, product: int) -> bool:
 
 
 def _goes_into_products(graph: FusionGraph, value: int, product: int, members: Set[int]) -> bool:
-    """Do nothing but products of the same region need it outside of the kernel?"""
+    """Do only products of the same region need it outside of the kernel?"""
     return not graph.is_output[value] and all(
         consumer < graph.n_ops
         and graph.product[consumer]
@@ -255,9 +257,9 @@ def _goes_into_products(graph: FusionGraph, value: int, product: int, members: S
 
 
 def _narrowest(graph: FusionGraph, value: int, members: Set[int]) -> int:
-    """The smallest value, and of equal ones the last, through which all has to go that follows.
+    """The smallest value, and of equal ones the last, through which all that follows has to go.
 
-    Sums apart, which are made on the way.
+    Sums do not count, since they are computed on the way.
     """
     best = current = value
     waiting = sorted(op for op in graph.consumers[value] if not _is_sum(graph, op, members))

@@ -1,14 +1,13 @@
 """Convolutions of fewer images than a tile of a TPU has rows.
 
-Images lie along the eight rows of a tile.  Of fewer than eight, libtpu cuts each into strips and
-lays these there instead, before a convolution and back behind it: with four images of 32 by 32 on a
-device, half of a residual block's time goes into copies, so that four take longer than eight.
+Images lie along the eight rows of a tile. If there are fewer, libtpu cuts each into strips, lays
+these along the rows before a convolution, and undoes that behind it: with four images of 32 by 32
+on a device, half of a residual block's time goes into copies, so that four take longer than eight.
 Strips overlap by a window, which is convolved twice (``OVERLAP``).
 
-How often a number is laid out anew, in transposing copies: twice where what is convolved comes out
-of a normalization, since sums over strips are sums over parts, once where a chain of convolutions
-keeps the strips or where the window is a single place.  Gradients do the same, those of kernels
-with both operands.
+Transposing copies move each number twice if the convolved value comes from a normalisation, since
+sums over strips are sums over parts, and about once if a chain of convolutions keeps the strips or
+the window is a single place. Gradients do the same, those of kernels with both operands.
 
 Read off libtpu 0.0.42.1 for v5e: residual blocks with group and batch norms, chains without,
 windows of 1 and 3, and convolutions in one dim, of 1 to 32 images, forward and as steps of descent.
@@ -25,14 +24,14 @@ from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 
 FEWER_THAN = 8.0  # images: the rows of a tile
-OVERLAP = 1.25  #: By how much longer strips are convolved than images
+OVERLAP = 1.25  #: factor on the time of a convolution, since strips overlap
 _NORMALIZED, _CHAINED = 2.0, 0.8  # copies of each number
-_SHORTEST = 16  # side that is cut
-_FAR = 40  # ops that a normalization has at most
+_SHORTEST = 16  # shortest side of an image that is cut into strips
+_FAR = 40  # most ops of a normalisation
 
 
 class FewImages(NamedTuple):
-    """Of convolutions in which features meet; 0 for all other ops."""
+    """Facts of convolutions in which features mix; 0 for all other ops."""
 
     #: [O] float64 images, the first dim of the first operand, also where they are summed over
     image_count: np.ndarray
@@ -48,7 +47,7 @@ def no_few_images(n_ops: int) -> FewImages:
 
 
 def few_images(program: p.Program) -> FewImages:
-    """Of a program for TPUs."""
+    """Find these facts for a program on TPUs."""
     few = no_few_images(program.n_ops)
     for op in np.flatnonzero(program.op_class == p.CONVOLUTION).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
@@ -57,7 +56,7 @@ def few_images(program: p.Program) -> FewImages:
         (result,) = program.results(op)
         written = list(program.def_names(result))
         if set(left) & set(right) & set(written):
-            continue  # Features that do not meet are no matter of the matrix unit.
+            continue  # If features do not mix, the vector unit computes it.
         images = left[0]
         makes_kernel = images in right
         image, other = program.operands(op)
@@ -89,7 +88,7 @@ def _numbers(program: p.Program, value: int) -> float:
 
 
 def _comes_of_sums(program: p.Program, value: int) -> bool:
-    """Is a value computed element by element with the help of sums, as in a normalization?"""
+    """Is a value computed element by element with the help of sums, as in a normalisation?"""
     pending, seen = [value], set[int]()
     while pending and len(seen) < _FAR:
         value = pending.pop()
@@ -106,5 +105,5 @@ def _comes_of_sums(program: p.Program, value: int) -> bool:
 
 @helper
 def are_few(images: float) -> bool:
-    """Are so many images on a device cut into strips?"""
+    """Are this many images on a device cut into strips?"""
     return 0.0 < images < FEWER_THAN

@@ -3,22 +3,23 @@
 One op for each class of ops that cost the same under every plan of a search.
 
 The layers of a network differ in nothing that a price depends on, and an action treats them all
-alike (``sharding.alike``).  So ops are sorted into classes by everything that lowering and pricing
-look at, one op of each class is lowered and priced, and its price counts as often as the class has
-members.  Classes are made from the inside out, each step by comparing whole rows of numbers, so
-that nothing rests on luck:
+alike (``sharding.alike``). So ops are sorted into classes by everything that lowering and pricing
+read, one op of each class is lowered and priced, and its price counts as often as the class has
+members. Classes are made from the inside out, each time by comparing whole rows of numbers, so that
+no collision of hashes can merge two of them. They are told apart by these columns:
 
-* a *want* is what a use asks for: the op's row of the state, and which of its names each dim has;
-* a value is its row of the state, the row and names of its maker, its shape, its facts, and the set
-  of its wants;
-* a use is a want, a value, the value in whose memory that is, and the set of wants that came before
-  it and whose copies it may take;
-* an op is its row of the state, its kind and facts, its uses and its results.
+* a *want*, the layout that a use asks for: the op's row of the state, and the op's name of each
+  dim;
+* a value: its row of the state, the row and names of the op that defines it, its shape, its facts,
+  and the set of its uses' wants;
+* a use: its want, its value, the value in whose memory that is, and the set of earlier wants whose
+  copies it may share;
+* an op: its row of the state, its kind and facts, its uses and its results.
 
-What depends on the place in the program, when things come to life and die, counts the program's own
-ops and takes sizes from the classes; of it, ``folded_ranges`` keeps what decides the peak.
+Lifetimes depend on the place in the program: they are kept for the program's own ops, with sizes
+from the classes, and ``folded_ranges`` keeps those that decide the peak.
 
-Reference: TOAST section 4.4, where repeated layers are treated alike.  Start reading at ``fold``.
+Reference: TOAST section 4.4, where repeated layers are treated alike. Start reading at ``fold``.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     ``tables`` and ``facts`` of the result count classes, ``memory`` maps the program onto them.
 
     Args:
-        program: to be folded.
+        program: the program to fold.
         alike: classes of ops and values that no plan of the search tells apart.
-        whole: the program op by op.
+        whole: price inputs of the program op by op.
     """
     tables, facts, memory = whole.tables, whole.facts, whole.memory
     classes_of = _sort(program, alike, whole)
     wants, values, ops = classes_of.wants, classes_of.values, classes_of.ops
     folded_tables = _folded_tables(program, alike, tables, classes_of)
-    lead, value_lead, use_ptr = ops.first, values.first, folded_tables.use_ptr
-    use = gather(tables.use_ptr, lead)
+    first_ops, first_values, use_ptr = ops.first, values.first, folded_tables.use_ptr
+    use = gather(tables.use_ptr, first_ops)
     folded_facts = ProgramFacts(
-        op=OpFacts._make(column[lead] for column in facts.op),
+        op=OpFacts._make(column[first_ops] for column in facts.op),
         use=UseFacts._make(column[use] for column in facts.use),
-        value=ValueFacts._make(column[value_lead] for column in facts.value),
+        value=ValueFacts._make(column[first_values] for column in facts.value),
         root=values.label[facts.root[use]],
-        dim_size=Ragged(tables.shape_ptr, facts.dim_size).take(value_lead).flat,
+        dim_size=Ragged(tables.shape_ptr, facts.dim_size).take(first_values).flat,
     )
-    # Each use is priced as the use at its place in the first op of its op's class.
+    # Each use is priced as the use at the same position in the first op of its op's class.
     like_op = ops.label
-    place = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
-    like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
+    position = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
+    like_use = (use_ptr[like_op[tables.use_op]] + position).astype(np.int32)
     folded_memory = memory._replace(
         buffer_value=values.label[memory.buffer_value],
         buffer_heir=labelled(values.label, memory.buffer_heir),
@@ -91,7 +92,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
             may_bring=_may_bring(tables, classes_of.earlier, wants.label),
         ),
     )
-    # Of the element types of the whole program, for which kernels are compiled.
+    # With the element types of the whole program's arrays, for which kernels are compiled.
     return PriceInputs(
         tables=Tables._make(_typed(folded_tables, tables)),
         facts=folded_facts,
@@ -100,8 +101,10 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,
         axis_size=whole.axis_size,
-        # Entries are of classes, which ops of one fold share.
-        listed=whole.listed._replace(begin=whole.listed.begin[lead], end=whole.listed.end[lead]),
+        # Entries belong to classes of ops, and all ops that are folded into one share them.
+        listed=whole.listed._replace(
+            begin=whole.listed.begin[first_ops], end=whole.listed.end[first_ops]
+        ),
     )
 
 
@@ -109,13 +112,13 @@ class _ProgramClasses(NamedTuple):
     """The classes of a program, and the rows of numbers by which they were told apart.
 
     Attributes:
-        wants: of uses, by what they ask for.
-        values: of values.
-        ops: of ops.
-        use_names: of each use: the names of its dims, counted from its op's first.
-        def_names: of each value: the same.
-        wanted: of each value: what its uses want.
-        earlier: of each use: wants whose copies it may take.
+        wants: classes of uses, by the layouts that they ask for.
+        values: classes of values.
+        ops: classes of ops.
+        use_names: by use, the names of its dims, counted from its op's first.
+        def_names: by value, the same.
+        wanted: by value, the wants of its uses.
+        earlier: by use, the wants whose copies it may share.
     """
 
     wants: Classes
@@ -142,9 +145,11 @@ def _sort(program: Program, alike: Alike, whole: PriceInputs) -> _ProgramClasses
     def_names = Ragged(
         tables.shape_ptr, tables.def_dim_factor - np.repeat(first_name[tables.value_owner], rank)
     )
-    # What uses want does not bear on how arguments, results and constants are kept.
-    free = ~(tables.value_constant | tables.value_output | (tables.value_op < tables.n_arguments))
-    wanted = _sets(Ragged(tables.value_use_ptr, wants.label[tables.value_use]), free)
+    # The wants of uses do not affect how arguments, results and constants are kept.
+    depends_on_wants = ~(
+        tables.value_constant | tables.value_output | (tables.value_op < tables.n_arguments)
+    )
+    wanted = _sets(Ragged(tables.value_use_ptr, wants.label[tables.value_use]), depends_on_wants)
     values = classes(
         program.n_values,
         alike.values.label,
@@ -190,34 +195,34 @@ def _sort(program: Program, alike: Alike, whole: PriceInputs) -> _ProgramClasses
 def _folded_tables(
     program: Program, alike: Alike, tables: Tables, classes_of: _ProgramClasses
 ) -> Tables:
-    """The tables of the first op of each class, its uses in a row.
+    """Tables of the first op of each class, with its uses in a row.
 
-    Values and wants go by their first ones.
+    Values and wants are represented by the first of their class.
     """
     wants, values, ops = classes_of.wants, classes_of.values, classes_of.ops
     row, first_name = alike.ops.label, program.factor_ptr[:-1]
-    lead, value_lead, want_lead = ops.first, values.first, wants.first
+    first_ops, first_values, first_wants = ops.first, values.first, wants.first
     name_of_row = first_name[alike.ops.first]
-    want_row, maker_row = row[tables.use_owner[want_lead]], row[tables.value_owner[value_lead]]
-    use, result = gather(tables.use_ptr, lead), gather(tables.result_ptr, lead)
-    want_dims = classes_of.use_names.take(want_lead)
-    value_dims = classes_of.def_names.take(value_lead)
-    value_wants, use_earlier = classes_of.wanted.take(value_lead), classes_of.earlier.take(use)
-    use_ptr = row_starts(np.diff(tables.use_ptr)[lead])
+    want_row, maker_row = row[tables.use_owner[first_wants]], row[tables.value_owner[first_values]]
+    use, result = gather(tables.use_ptr, first_ops), gather(tables.result_ptr, first_ops)
+    want_dims = classes_of.use_names.take(first_wants)
+    value_dims = classes_of.def_names.take(first_values)
+    value_wants, use_earlier = classes_of.wanted.take(first_values), classes_of.earlier.take(use)
+    use_ptr = row_starts(np.diff(tables.use_ptr)[first_ops])
     return Tables(
         shape_ptr=value_dims.ptr,
-        value_bytes=tables.value_bytes[value_lead],
-        value_op=ops.label[tables.value_op[value_lead]],
-        value_constant=tables.value_constant[value_lead],
-        value_output=tables.value_output[value_lead],
+        value_bytes=tables.value_bytes[first_values],
+        value_op=ops.label[tables.value_op[first_values]],
+        value_constant=tables.value_constant[first_values],
+        value_output=tables.value_output[first_values],
         value_use_ptr=value_wants.ptr,
         value_use=value_wants.flat,
-        value_row=alike.values.label[value_lead],
+        value_row=alike.values.label[first_values],
         value_owner=maker_row,
         def_dim_factor=value_dims.flat + np.repeat(name_of_row[maker_row], value_dims.lengths),
-        result_ptr=row_starts(np.diff(tables.result_ptr)[lead]),
+        result_ptr=row_starts(np.diff(tables.result_ptr)[first_ops]),
         result=values.label[tables.result[result]],
-        op_row=row[lead],
+        op_row=row[first_ops],
         use_ptr=use_ptr,
         use_value=values.label[tables.use_value[use]],
         use_op=row_numbers(use_ptr),
@@ -228,17 +233,17 @@ def _folded_tables(
         use_owner=want_row,
         use_dim_ptr=want_dims.ptr,
         use_dim_factor=want_dims.flat + np.repeat(name_of_row[want_row], want_dims.lengths),
-        use_until=np.full(len(want_lead), ALWAYS, np.int32),
+        use_until=np.full(len(first_wants), ALWAYS, np.int32),
         factor_reduction=tables.factor_reduction,
-        n_arguments=int((lead < tables.n_arguments).sum()),
+        n_arguments=int((first_ops < tables.n_arguments).sum()),
         folded=True,
     )
 
 
 def _may_bring(tables: Tables, earlier: Ragged, want: np.ndarray) -> np.ndarray:
-    """[U] bool: the uses that a plan may bring a copy for.
+    """[U] bool: may a plan bring a copy for the use?
 
-    Not those of scalars and constants, nor where an earlier use always wants the same.
+    Not for scalars and constants, nor if an earlier use always wants the same layout.
     """
     use = earlier.row_numbers
     shares = np.bincount(use[earlier.flat == want[use]], minlength=len(want)) > 0
@@ -247,25 +252,25 @@ def _may_bring(tables: Tables, earlier: Ragged, want: np.ndarray) -> np.ndarray:
 
 
 def _typed(fields: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """Arrays with the element types of others; numbers as they are."""
+    """Arrays cast to the element types of those in ``like``; numbers as they are."""
     return [
         field.astype(other.dtype) if isinstance(field, np.ndarray) else field
         for field, other in zip(fields, like, strict=True)
     ]
 
 
-def _sets(rows: Ragged, kept: np.ndarray) -> Ragged:
-    """Rows without repeats, ascending; those that are not ``kept`` are empty."""
+def _sets(rows: Ragged, is_kept: np.ndarray) -> Ragged:
+    """Rows without repeats, ascending; those that are not to be kept are empty."""
     row = rows.row_numbers
     count = int(rows.flat.max(initial=0)) + 1
-    pairs = np.unique((row * count + rows.flat)[kept[row]])
-    return Ragged(row_starts(np.bincount(pairs // count, minlength=len(kept))), pairs % count)
+    pairs = np.unique((row * count + rows.flat)[is_kept[row]])
+    return Ragged(row_starts(np.bincount(pairs // count, minlength=len(is_kept))), pairs % count)
 
 
 def _earlier(tables: Tables, want: np.ndarray) -> Ragged:
     """For each use, the wants of earlier uses that it may share a copy with.
 
-    Those are uses of its own value before it; their wants are ascending.
+    Only uses of the same value count; the wants are ascending.
     """
     length, data = _earlier_sets(
         tables.value_use_ptr,
@@ -275,10 +280,10 @@ def _earlier(tables: Tables, want: np.ndarray) -> Ragged:
         tables.use_until,
         np.array(tables.value_constant),
     )
-    # The rows were worked out value by value.
-    place = np.empty(len(tables.use_op), np.int64)
-    place[tables.value_use] = np.arange(len(tables.use_op))
-    return Ragged(row_starts(length), data).take(place)
+    # The rows are ordered by value; put them in the order of uses.
+    row_of_use = np.empty(len(tables.use_op), np.int64)
+    row_of_use[tables.value_use] = np.arange(len(tables.use_op))
+    return Ragged(row_starts(length), data).take(row_of_use)
 
 
 @compiled
@@ -300,33 +305,33 @@ def _earlier_sets(
         # Distinct (want, until) so far, ascending by want
         seen = np.empty((end - begin, 2), np.int64)
         n_seen = 0
-        for place in range(begin, end):
-            use = value_use[place]
-            last = -1
-            for known_want in range(n_seen):
-                if seen[known_want, 1] > use_op[use] and seen[known_want, 0] != last:
-                    last = seen[known_want, 0]
+        for row in range(begin, end):
+            use = value_use[row]
+            last_want = -1
+            for i in range(n_seen):
+                if seen[i, 1] > use_op[use] and seen[i, 0] != last_want:
+                    last_want = seen[i, 0]
                     if count == data.shape[0]:
-                        more = np.empty(2 * count, np.int64)
-                        copy_row(more[:count], data)
-                        data = more
-                    data[count] = last
+                        larger = np.empty(2 * count, np.int64)
+                        copy_row(larger[:count], data)
+                        data = larger
+                    data[count] = last_want
                     count += 1
-                    length[place] += 1
-            at, known = n_seen, False
-            for known_want in range(n_seen):
-                if seen[known_want, 0] == want[use] and seen[known_want, 1] == use_until[use]:
+                    length[row] += 1
+            insert_at, known = n_seen, False
+            for i in range(n_seen):
+                if seen[i, 0] == want[use] and seen[i, 1] == use_until[use]:
                     known = True
                     break
-                if seen[known_want, 0] > want[use]:
-                    at = known_want
+                if seen[i, 0] > want[use]:
+                    insert_at = i
                     break
             if not known:
-                for known_want in range(n_seen, at, -1):
-                    seen[known_want, 0], seen[known_want, 1] = (
-                        seen[known_want - 1, 0],
-                        seen[known_want - 1, 1],
+                for i in range(n_seen, insert_at, -1):
+                    seen[i, 0], seen[i, 1] = (
+                        seen[i - 1, 0],
+                        seen[i - 1, 1],
                     )
-                seen[at, 0], seen[at, 1] = want[use], use_until[use]
+                seen[insert_at, 0], seen[insert_at, 1] = want[use], use_until[use]
                 n_seen += 1
     return length, data[:count]

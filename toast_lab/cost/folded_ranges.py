@@ -1,17 +1,17 @@
-"""What is in memory in a program whose layers repeat: layers in the middle are left out.
+"""Live ranges of a program whose layers repeat, without the layers in the middle.
 
-Where the same things come to life and die in every layer, what is alive at the same place of each
-grows, or shrinks, by the same amount from layer to layer, under every plan that treats layers
-alike.  So memory is largest in the first or in the last of them, and those in between need not be
-asked; and what is alive at the same places counts as one thing, as often as it is there.  The peak
-of a deep network then takes as long as that of one with a few layers.
+If the same values are created and die in every layer, the bytes alive at the same place of each
+layer grow, or shrink, by the same amount from layer to layer, under every plan that treats layers
+alike. So memory peaks in the first or in the last of them, and the places in between can be left
+out. All that is alive at the same places then becomes one row with a count. The peak of a deep
+network takes as long to find as that of one with a few layers.
 
-What comes and goes at an op is told apart by all that may decide, together with a plan, how much
-that is: a written value by its class and by who may take its place, with all others that die at the
-op; a copy by its use, by what those uses want that may share it, and by the order in which these
-end.  Classes are made by comparing whole rows of numbers, as in ``fold``.
+Changes at an op are told apart by everything that may decide, together with a plan, how large they
+are: a written value by its class and by the result that may take over its memory, with all others
+that die at the op; a copy by its use, by the wants of the uses that may share it, and by the order
+in which these end. Classes are made by comparing whole rows of numbers, as in ``fold``.
 
-Reference: TOAST section 4.5; the paper does not fold memory.  Start reading at ``folded_ranges``.
+Reference: TOAST section 4.5; the paper does not fold memory. Start reading at ``folded_ranges``.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from toast_lab.sharding.steps import Tables
 
 
 class Likeness(NamedTuple):
-    """What the values, uses and ops of a program are like, see ``fold``."""
+    """Classes of the values, uses and ops of a program, see ``fold``."""
 
     value: np.ndarray  #: [V]
     use: np.ndarray  #: [U]
     op: np.ndarray  #: [O]
-    want: np.ndarray  #: [U] what each use wants
+    want: np.ndarray  #: [U] class of each use's want
     may_bring: np.ndarray  #: [U] bool: may a copy be brought for the use, or only shared?
 
 
 class _Buffers(NamedTuple):
-    """Written values, those that end together in a row."""
+    """Written values, in the order of their ends."""
 
-    value: np.ndarray  #: [B] what it is like
+    value: np.ndarray  #: [B] its class
     start: np.ndarray  #: [B]
     end: np.ndarray  #: [B]
-    heir: np.ndarray  #: [B] what its heir is like, -1: none
+    heir: np.ndarray  #: [B] class of its heir, -1: none
     near: np.ndarray  #: [B] bool
     computed: np.ndarray  #: [B] bool
     result: np.ndarray  #: [B] bool
-    read_late: np.ndarray  #: [B] what the product is like that reads it late, or -1
+    read_late: np.ndarray  #: [B] class of the product that reads it late, or -1
     written_late: np.ndarray  #: [B]
-    dying: np.ndarray  #: [D] those that have an heir
+    dying: np.ndarray  #: [D] indices of those that have an heir
     ptr: np.ndarray  #: row starts into ``dying``, a row for each op at which some die
-    rival: np.ndarray  #: [B] class of what dies at the op, each with an heir, or -1
-    turn: np.ndarray  #: [B] place among these
+    rival: np.ndarray  #: [B] class of all that die at the op with an heir, or -1
+    turn: np.ndarray  #: [B] position among these
 
 
 class _Work(NamedTuple):
     """Ops that may need work space."""
 
-    op: np.ndarray  #: [W] what it is like
-    at: np.ndarray  #: [W] where it runs
+    op: np.ndarray  #: [W] class of the op
+    at: np.ndarray  #: [W] op at which it runs
 
 
 class _Copies(NamedTuple):
-    """Copies that may be brought; what may share each is in rows of ``ptr``."""
+    """Copies that may be brought; the uses that may share each are in rows of ``ptr``."""
 
     use: np.ndarray  #: [C]
     start: np.ndarray  #: [C]
@@ -72,31 +72,31 @@ class _Copies(NamedTuple):
     ptr: np.ndarray  #: [C + 1]
     want: np.ndarray  #: [S] ascending
     share_last: np.ndarray  #: [S]
-    rank: np.ndarray  #: [S] by ``share_last``, from 1
-    kind: np.ndarray  #: [C] class of those that last alike under every plan
+    rank: np.ndarray  #: [S] rank of ``share_last`` in its row, from 1
+    kind: np.ndarray  #: [C] class of copies that live equally long under every plan
 
 
 def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> LiveRanges:
-    """The places at which memory can peak, with one thing for all that are alive at the same ones.
+    """Live ranges at the places where memory can peak, a row for all that are alive at the same.
 
     Args:
-        tables: of the program op by op.
-        memory: of the program op by op.
-        ranges: of the program op by op.
+        tables: tables of the program op by op.
+        memory: the same program's live ranges, in program order.
+        ranges: the same program's live ranges without folding.
         like: classes of its values, uses and ops.
     """
     n_ops = len(memory.runs_at)
     buffers, copies = _buffers(memory, like), _copies(tables, memory, ranges, like)
     ops = np.arange(tables.n_arguments, n_ops)
     work = _Work(like.op[ops], memory.runs_at[ops])
-    asked = ~inner_turns(_changes(n_ops, buffers, copies, work))
+    is_place = ~inner_turns(_changes(n_ops, buffers, copies, work))
     if memory.late_op > 0:
-        asked[memory.late_op - 1 : memory.late_op + 1] = True
-    place = row_starts(asked)
+        is_place[memory.late_op - 1 : memory.late_op + 1] = True
+    place = row_starts(is_place)
     buffer, buffer_times = _distinct_buffers(buffers, place)
     copy, copy_times = _distinct_copies(copies, place)
     share = gather(copies.ptr, copy)
-    needing, work_times = _distinct(asked[work.at], work.op, work.at)
+    working, work_times = _distinct(is_place[work.at], work.op, work.at)
     return LiveRanges(
         place=place,
         n_places=int(place[-1]),
@@ -120,8 +120,8 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
         share_ptr=row_starts(np.diff(copies.ptr)[copy]),
         share_want=copies.want[share],
         share_last=copies.share_last[share],
-        work_op=work.op[needing],
-        work_at=work.at[needing],
+        work_op=work.op[working],
+        work_at=work.at[working],
         work_times=work_times,
     )
 
@@ -158,7 +158,7 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
 
 
 def _alike(buffers: _Buffers) -> tuple[np.ndarray, ...]:
-    """Columns in which buffers agree that add the same wherever they are alive."""
+    """Columns that agree for buffers that add the same bytes wherever they are alive."""
     return (
         buffers.value,
         buffers.near,
@@ -169,33 +169,33 @@ def _alike(buffers: _Buffers) -> tuple[np.ndarray, ...]:
 
 
 def labelled(label: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """The label of each; -1 stays -1."""
+    """Label of each index; -1 stays -1."""
     return np.where(number >= 0, label[number], -1)
 
 
 def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> _Copies:
     """Every copy that some plan brings, with the later uses that may share it.
 
-    A use shares the copy of the first one before it that wants the same, unless that was brought in
-    a loop or a branch that is over: see ``steps``.  Of uses that want the same only the one matters
-    that needs the copy longest.
+    A use shares the copy of the first earlier use that wants the same, unless that copy was brought
+    in a loop or a branch that has ended: see ``steps``. Of the uses that want the same, only the
+    one that needs the copy longest matters.
     """
     use = np.flatnonzero(like.may_bring)
-    # Of the uses of a value in order, those up to this one, and all
+    # The uses of the same value that come after this one
     begin, end = tables.earlier_end[use] + 1, tables.value_use_ptr[tables.use_value[use] + 1]
     copy = np.repeat(np.arange(len(use)), end - begin)
-    other = tables.value_use[spans(begin, end - begin)]
-    inside = memory.use_op[other] < memory.use_until[use][copy]
-    copy, other = copy[inside], other[inside]
+    later_use = tables.value_use[spans(begin, end - begin)]
+    may_share = memory.use_op[later_use] < memory.use_until[use][copy]
+    copy, later_use = copy[may_share], later_use[may_share]
     own_last = ranges.copy_last[use]
-    share_last = needed_ops(memory, other, memory.use_op[use][copy])
-    longer = share_last > own_last[copy]
-    copy, want, share_last = copy[longer], like.want[other[longer]], share_last[longer]
+    share_last = needed_ops(memory, later_use, memory.use_op[use][copy])
+    outlasts = share_last > own_last[copy]
+    copy, want, share_last = copy[outlasts], like.want[later_use[outlasts]], share_last[outlasts]
     order = np.lexsort((share_last, want, copy))
     copy, want, share_last = copy[order], want[order], share_last[order]
-    longest = np.ones(len(order), bool)
-    longest[:-1] = (copy[1:] != copy[:-1]) | (want[1:] != want[:-1])
-    copy, want, share_last = copy[longest], want[longest], share_last[longest]
+    is_longest = np.ones(len(order), bool)
+    is_longest[:-1] = (copy[1:] != copy[:-1]) | (want[1:] != want[:-1])
+    copy, want, share_last = copy[is_longest], want[is_longest], share_last[is_longest]
     ptr = row_starts(np.bincount(copy, minlength=len(use)))
     rank = _ranks(copy, share_last, ptr)
 
@@ -238,10 +238,10 @@ def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 
 
 def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
-    """[O + 1] class of what comes and goes at each op, and at the end."""
+    """[O + 1] class of the changes at each op, and at the end."""
     buffer = classes(len(buffers.value), *_alike(buffers), buffers.rival, buffers.turn).label
     copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
-    # Of each that may happen: (ops, to what kinds of things, to which parts of them)
+    # For each kind of event: (ops, classes of what changes, which part of that)
     events: list[tuple[Any, ...]] = [
         (buffers.start, buffer, 0),
         (buffers.end + 1, buffer, 0),
@@ -256,17 +256,17 @@ def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.
         np.concatenate([np.broadcast_to(event[column], len(event[0])) for event in events])
         for column in range(3)
     )
-    what = np.repeat(np.arange(len(events)), [len(event[0]) for event in events])
-    event = classes(len(op), what, kind, part).label
+    event_kind = np.repeat(np.arange(len(events)), [len(event[0]) for event in events])
+    event = classes(len(op), event_kind, kind, part).label
     order = np.lexsort((event, op))
     order = order[op[order] <= n_ops]
     ptr = np.searchsorted(op[order], np.arange(n_ops + 2)).astype(np.int64)
     return classes(n_ops + 1, Ragged(ptr, event[order])).label
 
 
-def _distinct(kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """(positions, times): the first of each set of kept things that agree, and its size."""
-    position = np.flatnonzero(kept)
+def _distinct(is_kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, times): the first of each set of kept rows that agree, and the set's size."""
+    position = np.flatnonzero(is_kept)
     alike = classes(
         len(position),
         *(
@@ -280,15 +280,15 @@ def _distinct(kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarr
 def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(buffers, times): those that die at one op, each with an heir, stay together."""
     start, end = place[buffers.start], place[buffers.end + 1]
-    seen = (start < end) | (buffers.read_late >= 0) | buffers.result
-    alone, times = _distinct((buffers.heir < 0) & seen, *_alike(buffers), start, end)
+    is_counted = (start < end) | (buffers.read_late >= 0) | buffers.result
+    alone, times = _distinct((buffers.heir < 0) & is_counted, *_alike(buffers), start, end)
     dying, ptr = buffers.dying, buffers.ptr
 
     def rows(column: np.ndarray) -> Ragged:
         return Ragged(ptr, column[dying])
 
     matters = np.zeros(len(ptr) - 1, bool)
-    matters[row_numbers(ptr)[seen[dying]]] = True
+    matters[row_numbers(ptr)[is_counted[dying]]] = True
     ops, op_times = _distinct(
         matters,
         *map(rows, _alike(buffers)),

@@ -1,17 +1,17 @@
-"""Which values a compiler never writes to memory, as far as that can be said without a plan.
+"""Which values a compiler never writes to memory, as far as that is known without a plan.
 
-Elementwise ops, slices and the like are *soft*: whoever needs their result can compute it again
-from what they read.  A soft value with one consumer that takes it in is computed there.  One with
-several consumers is computed in each of them, if keeping what it is made from costs no more memory
-than keeping the value; else it is written.  On a TPU what follows a matrix product is computed in
-its kernel (``epilogues``), and elementwise ops that look at the same values share one.
+Elementwise ops, slices and the like are *soft*: any kernel that needs their result can compute it
+again from their operands. A soft value with one consumer that takes it in is computed there. One
+with several consumers is computed in each of them if keeping its sources costs no more memory than
+keeping the value; else it is written. On a TPU the ops behind a matrix product are computed in its
+kernel (``epilogues``), and elementwise ops that read the same values share a kernel.
 
-What each kernel then reads is worked out by following its operands through what is not written back
-to what is: each source once a kernel, however many of the ops inside look at it.
+What each kernel then reads is found by following its operands back through values that are not
+written to values that are: each source once a kernel, however many of the ops inside read it.
 
-XLA's compilers differ in what they fuse (``STYLES``), found by reading what they make of the
-built-in models.  Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts
-dot and convolution only.
+XLA's compilers differ in what they fuse (``STYLES``), as read off what they make of the built-in
+models. Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts dot and
+convolution only.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
-_MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
-_MOST_BEFORE = 64  # ops that are followed back from where a kernel is, to see whether it can begin
+_MOST_SOURCES = 8  # a value made of more is written, so that fusions stay small
+_MOST_BEFORE = 64  # ops that are followed back to see whether a value can precede a kernel
 
-#: Of a value's bytes: made of less than this, it is spread on the way into what reads it.
+#: A value made of less than this share of its bytes is spread on the way into its readers.
 _SPREAD = 1 / 32
 
 
@@ -50,40 +50,40 @@ class FusionStyle(NamedTuple):
     recomputes: bool = False
     #: Soft values are computed on the way into a matrix product or convolution
     into_products: bool = False
-    #: What follows a product is computed on the way out, see ``epilogues``
+    #: Ops behind a product are computed on the way out, see ``epilogues``
     out_of_products: bool = False
-    #: Products add to what was there, written in its place, or a bias, and cut off what is below
-    #: zero, see ``gpu_epilogues``
+    #: Products add their result to an earlier value, in its memory, or add a bias and cut off what
+    #: is below zero, see ``gpu_epilogues``
     accumulates: bool = False
-    #: Elementwise results may take the place of an operand that is read last there
+    #: Elementwise results may take over the memory of an operand that dies there
     reuses_places: bool = True
-    #: Products that are summed over devices run when all others have, if only results need them
+    #: Products that are summed over devices run after all others, if only results need them
     waits_with_sums: bool = False
     #: Constants of one size that are scattered into are written by one kernel
     fills_at_once: bool = False
-    #: A scatter adds to what its result would be added to, and makes none of its own
+    #: A scatter adds directly to the value that its result would be added to
     scatters_into_sums: bool = False
-    #: Products of matrices and vectors are multiplied and summed like others
+    #: Products of matrices and vectors count as sums, not as products
     sums_vectors: bool = False
-    #: Elementwise ops and sums that read the same share a kernel
+    #: Elementwise ops and sums that read the same values share a kernel
     several_results: bool = False
-    #: ... which runs where the first of them stands; what the others take besides is made before,
-    #: if it can be
+    #: ... which runs in place of the first of them; further operands of the others are computed
+    #: before it, if they can be
     runs_with_first: bool = False
-    #: A slice picked at run time, as of a layer's weights in a scan, is soft
+    #: A slice picked at run time, such as a layer's weights in a scan, is soft
     picks_slices: bool = False
-    #: What is looked up in a table is, too, for the one elementwise op that needs it.  Sums take it
-    #: in as well, and as long as if it were written: an H100 needs 2.4 times its traffic for them
+    #: So are rows looked up in a table, for the only elementwise op that needs them. Sums take them
+    #: in as well, but are as slow as if they were written: an H100 needs 2.4 times their traffic
     fuses_gathers: bool = False
-    #: What a reshape cuts into other lines of memory is written before, see ``_relaid``
+    #: The operand of a reshape to other lines of memory is written first, see ``_relaid``
     relays_lines: bool = False
-    #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
+    #: A scatter of one number a row into a constant is a comparison of indices, see ``_marks``
     compares_places: bool = False
-    #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
+    #: Results that take long are kept for other consumers, see ``OpKind.gpu_repeats_from_bytes``
     keeps_costly: bool = False
-    #: What compilers see as many ops, as error functions, is
+    #: So are results of what compilers expand into many ops, such as error functions
     keeps_expanded: bool = False
-    #: Numbers of a row that a kernel holds while it goes over them a second time, see
+    #: Most numbers of a row that a kernel holds to go over them a second time, see
     #: ``_Fuser._is_held``; 0: none does
     held_row: int = 0
 
@@ -118,24 +118,24 @@ STYLES = {
 
 
 class Fusion(NamedTuple):
-    """What is in memory and what is read from it."""
+    """Which values are in memory, and what kernels read from it."""
 
     written: np.ndarray  #: [V] bool
-    #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
+    #: [O] the last op whose kernel computes this op (itself, if it has a kernel)
     ends_at: np.ndarray
-    #: [O] when it runs: as ``ends_at``, but a product runs where it stands, however late what is
-    #: computed on its way out is asked for.  All that this takes was there before.
+    #: [O] the op at which it runs: as ``ends_at``, but a product runs in its own place, however
+    #: late the values computed on its way out are needed. All that these take exists before.
     runs_at: np.ndarray
     reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
-    #: [O] the op that heads the kernel in which a result is written: a product for what is computed
-    #: on its way out, the first of those that share a kernel, or the op itself
+    #: [O] the op that heads the kernel in which a result is written: a product for ops computed on
+    #: its way out, the first of those that share a kernel, or the op itself
     head: np.ndarray
     #: Uses that read memory on the way out of a product, each with the product; not in ``reads``.
     beside: list[tuple[int, int]]
-    starts: np.ndarray  #: [O] bool: a kernel of its own
-    #: [O] bool: and nothing else is in it, no broadcast and no constant either
+    starts: np.ndarray  #: [O] bool: has a kernel of its own
+    #: [O] bool: with nothing else in it, no broadcast and no constant either
     alone: np.ndarray
-    soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
+    soft: np.ndarray  #: [O] bool: a part of the result can be computed alone where it is needed
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
     style: FusionStyle  #: of the compiler
@@ -143,11 +143,12 @@ class Fusion(NamedTuple):
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
     narrowed: Narrowed  #: what a TPU keeps in bfloat16
-    #: [O] bool: no product is computed of it.  Products of those run behind all others if they are
+    #: [O] bool: no product depends on it. Products among these run after all others if they are
     #: summed over devices
     waits: np.ndarray
-    #: [V] bool: compared places, or computed of such a value alone, and not written.  It is made on
-    #: the way into what needs it as it is; what needs a part of it has all of it written.
+    #: [V] bool: a comparison of indices, or computed from one alone, and not written. It is
+    #: computed on the way into kernels that read it whole; for one that reads a part, all of it is
+    #: written.
     compared: np.ndarray
 
 
@@ -161,12 +162,12 @@ def fuse(
     free: np.ndarray,
     style: FusionStyle,
 ) -> Fusion:
-    """Decide what is written.
+    """Decide which values are written, and what kernels read.
 
     Args:
         program: the program.
         tables: its tables.
-        shapes: of its products.
+        shapes: sizes of its products.
         root: [V] the value in whose memory a view is; itself for all others.
         view: [O] ops whose results are views.
         free: [O] ops that cost nothing.
@@ -211,7 +212,7 @@ class _Fuser:
         self.epilogues = self._epilogues()
 
     def _read(self, program: p.Program) -> None:
-        """Take of the program what is looked up one by one."""
+        """Copy columns of the program into lists, whose items are quicker to read."""
         ops = range(program.n_ops)
         self.region: list[int] = program.region.tolist()
         self.constant: list[bool] = np.asarray(program.value_is_constant).tolist()
@@ -222,7 +223,7 @@ class _Fuser:
         self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
 
     def _sort_ops(self, shapes: Products) -> None:
-        """Tell which ops are fused, and with what."""
+        """Classify ops by whether they are fused, and into what."""
         program, style, classes = self.program, self.style, self.program.op_class
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
         sums = classes == p.REDUCE
@@ -240,7 +241,7 @@ class _Fuser:
         takes = (soft & ~gathers) | sums | (product if style.into_products else False)
         works = product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))
         self.marks = marks
-        #: [O] takes long to compute again, or is computed of what does
+        #: [O] takes long to compute again, or is computed from what does
         self.costly = [
             (style.keeps_expanded and op_kind(kind).expands)
             or (
@@ -256,14 +257,14 @@ class _Fuser:
         self.picks: list[bool] = picks.tolist()
         self.product: list[bool] = product.tolist()
         self.reduces: list[bool] = sums.tolist()
-        #: [O] no less than a product: what is computed of it does not wait for the end
+        #: [O] counts as much as a product: what leads to it is not left for the end
         self.works: list[bool] = works.tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
 
     def _epilogues(self) -> Epilogues:
-        """What is computed on the way out of products."""
+        """The ops computed on the way out of products."""
         if self.style.out_of_products:
             return epilogues(self._graph())
         if not self.style.accumulates:
@@ -280,8 +281,11 @@ class _Fuser:
         return gpu_epilogues(self._graph(), ops)
 
     def _kept_bytes(self) -> list[float]:
-        halves = self.narrowed.values
-        return [0.5 * size if half else size for size, half in zip(self.bytes, halves, strict=True)]
+        narrow = self.narrowed.values
+        return [
+            0.5 * size if is_narrow else size
+            for size, is_narrow in zip(self.bytes, narrow, strict=True)
+        ]
 
     def _graph(self) -> FusionGraph:
         return FusionGraph(
@@ -370,10 +374,10 @@ class _Fuser:
         )
 
     def _waits(self) -> np.ndarray:
-        """[O] bool: ops outside of loops of which no product is computed, as gradients of weights.
+        """[O] bool: ops outside of loops that no product depends on, such as weight gradients.
 
-        XLA orders a program from its end, where their sums over devices take turns, each behind the
-        product that hides it: what makes them comes last.
+        XLA schedules a program from its end, where the sums of such products over devices take
+        turns, each behind the product that hides it: these products come last.
         """
         is_last = np.full(self.n_ops, self.style.waits_with_sums)
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
@@ -386,7 +390,7 @@ class _Fuser:
         return is_last
 
     def _scatters_into_sum(self, op: int, value: int) -> bool:
-        """Is this a scatter that could as well add to what its result is added to?"""
+        """Is this a scatter that could add directly to what its result is added to?"""
         program = self.program
         if (
             not op_kind(program.kind[op]).sorts_updates
@@ -399,10 +403,10 @@ class _Fuser:
         return consumer < self.n_ops and self.adds[consumer]
 
     def _is_held(self, op: int) -> bool:
-        """Does one kernel sum rows up and spread the sums over the same rows?
+        """Does one kernel sum up rows and spread the sums over the same rows?
 
-        As a softmax or a normalisation does: what computes with the sum reads what was summed, a
-        row of which fits into a processor.
+        A softmax or a normalisation does: the op that takes the sum also reads what was summed, and
+        a row of that fits into a processor.
         """
         program = self.program
         if not self.style.held_row or program.kind[op] != "reduce" or len(self.results[op]) != 1:
@@ -427,7 +431,7 @@ class _Fuser:
                 )
 
     def _inside_until(self, until: list[int]) -> np.ndarray:
-        """``until``, [O], with what it is for the last consumer of ops that run inside others."""
+        """[O] ``until``; an op that runs inside others gets the value of its latest consumer."""
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             if self._inside(op):
                 until[op] = max(until[consumer] for consumer in self.consumers[self.results[op][0]])
@@ -473,24 +477,24 @@ class _Fuser:
         sources = {source for source in self._sources(op) if self.written[source]}
         if len(consumers) > 1:
             last = max(consumers)
-            # What is needed as long anyway costs nothing.
-            kept = sum(self.bytes[source] for source in sources if self._alive(source) < last)
+            # Sources that are needed as long anyway cost nothing.
+            kept_bytes = sum(self.bytes[source] for source in sources if self._alive(source) < last)
             if (
                 not self.style.recomputes
                 or self.costly[op]
                 or len(sources) > _MOST_SOURCES
-                or kept > self.bytes[value]
+                or kept_bytes > self.bytes[value]
             ):
                 return
-            # Nor may it move more: what each consumer would read, against one that reads it all,
-            # writes and is read.
-            read = sum(
+            # Nor may it move more: what all consumers would read, against a kernel that reads the
+            # sources and writes the value, and consumers that read it.
+            read_bytes = sum(
                 self.bytes[source]
                 for consumer in consumers
                 for source in sources - self._sources(consumer)
             )
             if (
-                read
+                read_bytes
                 > sum(self.bytes[source] for source in sources)
                 + (1 + len(consumers)) * self.bytes[value]
             ):
@@ -499,7 +503,7 @@ class _Fuser:
         self.sources[value] = frozenset(sources)
 
     def _is_padded_for_several(self, op: int, consumers: set[int]) -> bool:
-        """Is it written for several products, each of which pads it on the way in?"""
+        """Is the result written for several products, each of which pads it on the way in?"""
         if len(consumers) > 1 or not self.elementwise[op]:
             return False
         (consumer,) = consumers
@@ -512,10 +516,10 @@ class _Fuser:
         )
 
     def _reads_as_matrix(self, op: int, value: int) -> bool:
-        """Can a product read a picked slice where it lies?
+        """Can a product read a picked slice in place?
 
         Its batch dims have to come first, and its last dim has to be all of its columns: memory is
-        tiled by the last two dims, and to merge them moves everything.  True for all other ops.
+        tiled by the last two dims, and merging them moves everything. True for all other ops.
         """
         if not self.product[op]:
             return True
@@ -527,25 +531,25 @@ class _Fuser:
         return True
 
     def _sources(self, op: int) -> set[int]:
-        """What an op reads, as far as it is decided what is written."""
+        """Sources of an op, given what has been decided to be written so far."""
         roots = {self.root[operand] for operand in self.operands[op]}
         return {source for root in roots for source in self._sources_of(root)}
 
     def _sources_of(self, root: int) -> frozenset[int]:
-        """What is read for a value: itself, if it is in memory."""
+        """The values read to get a value: itself, if it is in memory."""
         return self.sources.get(root, frozenset((root,)))
 
     def _alive(self, source: int) -> int:
-        """Last op that looks at the source itself."""
+        """Last op that reads the source itself; ``n_ops`` for arguments and results."""
         if self.maker[source] < self.program.n_arguments or self.output[source]:
             return self.n_ops
         return max(self.consumers[source], default=-1)
 
     def _alone(self, heads: list[int]) -> np.ndarray:
-        """Elementwise ops, sums and the like that take in nothing and share their kernel with none.
+        """[O] bool: elementwise ops, sums and the like that are alone in their kernel.
 
-        Each operand is in memory as it is read.  What cuts, pads or joins counts, what turns does
-        not: that is a matter of layouts.
+        Each operand is in memory in the form in which it is read. Ops that cut, pad or join count;
+        ops that reorder do not, since that is a matter of layouts.
         """
         turns = ops_where(self.program.kind, "reorders")
         alone = np.zeros(self.n_ops, bool)
@@ -569,7 +573,7 @@ class _Fuser:
         return alone
 
     def _heads(self) -> list[int]:
-        """The product for what is computed on its way out; all others head a kernel so far."""
+        """[O] the product for ops computed on its way out, each other op itself so far."""
         heads = list(range(self.n_ops))
         for op, product in enumerate(self.epilogues.product.tolist()):
             if product >= 0 and not self._inside(op):
@@ -577,11 +581,11 @@ class _Fuser:
         return heads
 
     def _reads(self, heads: list[int]) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """``Fusion.reads`` and ``beside``; ops that share a kernel get its head."""
+        """``Fusion.reads`` and ``beside``; sets the head of ops that share a kernel."""
         reads, beside = np.zeros(self.program.n_uses), list[tuple[int, int]]()
         shared: dict[tuple[int, float], list[_Kernel]] = {}
-        seen_by: dict[int, set[int]] = {}  # what products read
-        ops_of: dict[int, set[int]] = {}  # what is computed on their way out, themselves included
+        seen_by: dict[int, set[int]] = {}  # by head, what its kernel reads
+        ops_of: dict[int, set[int]] = {}  # by product, itself and the ops on its way out
         for op in range(self.program.n_arguments, self.n_ops):
             if self.free[op] or self._inside(op):
                 continue
@@ -603,7 +607,7 @@ class _Fuser:
         return reads, beside
 
     def _could_precede(self, value: int, kernel: _Kernel) -> bool:
-        """Is a value there before a kernel, or could it be, as nothing it takes comes of that?"""
+        """Is a value made before a kernel, or could it be, as it does not depend on that?"""
         head = kernel.head
         if not self.style.runs_with_first:
             return self.maker[value] < head
@@ -619,11 +623,11 @@ class _Fuser:
         return True
 
     def _width(self, source: int) -> float:
-        """Bytes that are read over those of a value: a cast one is read as what it is cast from.
+        """Bytes that are read for a value over its own: a cast is read as what it is cast from.
 
-        Only what has as many numbers counts: what is picked or joined is about as large as what it
-        becomes.  What is spread from little, as a one-hot matrix from places, is read as that.
-        What is cast the same way for another op and written down is read from there.
+        Only sources with as many numbers count: those that are picked from or joined are about as
+        large as the value. A value spread from little, such as a one-hot matrix from indices, is
+        read as that. If the same cast is written to memory for another op, it is read from there.
         """
         if self.written[source]:
             return 1.0
@@ -652,8 +656,8 @@ class _Fuser:
     def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
         """Uses through which a kernel reads memory, and what they read.
 
-        A kernel reads each source once, unless it is an op that goes through its operands by
-        itself; ``seen`` is what it has read so far.
+        A kernel reads each source once, except that an op which is not elementwise reads its own
+        operands each by itself; ``seen`` is what the kernel has read so far.
         """
         taken = list[tuple[int, int]]()
         waiting, ops = [op], {op}
@@ -667,7 +671,7 @@ class _Fuser:
                     seen.add(source)
                 elif source in self.sources:
                     if self.product[op]:
-                        # about what it is made from
+                        # about as much as what it is made from
                         taken.append((use, source))
                     elif self.maker[source] not in ops:
                         ops.add(self.maker[source])
@@ -681,12 +685,13 @@ class _Fuser:
         heads: list[int],
         shared: dict[tuple[int, float], list[_Kernel]],
     ) -> list[tuple[int, int]]:
-        """Let an op into a kernel that reads or makes what it reads, and needs nothing later.
+        """Add an op to a kernel that reads or makes what it reads, if its operands can precede it.
 
-        Gives what it reads beside what that kernel has read.
+        Without such a kernel the op heads a new one. Gives what it reads beyond what the kernel has
+        read.
         """
-        of = self.operands[op][0] if self.reduces[op] else self.results[op][0]
-        elements = self.elements[of]
+        measured_value = self.operands[op][0] if self.reduces[op] else self.results[op][0]
+        elements = self.elements[measured_value]
         sources = {source for _, source in taken}
         kernels = shared.setdefault((self.region[op], elements), [])
         for kernel in reversed(kernels):
@@ -715,11 +720,11 @@ class _Fuser:
 
 
 def _relaid(program: p.Program, root: Sequence[int]) -> frozenset[int]:
-    """Values in front of a reshape that gives them lines of another length.
+    """Operands of a reshape that gives them lines of another length.
 
-    A TPU's memory is tiled by the last dim.  Unless the lines before and after it fill whole tiles,
-    such a reshape moves everything, and no kernel that reads its result can make the value on the
-    way in.  Dims of size 1 do not count.
+    A TPU's memory is tiled by the last dim. Unless the lines before and after it fill whole tiles,
+    such a reshape moves everything, and no kernel that reads its result can compute the operand on
+    the way in. Dims of size 1 do not count.
 
     Read off libtpu 0.0.42 on ``radiance_field``, docs/machines.md.
     """
@@ -738,41 +743,41 @@ def _relaid(program: p.Program, root: Sequence[int]) -> frozenset[int]:
 
 
 def _rows(program: p.Program) -> list[bool]:
-    """[V] vectors that a broadcast spreads along the last dim."""
+    """[V] bool: vectors along the last dim that a broadcast repeats along all others."""
     rows = [False] * program.n_values
     for op, kind in enumerate(program.kind):
         if kind == "broadcast_in_dim":
             (operand,), (result,) = program.operands(op), program.results(op)
-            cut = [
+            long_dims = [
                 name
                 for name, size in zip(
                     program.use_names(program.uses(op)[0]), program.dims(operand), strict=True
                 )
                 if size > 1
             ]
-            rows[result] = cut == list(program.def_names(result))[-1:]
+            rows[result] = long_dims == list(program.def_names(result))[-1:]
     return rows
 
 
 def _marks(program: p.Program) -> np.ndarray:
-    """[O] bool: scatters of one number a row into a constant, as gradients of ``take_along_axis``.
+    """[O] bool: scatters of one number a row into a constant, as in ``take_along_axis`` gradients.
 
-    Whether an element is the one that its row's number goes to is found by comparing places, so
-    that such a value can be made on the way into whatever needs it.
+    Comparing indices shows whether a row's number goes to an element, so that such a value can be
+    computed on the way into any kernel that needs it.
     """
     marks = np.zeros(program.n_ops, bool)
     for op in program.ops():
         if program.kind[op] != "scatter" or len(program.operands(op)) != 3:
             continue
-        into, where, numbers = program.operands(op)
+        target, indices, numbers = program.operands(op)
         of_result = program.def_names(program.results(op)[0])
         of_numbers = program.use_names(program.uses(op)[2])
         rows = {
             name for name, size in zip(of_numbers, program.dims(numbers), strict=True) if size > 1
         }
         marks[op] = (
-            program.value_is_constant[into]
-            and np.prod(program.dims(where)) == np.prod(program.dims(numbers))
+            program.value_is_constant[target]
+            and np.prod(program.dims(indices)) == np.prod(program.dims(numbers))
             and rows < set(of_result)
             and sum(name not in rows for name in of_result) == 1
         )
@@ -780,7 +785,7 @@ def _marks(program: p.Program) -> np.ndarray:
 
 
 def _compared(program: p.Program, marks: np.ndarray, written: Sequence[bool]) -> np.ndarray:
-    """``Fusion.compared``, from which ops are marks and which values are written."""
+    """``Fusion.compared``, given the ops that are marks and the values that are written."""
     compared = np.zeros(program.n_values, bool)
     for op in program.ops():
         operands = [value for value in program.operands(op) if not program.value_is_constant[value]]
@@ -799,4 +804,4 @@ class _Kernel(NamedTuple):
     head: int  # the first
     ops: set[int]
     sources: set[int]
-    results: set[int]  # elementwise ones, which others may take at once
+    results: set[int]  # elementwise ones, which other ops in the kernel may take directly

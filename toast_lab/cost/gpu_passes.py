@@ -1,9 +1,9 @@
-"""Operands that a GPU goes over several times, or slower than it could read them.
+"""Operands that a GPU goes over several times, or more slowly than it could read them.
 
-A sort goes over its numbers again and again, a few bits or one merge at a time.  Numbers of 16 bits
-that a scatter adds where several may meet share a word with a neighbour, which is exchanged until
-nobody has come between.  Reference: read off kernels of an H100, docs/measured.md; TOAST section
-4.5 leaves both out.
+A sort goes over its numbers again and again, a few bits or one merge at a time. A number of 16 bits
+that a scatter adds to an element shares a word with its neighbour: since other threads may add to
+the same word, it is compared and exchanged until none of them has come between. Reference: read off
+kernels of an H100, docs/measured.md; TOAST section 4.5 leaves both out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 
-#: Reads of memory that take as long as one of a number of 16 bits that a scatter adds.
+#: Time to add a number of 16 bits in a scatter, over the time to read it.
 _NARROW_SUM = 14.0
 _WORD_BYTES = 4
 
 
 def gpu_passes(program: p.Program) -> np.ndarray:
-    """[U] float64: how often reading an operand once is as slow as what a GPU does with it."""
+    """[U] float64 time that a GPU takes for an operand, over the time to read it once."""
     passes = np.ones(program.n_uses)
     for op in range(program.n_arguments, program.n_ops):
         kind, uses = op_kind(program.kind[op]), program.uses(op)

@@ -1,42 +1,42 @@
 """The compiled cost kernel: device-local steps -> times, buffers and peak memory.
 
-Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``tiles`` says how
-much of the peak small shards of a product reach.  Which values are never written is ``fusion``'s
-matter, what a TPU holds and sends at half width ``bfloat16``'s.  Views (reshape, broadcast) are
-aliases.  Values made of constants alone cost nothing: XLA folds or fuses them.
+Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``matrix_tiles`` says
+how much of the peak small shards of a product reach. ``fusion`` decides which values are never
+written, and ``bfloat16`` what a TPU holds and sends at half width. Views (reshape, broadcast) are
+aliases. Values made of constants alone cost nothing: XLA folds or fuses them.
 
 Memory is a live range analysis over program order: arguments (those that are not donated live
 throughout), written values from their definition to their last use, copies that collectives bring
 until their last use, the whole result before a reduce_scatter or a sum over devices, a broadcast
-that is written down for an op which takes its operands as they are, and in-place reuse of an
-operand that dies in an elementwise op.  On TPUs that have the room, small values which are needed
-soon stay in vector memory and take none.
+that is written because its op takes operands from memory only, and in-place reuse of an operand
+that dies in an elementwise op. On TPUs with enough vector memory, small values that are needed soon
+stay there and take no other.
 
-Loops and conditionals: an op counts as often as it runs (``Program.trips``), what is done to a
-value where it enters a loop as often as the loop's body does, and a sum over devices of what a loop
-only adds up once, where the compiler moves it behind the loop; what a loop reads from outside
-lives until the loop ends; what it hands on unchanged is the very buffer that came in.
-Slices and gathers read no more than they deliver, and updates in place write no more than they
-bring, or a loop over stacked layers would read all of them in every round.
+Loops and conditionals: an op counts as often as it runs (``Program.trips``). A step that moves a
+value into a loop counts as often as the loop's body. A sum over devices of a value that a loop only
+accumulates counts once, where the compiler moves it behind the loop. What a loop reads from outside
+lives until the loop ends, and what it hands on unchanged stays in the buffer that came in. Slices
+and gathers read no more than they deliver, and updates in place write no more than they bring;
+otherwise a loop over stacked layers would read all layers in every round.
 
-Every formula stands here once.  ``price`` runs these functions over the whole program, a search
-over the folded one (``fold``, ``reprice``), and a property test holds the two together.  To change
-one:
+Every formula is written down once. ``price`` runs these functions over the whole program, a search
+over the folded one (``fold``, ``reprice``), and a property test keeps the two in agreement. To
+change one of them:
 
-* what a step takes, reads or writes, and what it holds in memory while it runs: ``price_computing``
-  and ``price_moving``.  They may look at all of ``ProgramFacts`` and ``Tables`` and at the layouts,
-  but only at the op's own operands (and the values in whose memory they are), of its results and of
-  its row of the state.  Whatever else a price depended on, ``fold`` and ``reprice`` would not know.
-* something new that it needs to know of an op, a use or a value: a field of ``OpFacts``,
-  ``UseFacts`` or ``ValueFacts``, filled by ``make_static``.  Ops that differ in it are told apart
-  from then on, nothing else has to be done.  No fact may be an index: it would differ in every
-  layer, and nothing would be folded.
-* what is known better than by rule: an entry of ``ListedTimes``, which stands in place of it.
-* how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.  What
-  a plan decides with, ``folded_ranges`` has to tell apart.
-* what overlaps with what: ``clocks``, for whole programs only.
+* The time and traffic of a step, and the memory that it holds while it runs, are in
+  ``price_computing`` and ``price_moving``. These may read everything in ``ProgramFacts``,
+  ``Tables`` and the layouts about the op's own operands (and the values in whose memory they are),
+  its results and its row of the state, but nothing else: ``fold`` and ``reprice`` would not notice
+  any other dependence.
+* A new fact about an op, a use or a value is a field of ``OpFacts``, ``UseFacts`` or
+  ``ValueFacts``, filled by ``make_static``. Ops that differ in it are then told apart; nothing else
+  is needed. A fact must not be an index: it would differ in every layer, and nothing would fold.
+* A time from a better source than the rules is an entry of ``ListedTimes``, which replaces theirs.
+* Lifetimes are in ``live_bytes``, and in ``Memory`` as far as they do not depend on the plan.
+  ``folded_ranges`` has to tell apart everything by which a plan may change them.
+* The overlap of steps is in ``clocks``, for whole programs only.
 
-Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for:
+Reference: TOAST section 4.5. We price memory-bound ops too unless ``paper_mode`` is asked for:
 free gathers and elementwise ops are a known way for a search to be fooled.
 """
 
@@ -72,10 +72,10 @@ def price_steps(
 ) -> None:
     """Price every step: the one place where a step's time, traffic and memory are decided.
 
-    ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each``
-    (rows of steps) and the rows of ``ops`` and of their uses in ``prices``.  What is read here of
-    ops, uses and values must be in ``Tables`` or ``ProgramFacts``: ops that differ in these are
-    told apart when a program is folded.
+    ``steps`` are those of ``ops``, either of the whole program or of its folded form. Writes
+    ``each`` (rows of steps) and the rows of ``ops`` and of their uses in ``prices``. All that is
+    read here about ops, uses and values must be in ``Tables`` or ``ProgramFacts``: ops that differ
+    in these are told apart when a program is folded.
     """
     listed = inputs.listed
     for op in ops:
@@ -121,7 +121,7 @@ def price_steps(
 
 @inlined
 def _begin(inputs: PriceInputs, steps: Steps, op: int, prices: Prices) -> None:
-    """Nothing has been priced of an op yet, and how its uses get their values."""
+    """Reset the prices of an op, and record how each of its uses gets its value."""
     prices.op_time_s[op] = 0.0
     prices.passing_bytes[op] = 0.0
     prices.summed[op] = 0
@@ -142,15 +142,15 @@ def _hide(
     each: StepPrices,
     prices: Prices,
 ) -> None:
-    """Hide the gathers of an op behind earlier products, as far as its computing takes."""
+    """Hide the gathers of an op behind earlier products, limited by the op's own compute time."""
     rates, op = inputs.rates, steps.op[row]
     hidden_s = rates.gathered_ahead * ahead_s
     if rates.ahead_of < np.inf:
         hidden_s = min(hidden_s, rates.ahead_of * time_s)
-    before = row - 1
-    while before >= 0 and steps.op[before] == op:
-        each.time_s[before] -= hidden_s * each.ahead_s[before] / ahead_s
-        before -= 1
+    earlier_row = row - 1
+    while earlier_row >= 0 and steps.op[earlier_row] == op:
+        each.time_s[earlier_row] -= hidden_s * each.ahead_s[earlier_row] / ahead_s
+        earlier_row -= 1
     prices.op_time_s[op] -= hidden_s
 
 
@@ -160,8 +160,8 @@ def clocks(
 ) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
-    Overlapped: collectives run beside compute, one after the other, and everything waits for what
-    it needs.  ``start_s`` is filled with when each step then starts.
+    Overlapped: collectives run beside compute, one after the other, and every step waits for its
+    inputs. ``start_s`` is filled with the start of each step in that case.
     """
     compute_s, comm_s = 0.0, 0.0
     compute_clock, link_clock = 0.0, 0.0
@@ -179,8 +179,8 @@ def clocks(
             start_s[row] = begin
             if time_s[row] > 0.0:
                 compute_clock = op_ready
-            for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-                ready[tables.result[place]] = op_ready
+            for result_row in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+                ready[tables.result[result_row]] = op_ready
             compute_s += time_s[row]
         else:
             value = steps.value[row]

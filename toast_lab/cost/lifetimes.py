@@ -1,4 +1,4 @@
-"""How long things live, and what is in memory at the peak."""
+"""Lifetimes of values, copies and work space under a plan, and the peak of memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def live_bytes(
 ) -> tuple[float, int]:
     """(peak bytes, place of the peak) of a state; fills ``lives``.
 
-    The one place where it is decided how long things live.  ``inputs``, the layouts of ``steps``
-    and ``prices`` may be those of the folded program; ``LiveRanges`` counts the ops of the program
-    itself in either case.  Of the program itself, places are its ops, and the end.
+    Lifetimes are decided here and nowhere else. ``inputs``, the layouts of ``steps`` and ``prices``
+    may be those of the folded program; ``LiveRanges`` counts the ops of the whole program in either
+    case. Without folding, the places are the ops of the program, and its end.
     """
     facts, ranges, rates = inputs.facts, inputs.ranges, inputs.rates
     for value in range(lives.size.shape[0]):
@@ -50,10 +50,10 @@ def live_bytes(
 
 @helper
 def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float, int]:
-    """(peak bytes, place of the peak); products wait if ``lives.waiting`` says so.
+    """(peak bytes, place of the peak); products run late if ``lives.waiting`` says so.
 
-    Results of the program have places of their own from the start.  Until then whatever is not
-    larger may lie there: if it is as large as some result, we take it to find a place.
+    Memory for the results of the program is reserved from the start. Until they are written, it may
+    hold other values: any that is not larger than the largest result is assumed to fit.
     """
     memory, ranges, rates = inputs.memory, inputs.ranges, inputs.rates
     size, last, change, place = lives.size, lives.last, lives.change, ranges.place
@@ -75,72 +75,75 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
                 and beside <= NEAR_PRODUCTS
                 and passed_bytes <= inputs.tables.value_bytes[inputs.tables.use_value[use]]
             )
-            where = _column(near, held_bytes <= largest)
+            column = _column(near, held_bytes <= largest)
             held_bytes *= ranges.copy_times[copy]
-            change[place[begin], where] += held_bytes
-            change[place[end], where] -= held_bytes
+            change[place[begin], column] += held_bytes
+            change[place[end], column] -= held_bytes
     for work in range(ranges.work_op.shape[0]):
         held_bytes = prices.passing_bytes[ranges.work_op[work]]
         if held_bytes > 0.0:
-            where = _column(held_bytes <= rates.near_bytes, held_bytes <= largest)
+            column = _column(held_bytes <= rates.near_bytes, held_bytes <= largest)
             held_bytes *= ranges.work_times[work]
             runs_at = ranges.work_at[work]
-            change[place[runs_at], where] += held_bytes
-            change[place[runs_at + 1], where] -= held_bytes
-    # Written values; an operand that dies in an elementwise op gives its place to the result, one
-    # operand an op.
+            change[place[runs_at], column] += held_bytes
+            change[place[runs_at + 1], column] -= held_bytes
+    # Written values: an operand that dies in an elementwise op leaves its memory to the result, one
+    # operand for each op.
     heirs = np.zeros(ranges.buffer_value.shape[0], np.bool_)
     for buffer in range(ranges.buffer_value.shape[0]):
         held_bytes = size[ranges.buffer_value[buffer]]
         start, end = ranges.buffer_start[buffer], ranges.buffer_end[buffer]
-        waits = False
+        is_read_late = False
         if lives.waiting[0] == 1:
-            reader, maker = ranges.buffer_read_late[buffer], ranges.buffer_written_late[buffer]
-            waits = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
-            if waits:
+            reader, writer = ranges.buffer_read_late[buffer], ranges.buffer_written_late[buffer]
+            is_read_late = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
+            if is_read_late:
                 end = ranges.late_op - 1
-            if maker >= 0 and prices.summed[maker] == 1:
+            if writer >= 0 and prices.summed[writer] == 1:
                 start = max(start, ranges.late_op)
                 if start > end:
                     continue
-        death = -1 if waits else ranges.buffer_death[buffer]
+        death = -1 if is_read_late else ranges.buffer_death[buffer]
         if death >= 0 and size[ranges.buffer_heir[buffer]] == held_bytes and not heirs[death]:
             heirs[death] = True
             end -= 1
         near = ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes
-        where = _column(near, ranges.buffer_computed[buffer] and held_bytes <= largest)
+        column = _column(near, ranges.buffer_computed[buffer] and held_bytes <= largest)
         if ranges.buffer_result[buffer]:
-            where = RESULTS
+            column = RESULTS
         held_bytes *= ranges.buffer_times[buffer]
-        change[place[start], where] += held_bytes
-        change[place[end + 1], where] -= held_bytes
+        change[place[start], column] += held_bytes
+        change[place[end + 1], column] -= held_bytes
     peak, peak_place = 0.0, 0
     alive_bytes, near_bytes, small_bytes, result_bytes = 0.0, 0.0, 0.0, 0.0
-    for asked in range(ranges.n_places):
-        alive_bytes += change[asked, IN_MEMORY]
-        near_bytes += change[asked, NEAR]
-        small_bytes += change[asked, SMALL]
-        result_bytes += change[asked, RESULTS]
-        # What vector memory has no room for is in memory, too.
-        lives.near[asked] = min(near_bytes, rates.near_room_bytes)
-        beside_bytes = small_bytes + near_bytes - lives.near[asked]
-        lives.reserved[asked] = max(0.0, all_results - result_bytes - beside_bytes)
-        lives.live[asked] = alive_bytes + beside_bytes + result_bytes + lives.reserved[asked]
-        # Of places with as much the last, where results are rather than what is kept for them.
-        if lives.live[asked] >= peak:
-            peak, peak_place = lives.live[asked], asked
+    for place_index in range(ranges.n_places):
+        alive_bytes += change[place_index, IN_MEMORY]
+        near_bytes += change[place_index, NEAR]
+        small_bytes += change[place_index, SMALL]
+        result_bytes += change[place_index, RESULTS]
+        # Values for which vector memory has no room are in memory after all.
+        lives.near[place_index] = min(near_bytes, rates.near_room_bytes)
+        beside_bytes = small_bytes + near_bytes - lives.near[place_index]
+        lives.reserved[place_index] = max(0.0, all_results - result_bytes - beside_bytes)
+        lives.live[place_index] = (
+            alive_bytes + beside_bytes + result_bytes + lives.reserved[place_index]
+        )
+        # Of equal places take the last, where there are results rather than memory reserved for
+        # them.
+        if lives.live[place_index] >= peak:
+            peak, peak_place = lives.live[place_index], place_index
     return peak, peak_place
 
 
 @helper
 def _column(is_near: bool, is_small: bool) -> int:
-    """Where in ``Lifetimes.change`` what is no result of the program counts."""
+    """Column of ``Lifetimes.change`` for everything but results of the program."""
     return NEAR if is_near else SMALL if is_small else IN_MEMORY
 
 
 @helper
 def _needed_copies(inputs: PriceInputs, steps: Steps, prices: Prices, last: np.ndarray) -> None:
-    """Fill ``last`` for the copies that are brought: until the last use that takes the copy."""
+    """Fill ``last`` of the copies that are brought: the last op that needs the copy."""
     tables, memory, ranges = inputs.tables, inputs.memory, inputs.ranges
     for copy in range(ranges.copy_use.shape[0]):
         use = ranges.copy_use[copy]

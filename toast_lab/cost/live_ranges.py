@@ -1,9 +1,9 @@
-"""What is in memory from when to when, as ``lifetimes.live_bytes`` adds it up.
+"""Live ranges, as ``lifetimes.live_bytes`` adds them up.
 
-``whole_ranges`` has everything that a program holds by itself, and asks at every op what is alive.
-``folded_ranges`` (see there) has what a search needs to know the same peak.
+``whole_ranges`` lists everything that a program holds one by one, and counts live bytes at every
+op. ``folded_ranges`` (see there) lists what a search needs to find the same peak.
 
-``Memory`` says when each value, use and op of the program is, whatever the plan.
+``Memory`` has the live ranges of all values, uses and ops of the program, whatever the plan.
 """
 
 from __future__ import annotations
@@ -19,46 +19,49 @@ from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, pac
 
 @packed
 class LiveRanges(NamedTuple):
-    """Things that are in memory for a while, each of which stands for ``times`` alike ones.
+    """Live ranges of values, copies and work space; each row stands for ``times`` alike ones.
 
-    ``B`` written values, ``C`` copies that may be brought to uses, ``W`` ops that may need work
-    space, and ``P`` places at which is asked what is alive.  Ops are those of the program; values,
-    uses, wants and ops that prices belong to are the folded program's, if it is folded.
+    There are ``B`` written values, ``C`` copies that may be brought to uses, ``W`` ops that may
+    need work space, and ``P`` places of the program at which live bytes are counted. Times are
+    given as ops of the whole program. Values, uses, wants and ops that have a price are those of
+    the folded program, if it is folded.
     """
 
-    place: Int32Array  #: [O + 2] how many places come before each op
+    place: Int32Array  #: [O + 2] number of places before each op
     n_places: int
-    buffer_value: Int32Array  #: [B] value that it is like
+    buffer_value: Int32Array  #: [B] value that represents it
     buffer_start: Int32Array  #: [B] first op at which it is alive
     buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    #: [B] value that represents the result that may take over its memory at its last op, if both
+    #: have equal size; or -1
     buffer_heir: Int32Array
-    #: [B] number of that op, where one result takes one place; -1 without an heir
+    #: [B] index of that op among all at which a buffer with an heir dies: a result takes over one
+    #: buffer only; -1 without an heir
     buffer_death: Int32Array
-    buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    buffer_computed: BoolArray  #: [B] bool: no argument
-    buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
-    buffer_read_late: Int32Array  #: [B] see ``Memory``; an op that is priced
+    buffer_near: BoolArray  #: [B] bool: may stay in vector memory if it is small enough
+    buffer_computed: BoolArray  #: [B] bool: not an argument
+    buffer_result: BoolArray  #: [B] bool: a result that takes over no argument's memory
+    buffer_read_late: Int32Array  #: [B] see ``Memory``; the op that is priced
     buffer_written_late: Int32Array  #: [B]
     late_op: int
-    results: Int32Array  #: which of the B are results that take no argument's place
+    results: Int32Array  #: indices of the buffers that have ``buffer_result``
     buffer_times: Float64Array  #: [B]
-    copy_use: Int32Array  #: [C] use that it would be brought for
-    copy_from: Int32Array  #: [C] op from which on it is in memory
+    copy_use: Int32Array  #: [C] use for which it would be brought
+    copy_from: Int32Array  #: [C] first op at which it is in memory
     copy_last: Int32Array  #: [C] last op that needs it for the use itself
     copy_times: Float64Array  #: [C]
-    #: [C + 1] row starts into what shares a copy.  Empty rows where the program is not folded:
-    #: there every step says whose copy it takes.
+    #: [C + 1] row starts into ``share_want`` and ``share_last``. Rows are empty if the program is
+    #: not folded: there every step says whose copy it takes.
     share_ptr: Int64Array
     share_want: Int32Array  #: want of later uses, which share the copy if they want the same
-    share_last: Int32Array  #: last op that needs it for these
-    work_op: Int32Array  #: [W] op that it is like
-    work_at: Int32Array  #: [W] where it runs
+    share_last: Int32Array  #: last op that needs the copy for these uses
+    work_op: Int32Array  #: [W] op that represents it
+    work_at: Int32Array  #: [W] op at which it runs
     work_times: Float64Array  #: [W]
 
 
 def whole_ranges(memory: Memory) -> LiveRanges:
-    """Everything by itself, at every op."""
+    """Live ranges without folding: each row stands for itself, and every op is a place."""
     n_ops, n_uses, n_buffers = len(memory.runs_at), len(memory.use_op), len(memory.buffer_value)
     uses = np.arange(n_uses, dtype=np.int32)
     return LiveRanges(
@@ -91,16 +94,16 @@ def whole_ranges(memory: Memory) -> LiveRanges:
 
 
 def deaths(end: np.ndarray, heir: np.ndarray) -> np.ndarray:
-    """[B] int32 number of the last op of each buffer among those of buffers with heirs, or -1."""
-    number = np.full(len(end), -1, np.int32)
-    inherited = heir >= 0
-    number[inherited] = np.unique(end[inherited], return_inverse=True)[1]
-    return number
+    """[B] int32 index of each buffer's last op among those of buffers with heirs, or -1."""
+    index = np.full(len(end), -1, np.int32)
+    has_heir = heir >= 0
+    index[has_heir] = np.unique(end[has_heir], return_inverse=True)[1]
+    return index
 
 
 @compiled
 def needed_ops(memory: Memory, use: Int32Array, brought_at: Int32Array) -> np.ndarray:
-    """[n] int32 ``needed_until`` of many uses."""
+    """[n] int32 ``needed_until`` for many uses."""
     last = np.empty(use.shape[0], np.int32)
     for i in range(use.shape[0]):
         last[i] = needed_until(memory, use[i], brought_at[i])
@@ -109,9 +112,9 @@ def needed_ops(memory: Memory, use: Int32Array, brought_at: Int32Array) -> np.nd
 
 @helper
 def needed_until(memory: Memory, use: int, brought_at: int) -> int:
-    """Op until which a use needs a copy made at op ``brought_at``.
+    """Last op at which a use needs a copy made at op ``brought_at``.
 
-    One from outside a loop is read in every round.
+    A copy from outside a loop is read in every round.
     """
     until = memory.runs_at[memory.use_op[use]]
     region = memory.region[memory.use_op[use]]

@@ -1,10 +1,10 @@
-"""What a TPU casts to bfloat16 once, in front of a loop that reads it in every round.
+"""Values that a TPU casts to bfloat16 once, in front of a loop that reads them in every round.
 
-A product of one pass multiplies in bfloat16.  Outside loops it reads f32 operands as they are and
-casts them on the way.  The compiler moves the cast of a matrix that was there before a loop out of
-the loop: the matrix is read and a copy of half its size written once, and every round reads half
-the bytes.  It casts for each product by itself, and the value as it is kept: where a plan takes a
-part of a whole value inside the loop, the whole is cast.
+A product of one pass multiplies in bfloat16. Outside loops it reads f32 operands as they are and
+casts them on the way. If a matrix was made before a loop, the compiler moves its cast out of the
+loop: the matrix is read and a copy of half its size written once, and every round reads half the
+bytes. It casts separately for each product, and casts the value as it is kept: if a plan takes a
+part of a whole value inside the loop, all of it is cast.
 
 Read off libtpu 0.0.42 for v3 and v5e on a solver of linear equations, ``docs/machines.md``.
 """
@@ -18,9 +18,9 @@ from toast_lab.cost.loop_uses import loop_uses
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
-#: Bytes that a round reads of a cast matrix, for one of it in f32.
+#: Bytes that a round reads of a cast matrix, for each byte of it in f32.
 READ = 0.5
-#: Bytes that the cast reads and writes, for one of the matrix in f32.
+#: Bytes that the cast reads and writes, for each byte of the matrix in f32.
 CAST = 1.5
 
 
@@ -32,11 +32,11 @@ def cast_rounds(
     reads: np.ndarray,
     written: np.ndarray,
 ) -> Float64Array:
-    """[U] rounds that read what is cast once in front of their loop; 0 where nothing is.
+    """[U] rounds that read a value cast once in front of their loop; 0 where none is.
 
     Args:
         program: the program.
-        narrow: as ``bfloat16.narrowed`` finds.  What it keeps in bfloat16 needs no cast.
+        narrow: from ``bfloat16.narrowed``. A value that is kept in bfloat16 needs no cast.
         root: [V] the value that each value is a view of.
         reads: [U] is 0 where a use reads no memory, or only a part of the value.
         written: [V] bool: in memory.

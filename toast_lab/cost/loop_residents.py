@@ -1,12 +1,13 @@
-"""What stays on the chip while a loop runs.
+"""Values that stay on the chip while a loop runs.
 
-A TPU's vector memory holds 128 MiB on v5e and v6e.  Its compiler loads the weights that every round
+A TPU's vector memory holds 128 MiB on v5e and v6e. Its compiler loads the weights that every round
 of a loop reads into it once, and keeps the sums of gradients there that every round adds to: a
-recurrent step that would read its weights from memory in each of its rounds does so but once.
+recurrent step that would read its weights from memory in each of its rounds reads them only once.
 
-There is no telling what else the compiler keeps, and a price looks at one op at a time.  So room is
-given by the loop: to what is only read first, then to sums, in proportion to their sizes.  A value
-stays if a plan cuts it into as many parts as all of its kind in the loop would have to be cut into.
+We cannot know what else the compiler keeps, and a price looks at one op at a time. So each loop
+shares out its room: first to values that are only read, then to sums, in proportion to their sizes.
+A value stays if a plan cuts it into at least as many parts as all values of its kind in the loop
+would have to be cut into.
 
 Read off libtpu 0.0.42 for v5e (memory space ``S(1)`` in its final HLO) on recurrent steps and a
 solver of linear equations.
@@ -25,9 +26,9 @@ from toast_lab.cost.loop_uses import loop_uses
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
-#: Of the vector memory; ops need the rest for what they work on.
+#: Share of the vector memory for such values; ops need the rest to work in.
 ROOM = 0.8
-#: Time for a byte in vector memory, for one in memory: products read 2 to 9 TB/s on v5e.
+#: Time for a byte in vector memory over that for one in memory: products read 2 to 9 TB/s on v5e.
 SHARE = 0.15
 
 
@@ -35,8 +36,8 @@ class Residents(NamedTuple):
     """Which uses and results stay in vector memory, if they are cut into enough parts."""
 
     use_parts: Float64Array  #: [U] least number of parts, 0: it never stays
-    use_share: Float64Array  #: [U] of the time of reading memory, where it stays
-    result_parts: Float64Array  #: [O] likewise of what an op writes
+    use_share: Float64Array  #: [U] share of the time of reading memory, if it stays
+    result_parts: Float64Array  #: [O] least number of parts for what an op writes
 
 
 def no_residents(program: p.Program) -> Residents:
@@ -58,16 +59,16 @@ def residents(
     accumulating: Mapping[int, Accumulation],
     vector_memory_bytes: float,
 ) -> Residents:
-    """Find them.
+    """Find the uses and results that can stay in vector memory.
 
     Args:
         program: the program.
         root: [V] the value that each value is a view of.
         reads: [U] is 0 where a use reads no memory, or only a part of the value.
-        written: [V] bool: in memory; what is not is made of what is, on the way.
-        value_bytes: [V] as products take them.
+        written: [V] bool: in memory; other values are computed from these on the way.
+        value_bytes: [V] bytes of each value as products read it.
         accumulating: see ``loop_sums.accumulating_ops``.
-        vector_memory_bytes: of a device.
+        vector_memory_bytes: vector memory of a device.
     """
     staying = no_residents(program)
     room_bytes = ROOM * vector_memory_bytes

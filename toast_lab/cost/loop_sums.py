@@ -1,7 +1,7 @@
-"""How often what is done to the results of an op is done, where there are loops.
+"""How often steps on the results of an op run in programs with loops.
 
-What enters a loop is handed over once and is there in every round; what a loop only adds up is
-summed over the devices once, behind it, where the compiler moves the sum.
+A value that enters a loop is handed over once and present in every round. A value that a loop only
+accumulates is summed over the devices once, behind the loop, if the compiler moves the sum.
 
 Reference: none; XLA's ``WhileLoopAllReduceCodeMotion``, which runs for GPUs and TPUs.
 """
@@ -20,28 +20,28 @@ from toast_lab.sharding.steps import Tables
 
 
 class Sums(NamedTuple):
-    """How often partial sums that an op leaves on the devices are added up."""
+    """How often partial sums that an op leaves on the devices are summed over them."""
 
     trips: Float64Array  #: [O]
-    #: [O] a bit for each dim of the results that no axis may cut, or the sum stays in the loop
+    #: [O] a bit for each dim of the results that has to be whole, or the sum stays in the loop
     whole: Int64Array
-    #: [U] rounds more in which the value is summed if the use takes only a device's part of it:
-    #: then the sum stays in the loop
+    #: [U] additional rounds in which the value is summed if the use takes only a device's part of
+    #: it: then the sum stays in the loop
     use_rounds: Float64Array
 
 
 class Accumulation(NamedTuple):
-    """An op that adds to what a loop hands on."""
+    """An op that adds to a value that a loop hands on."""
 
-    value: int  #: that it adds to
-    trips: float  #: how often the loop is begun
+    value: int  #: the value that it adds to
+    trips: float  #: how often the loop is entered
 
 
 def result_trips(program: p.Program) -> np.ndarray:
-    """[O] how often an op's results come about.
+    """[O] how often an op's results are produced.
 
-    What enters a loop is handed over once, and is there in every round: what is done to it inside,
-    as when it is gathered for all its uses, is done as often as the body runs.
+    A value that enters a loop is handed over once, and present in every round: a step on it inside,
+    such as a gather for all its uses, runs as often as the body.
     """
     trips = np.array(program.trips, np.float64)
     for body in program.regions:
@@ -59,14 +59,14 @@ def sums_in_loops(
     accumulating: Mapping[int, Accumulation],
     trips: Float64Array,
 ) -> Sums:
-    """How often what an op leaves in partial sums is added up over the devices.
+    """Find how often the partial sums of an op are summed over the devices.
 
-    As often as its results come about, but once behind a loop that only adds them to what it hands
-    on, as it does with gradients of weights that every round reads.  They may be reordered on the
-    way, and several may be slices of one value: then the sliced dims must be whole, or devices
-    would exchange slices before they are added.  And what a loop hands on must be whole where the
-    sum is: if each device adds up a part only, the sum is made before that part is taken, in every
-    round.
+    This is as often as its results are produced, but once behind a loop that only adds them to a
+    value that it hands on, as it does with gradients of weights that every round reads. They may be
+    reordered on the way, and several may be slices of one value: then the sliced dims must be
+    whole, or devices would exchange slices before adding them. And the value handed on must be
+    whole when it is summed: if each device accumulates only a part of it, the sum is made before
+    that part is taken, in every round.
 
     Args:
         program: the program.
@@ -81,7 +81,7 @@ def sums_in_loops(
     )
     if not accumulating:
         return sums
-    passing = set(accumulating)  # ops that do no more with what they get than to add it up
+    passing = set(accumulating)  # ops that only accumulate their operand, or lead to such ops
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
         if op in accumulating or len(program.results(op)) != 1:
             continue
@@ -101,7 +101,7 @@ def sums_in_loops(
 
 
 def accumulating_ops(program: p.Program, tables: Tables) -> dict[int, Accumulation]:
-    """Ops that add to what a loop hands on and does not use otherwise."""
+    """Ops that add to a value that a loop hands on and uses for nothing else."""
     accumulating: dict[int, Accumulation] = {}
     for handed_on in program.ops():
         if program.kind[handed_on] != "while.next":
@@ -139,7 +139,7 @@ def _slices(program: p.Program, op: int) -> bool:
 
 
 def _whole(program: p.Program, users: list[int], sums: Sums) -> int:
-    """Dims of a value to be whole, as bits: what is sliced, here or behind an op that reorders."""
+    """Bits of a value's dims that have to be whole: those sliced by a user or further on."""
     whole = 0
     for op in users:
         result = program.results(op)[0]

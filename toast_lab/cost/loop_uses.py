@@ -1,4 +1,4 @@
-"""What a loop reads that was there before it."""
+"""Uses in loops of values from before the loop."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class LoopUse(NamedTuple):
 
     use: int
     source: int  #: the value in memory that is read
-    loop: int  #: body of the outermost loop that the value is not made in
+    loop: int  #: body of the outermost loop that does not make the value
 
 
 def loop_uses(
     program: p.Program, *, root: np.ndarray, reads: np.ndarray, written: np.ndarray
 ) -> Iterator[LoopUse]:
-    """Find them.
+    """Find all uses in loops of values from before the loop.
 
     Args:
         program: the program.
         root: [V] the value that each value is a view of.
         reads: [U] is 0 where a use reads no memory, or only a part of the value.
-        written: [V] bool: in memory; what is not is made of what is, on the way.
+        written: [V] bool: in memory; other values are computed from these on the way.
     """
     for use in np.flatnonzero((reads > 0.0) & (program.region[program.use_op] >= 0)).tolist():
         source = _source(program, int(program.use_value[use]), root, written)
@@ -37,7 +37,7 @@ def loop_uses(
 
 
 def _source(program: p.Program, value: int, root: np.ndarray, written: np.ndarray) -> int:
-    """What a value is made of that is not written: a transposed matrix, of the matrix."""
+    """The value in memory from which a value is made: the matrix, for a transpose of it."""
     value = int(root[value])
     while (
         not written[value] and len(operands := program.operands(int(program.value_op[value]))) == 1
@@ -47,7 +47,7 @@ def _source(program: p.Program, value: int, root: np.ndarray, written: np.ndarra
 
 
 def _loop(program: p.Program, op: int, maker: int) -> int:
-    """The outermost body of a loop that an op is in and ``maker`` is not; -1 if there is none."""
+    """The outermost loop body that contains an op but not ``maker``; -1 if there is none."""
     outermost, region = -1, int(program.region[op])
     while region >= 0:
         parent = program.regions[region].parent

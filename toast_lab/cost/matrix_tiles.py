@@ -1,33 +1,34 @@
-"""How much of the matrix units a product keeps busy once it is cut.
+"""The share of the matrix units that a product keeps busy once it is cut.
 
 Local sizes are rounded up to tiles.
 
-**TPUs** (``busy``).  A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of
-the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time.  A
+**TPUs** (``busy``). A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of
+the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time. A
 shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
 
-A convolution is a product of the features at each place of its window, in which those of the kernel
-stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).
-Images are eight at a time (``image_padding``; ``few_images`` has what is done about fewer); where
-features do not meet there is no matrix, and the vector unit does it all (``vector_bytes``).  In
-gradients of kernels the places are summed over as well.
+A convolution is a product of the features at each place of its window, in which the features of the
+kernel stay in the array (``weights_busy``); few features are joined with those of their neighbours
+in the window (``JOINED_SHARE``). Images are worked on eight at a time (``image_padding``;
+``few_images`` covers fewer). Where features do not mix, as in a depthwise convolution, there is no
+matrix, and the vector unit does all the work (``vector_bytes``). In gradients of kernels the places
+are summed over as well.
 
-A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
-nothing to pass through: it is multiplied and summed on the vector unit (``vector_products``).
+In a product of vectors, each with a matrix of its own, as of a decoding step with its cached keys,
+no rows pass through an array: the vector unit multiplies and sums (``vector_products``).
 
-**GPUs** (``waves_busy``).  A result is cut into tiles, and each of the multiprocessors computes one
-at a time: tiles run in waves, and the last wave takes as long as a full one.  A product of 512 by
+**GPUs** (``waves_busy``). A result is cut into tiles, and each of the multiprocessors computes one
+at a time: tiles run in waves, and the last wave takes as long as a full one. A product of 512 by
 512 is 32 tiles for the 132 multiprocessors of an H100: three quarters of it have nothing to do.
 Tiles of 128 by 64 come closest to XLA's measured products (``python -m tests.accuracy links`` has
 the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions are.
-Libraries split deep sums (split-K), of which 2048 at once are taken.  Full waves reach the share
-``sustained`` of the peak (``GpuProducts``).  Writing the result comes on top, since it begins when
+Libraries split deep sums (split-K); we assume chunks of 2048. Full waves reach the share
+``sustained`` of the peak (``GpuProducts``). Writing the result comes on top, since it begins when
 the multiplying ends (``computing_prices``).
 
 Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro
-41(2), 2021 (arrays of 128 by 128, eight sublanes).  Which operand stays is the compiler's choice,
-taken to be the better one.  NVIDIA, Matrix Multiplication Background User's Guide, 2023 (tile and
-wave quantisation; Hopper's and Ampere's tiles).  Reference: TOAST section 4.5 counts FLOPs only.
+41(2), 2021 (arrays of 128 by 128, eight sublanes). Which operand stays is the compiler's choice; we
+assume the better one. NVIDIA, Matrix Multiplication Background User's Guide, 2023 (tile and wave
+quantisation; Hopper's and Ampere's tiles). Reference: TOAST section 4.5 counts FLOPs only.
 """
 
 from __future__ import annotations
@@ -42,34 +43,34 @@ from toast_lab.kernels import compiled, helper
 
 BATCH, FREE, CONTRACTED = range(3)
 ROLE_BITS = 2
-SUBLANES = 8.0  # rows of a tile of a TPU, and numbers in each:
-LANES = 128.0
-FOURIER_POINTS = 128.0  # of one stage of a Fourier transform on a TPU
+SUBLANES = 8.0  # rows of a tile of a TPU
+LANES = 128.0  # numbers in each of these rows
+FOURIER_POINTS = 128.0  # points of one stage of a Fourier transform on a TPU
 FULL_PRECISION_PASSES = 6.0
 #: Time for each number that a vector unit multiplies and adds, as bytes of memory traffic: 4 to 14
 #: by libtpu 0.0.42 (12 shapes, and a decoding step), 71 to 200 numbers a cycle on v5e, 118 to 350
-#: on v6e, fewest where more than the product is in the fusion.
+#: on v6e, fewest if the fusion holds more than the product.
 VECTOR_BYTES = 6.5
 #: Features of a convolution are joined with their neighbours' up to this many ...
 JOINED_FEATURES = 128.0
 #: ... and then reach this share of what as many features would. By libtpu 0.0.42.1 for v5e, ten
-#: convolutions of 3 to 32 features: 0.28 to 0.84, 0.59 in the middle.
+#: convolutions of 3 to 32 features: 0.28 to 0.84, median 0.59.
 JOINED_SHARE = 0.6
-#: Side of the windows of a result for which a product brings what it needs of operands too large
-#: for vector memory, again for each of them, and the share of that which it waits for, in more
-#: and in not more than two bytes a number.  By libtpu 0.0.42.1 for v5e, v5p and v6e, 32 products
-#: of 104 MiB to 1 GiB an operand: within 12%.
+#: Side of the windows in which a product computes its result if its operands are too large for
+#: vector memory; it fetches the parts that it needs anew for each window. And the shares of that
+#: traffic for which it waits, with more than two bytes a number and with two or less. By libtpu
+#: 0.0.42.1 for v5e, v5p and v6e, 32 products of 104 MiB to 1 GiB an operand: within 12%.
 WINDOW = 1024.0
 WAITED_WIDE = 0.77
 WAITED_NARROW = 0.34
-#: A single image that is not cut into strips takes as long as so many of eight.  By libtpu 0.0.42.1
-#: for v5e, 13 convolutions of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
+#: A single image that is not cut into strips takes as long as this many of eight. By libtpu
+#: 0.0.42.1 for v5e, 13 convolutions of one to three dims, strides 1 and 2: 2 to 7.4, median 3.
 ONE_IMAGE_AS = 3.0
-#: A convolution whose features do not meet is done on the vector unit: as bytes of memory traffic,
-#: each number of its result takes this ...
+#: The vector unit does a convolution whose features do not mix. In bytes of memory traffic, each
+#: number of its result takes this ...
 BYTES_APART = 7.5
-#: ... and this for each place of the window.  By libtpu 0.0.42.1 for v5e, windows of 4 to 49
-#: places ...
+#: ... and this for each place of the window. By libtpu 0.0.42.1 for v5e, windows of 4 to 49 places
+#: ...
 BYTES_APART_OF_TAP = 0.67
 #: ... and the gradient of its kernel this for each number that it sums.
 BYTES_SUMMED_APART = 5.0
@@ -82,24 +83,24 @@ class Products(NamedTuple):
     """Sizes of the products of a program; 1 and 0 for all other ops."""
 
     rows: np.ndarray  #: [O] float64 product of the free dims of the first operand
-    columns: np.ndarray  #: [O] float64 of the second operand
-    depth: np.ndarray  #: [O] float64 of the contracted dims
-    batch: np.ndarray  #: [O] float64 of the batch dims
+    columns: np.ndarray  #: [O] float64 product of the free dims of the second operand
+    depth: np.ndarray  #: [O] float64 product of the contracted dims
+    batch: np.ndarray  #: [O] float64 product of the batch dims
     left: np.ndarray  #: [O] int64 role of each dim of the first operand, ROLE_BITS bits each
-    right: np.ndarray  #: [O] int64 of the second operand
-    #: [O] float64 images that a convolution goes through, which are the first dim of its first
-    #: operand; 0 where they are summed over, and for all other ops
+    right: np.ndarray  #: [O] int64 the same of the second operand
+    #: [O] float64 number of images of a convolution, the first dim of its first operand; 0 where
+    #: they are summed over, and for all other ops
     images: np.ndarray
     #: [O] float64 bytes of traffic that take as long as the vector unit does for a convolution
-    #: whose features do not meet; 0 for all other ops
+    #: whose features do not mix; 0 for all other ops
     vector_bytes: np.ndarray
 
 
 def products(program: p.Program) -> Products:
-    """Read them off the factors of each dot_general and each convolution.
+    """Read the sizes off the factors of each dot_general and each convolution.
 
-    A convolution that sums no features, each being a group of its own, has no sizes but ``batch``,
-    its features: the others are 0, with which any array is busy.
+    A convolution that sums no features, each being a group of its own, has only the size ``batch``,
+    its number of features: the others are 0, which counts as keeping any array busy.
     """
     op_count = program.n_ops
     shapes = Products(
@@ -141,7 +142,7 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
     left, right = (list(program.use_names(use)) for use in program.uses(op))
     written = set(program.def_names(program.results(op)[0]))
     summed = set(left) & set(right) - written
-    apart = set(left) & set(right) & written  # features that do not meet
+    apart = set(left) & set(right) & written  # features that do not mix
 
     def numbers_of(names: Iterable[int]) -> float:
         return float(np.prod([program.factor_size[name] for name in names]))
@@ -163,8 +164,8 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
         value = program.operands(op)[0] if summed else program.results(op)[0]
         numbers = float(np.prod(program.dims(value)))
         taps = 0.5 * float(program.flops[op]) / max(1.0, numbers)
-        each = BYTES_SUMMED_APART if summed else BYTES_APART + taps * BYTES_APART_OF_TAP
-        shapes.vector_bytes[op], shapes.batch[op] = numbers * each, numbers_of(apart)
+        bytes_per_number = BYTES_SUMMED_APART if summed else BYTES_APART + taps * BYTES_APART_OF_TAP
+        shapes.vector_bytes[op], shapes.batch[op] = numbers * bytes_per_number, numbers_of(apart)
         return
     if not summed:
         return
@@ -185,10 +186,10 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
 
 
 def _features_of_group(program: p.Program, op: int, apart: set[int]) -> list[float]:
-    """Features of each operand of a convolution in one of its groups.
+    """Number of features of each operand of a convolution in one of its groups.
 
-    ``apart`` are the names of the groups: a dim that has one is as many times longer as a group has
-    features.
+    ``apart`` are the names of the groups. The size of a dim with such a name is the number of
+    groups times the features of a group.
     """
     return [
         float(
@@ -205,16 +206,16 @@ def _features_of_group(program: p.Program, op: int, apart: set[int]) -> list[flo
 
 
 def dim_roles(program: p.Program, op: int) -> list[list[int]]:
-    """For each operand of a product the role of each of its dims."""
+    """For each operand of a product, the role of each of its dims."""
     names = [program.use_names(use) for use in program.uses(op)]
     result = set(program.def_names(program.results(op)[0]))
     roles = []
-    for position, own in enumerate(names):
+    for position, dim_names in enumerate(names):
         others = {name for other in names[:position] + names[position + 1 :] for name in other}
         roles.append(
             [
                 FREE if name not in others else BATCH if name in result else CONTRACTED
-                for name in own
+                for name in dim_names
             ]
         )
     return roles
@@ -244,7 +245,7 @@ def have_one_row(shapes: Products) -> np.ndarray:
 
 
 def vector_products(program: p.Program, shapes: Products) -> VectorProducts:
-    """What a TPU computes on its vector unit; ``shapes`` are those of ``products``."""
+    """Products that a TPU computes on its vector unit; ``shapes`` are those of ``products``."""
     vectors = no_vector_products(program)
     several = (shapes.batch > 1.0) & (np.maximum(shapes.rows, shapes.columns) > 1.0)
     for op in np.flatnonzero(have_one_row(shapes) & several).tolist():
@@ -282,9 +283,9 @@ def busy(rows: float, columns: float, depth: float, tile: float) -> float:
     """Share of the matrix unit that works, for local sizes; 1 where ``tile`` is 0."""
     if tile <= 0.0:
         return 1.0
-    one = _filled(rows, SUBLANES) * _filled(columns, tile)
-    other = _filled(columns, SUBLANES) * _filled(rows, tile)
-    return max(one, other) * _filled(depth, tile)
+    rows_pass = _filled(rows, SUBLANES) * _filled(columns, tile)
+    columns_pass = _filled(columns, SUBLANES) * _filled(rows, tile)
+    return max(rows_pass, columns_pass) * _filled(depth, tile)
 
 
 @compiled
@@ -301,11 +302,11 @@ def windowed_bytes(
 
     Args:
         left: bytes of its left operand.
-        right: of its right one.
-        rows: of the left one.
-        columns: of the right one.
-        depth: that both have.
-        batch: matrices of each.
+        right: bytes of its right operand.
+        rows: rows of the left operand.
+        columns: columns of the right operand.
+        depth: size of the contracted dims.
+        batch: number of matrices in each operand.
     """
     tall = np.ceil(rows / WINDOW)
     wide = np.ceil(columns / WINDOW)
@@ -317,10 +318,10 @@ def windowed_bytes(
 
 @compiled
 def image_padding(images: float) -> float:
-    """By how much longer a TPU convolves so many images than their number says.
+    """Factor on the time of a TPU's convolution, since this many images do not fill tiles.
 
-    They lie along the sublanes of a tile, eight of them, which all are worked on.  Of a single one
-    parts are laid there instead.
+    Images lie along the eight sublanes of a tile, all of which are worked on. Parts of a single
+    image are laid there instead.
     """
     if images <= 1.0:
         return ONE_IMAGE_AS if images > 0.0 else 1.0
@@ -329,7 +330,7 @@ def image_padding(images: float) -> float:
 
 @helper
 def lane_padding(features: float, tile: float) -> float:
-    """By how much fewer numbers a vector unit works on at once than it could."""
+    """Factor by which a vector unit works on fewer numbers at once than it could."""
     return 1.0 / _filled(features, tile)
 
 
@@ -354,7 +355,7 @@ def waves_busy(
 
 @helper
 def sublane_padding(rows: float) -> float:
-    """By how much fewer numbers a vector unit works on at once than it could."""
+    """Factor by which a vector unit works on fewer numbers at once than it could."""
     return 1.0 / _filled(rows, SUBLANES)
 
 

@@ -1,11 +1,11 @@
 """How much more memory a TPU takes for a tensor whose dims do not fill its tiles.
 
 Memory comes in tiles of 8 rows of 128 numbers: one dim of a tensor lies along the 128 lanes, one
-along the rows, and what they do not fill is lost.  Of one, two or four rows there are tiles of
-their own.  Attention weights of 197 x 197 a head take 1.3 times their bytes, and coordinates
-[16384, 3] lie in four rows of 16,384.
+along the rows, and what they do not fill is lost. There are also tiles of one, two or four rows.
+Attention weights of 197 x 197 a head take 1.3 times their bytes, and coordinates [16384, 3] lie in
+four rows of 16,384.
 
-Which two dims these are is the compiler's choice.  We take the two that lose least, which is what
+Which two dims these are is the compiler's choice. We take the two that lose least, which is what
 libtpu mostly does: it keeps the order of a program where another one gains little.
 
 Read off libtpu 0.0.42 (layouts in the final HLO of ``vit``, ``gns``, ``llama``, ``moe`` and
@@ -26,13 +26,13 @@ from toast_lab.sharding.steps import local_size
 def tile_padding(
     sizes: Float64Array, begin: int, end: int, layout: int, axis_size: Int64Array
 ) -> float:
-    """By how much a device's part of a tensor is larger in memory than its numbers.
+    """Factor by which a device's part of a tensor is larger in memory than its numbers.
 
     Args:
-        sizes: of the dims of all tensors.
-        begin: where those of this one begin.
-        end: where they end.
-        layout: how it is cut.
+        sizes: sizes of the dims of all tensors.
+        begin: index of this tensor's first dim in ``sizes``.
+        end: index behind its last one.
+        layout: packed layout in which the tensor is cut.
         axis_size: [A] devices along each axis of the mesh.
     """
     if end - begin < 2:
@@ -52,7 +52,7 @@ def tile_padding(
 
 @helper
 def _row_loss(rows: float) -> float:
-    """By how much more room rows take in tiles of one, two, four or eight rows."""
+    """Factor on the room that rows take in tiles of one, two, four or eight rows."""
     tile = 1.0
     while tile < SUBLANES and tile < rows:
         tile *= 2.0

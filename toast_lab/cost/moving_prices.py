@@ -1,4 +1,4 @@
-"""What it takes to move a value: collectives, the cutting of a part, and the memory of both."""
+"""The price of moving a value: collectives, cutting out a part, and the memory of both."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def price_moving(
     prices: Prices,
     pieces: float,
 ) -> tuple[float, float]:
-    """Seconds of a step that moves a value, by rule, and of one round's putting in order.
+    """Seconds of a step that moves a value, by rule, and of reordering its parts in one round.
 
-    Fills the row of ``each``, and what the step holds in ``prices``.  ``pieces``: in how many the
-    product before it computes what this step sends, 1 if not piece by piece.
+    Fills the step's row of ``each``, and in ``prices`` the memory that it holds. ``pieces`` is the
+    number of pieces in which the product before it computes what this step sends, 1 if it does not
+    work piece by piece.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     n_axes = axis_size.shape[0]
     kind, op, use = steps.kind[row], steps.op[row], steps.use[row]
-    # What is cast before it is summed is not scattered by the compilers that cast: as slow as in
-    # full width.
+    # Compilers that cast a value before summing it do not scatter the sum, which is then as slow as
+    # in full width.
     sent = (
         1.0
         if kind == REDUCE_SCATTER
@@ -51,7 +52,7 @@ def price_moving(
         else facts.value.moved[steps.value[row]]
     )
     each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
-    # A sum of which each device adds up a part is made in every round.
+    # A sum of which each device accumulates a part only is made in every round.
     rounds = 0.0
     if kind == SLICE:
         rounds = (
@@ -61,7 +62,7 @@ def price_moving(
         )
     collective_s, reordering_s, time_s = 0.0, 0.0, 0.0
     if kind == ALL_GATHER and is_spread(steps.before[row], steps.axes[row], n_axes):
-        # The parts come one behind the other, and are put in order.
+        # The parts arrive one after the other and have to be reordered.
         numbers = facts.value.numbers[steps.value[row]] / ways(steps.after[row], axis_size)
         reordering_s = numbers / rates.transposed_numbers_per_s
     if kind != SLICE or rounds > 0.0:
@@ -73,20 +74,20 @@ def price_moving(
         moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
         each.times[row] = facts.op.sum_trips[op] if moved_out else facts.op.result_trips[op]
     elif kind == SLICE and facts.use.cut_out[use]:
-        # A product cannot begin to read where a device's part does: the part is cut out and written
-        # down before.
+        # A product cannot start reading where a device's part begins: the part is cut out and
+        # written to memory first.
         value = steps.value[row]
         kept = facts.value.bytes[value] / tables.value_bytes[value]
         each.bytes[row] = (kept + sent) * steps.out_bytes[row]
         time_s = each.bytes[row] / rates.memory_bytes_per_s
     if kind == SLICE and facts.value.compared[steps.value[row]] and not rates.paper_mode:
-        # No part of it is made alone: all of it is written for each use that takes a part.
+        # A part cannot be made alone: all of it is written for each use that takes a part.
         whole_bytes = facts.value.bytes[steps.value[row]]
         each.bytes[row] = whole_bytes / ways(steps.before[row], axis_size)
         time_s = each.bytes[row] / rates.memory_bytes_per_s
-    # A copy for uses lives until its last use; the input of a definition's reshard only now.
+    # A copy for uses lives until its last use, the input of a definition's reshard only meanwhile.
     if use < 0:
-        # Sums are made in place, and a part of what a soft op gives is computed alone.
+        # Sums are made in place, and a soft op computes only the part of its result that is cut.
         if kind != ALL_REDUCE and (kind != SLICE or not facts.op.cuts[op]):
             held = min(1.0, HELD_PIECES / pieces)
             prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
@@ -101,14 +102,14 @@ def price_moving(
 
 @inlined
 def _collective_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sent: float) -> float:
-    """Seconds of the collective that XLA makes of a step: the share of one that it is combined in.
+    """Seconds of the collective that XLA makes of a step, or its share of a combined one.
 
     ``sent``: bytes on the links over those of the value.
     """
     facts, rates, axis_size = inputs.facts, inputs.rates, inputs.axis_size
     kind, op, use = steps.kind[row], steps.op[row], steps.use[row]
-    # No compiler of ours scatters a sum along two dims: it sums all, and each device cuts its part
-    # out.
+    # None of the compilers scatters a sum along two dims: it sums everything, and each device cuts
+    # out its part.
     sums_all = kind == SLICE or (
         kind == REDUCE_SCATTER
         and not rates.paper_mode
@@ -124,20 +125,20 @@ def _collective_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sen
         elif whole_axes and kind == PERMUTE:
             moved_kind, moved_axes = ALL_GATHER, whole_axes
             moved_bytes = cut_operand_bytes(inputs, steps, op, whole_axes)
-    together = 1.0
+    n_combined = 1.0
     if use < 0 and not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
-        most = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
-        together = min(most, facts.op.sums_together[op])
+        most_combined = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
+        n_combined = min(most_combined, facts.op.sums_together[op])
     return (
         collective_time_s(
             ALL_REDUCE if sums_all else moved_kind,
             moved_axes,
-            together * sent * moved_bytes,
+            n_combined * sent * moved_bytes,
             axis_size,
             rates.link_bytes_per_s,
             rates.link_latency_s,
             rates.switched,
             rates.link_shape,
         )
-        / together
+        / n_combined
     )

@@ -20,11 +20,11 @@ class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs),
-    #: RESERVED: the place, or what is free of it, of a result of the program that comes later, or
-    #: VECTOR: what of the others a TPU has in its vector memory, to be taken off
+    #: RESERVED (the unused part of the memory of a later result of the program), or VECTOR (bytes
+    #: of the others that a TPU has in its vector memory, to be subtracted)
     kind: str
     value: str  #: name of the value, "" for work space and vector memory
-    op: int  #: the op that made it, that it was brought for, or that needs the space
+    op: int  #: the op that made it, for which it was brought, or that needs the space
     where: str  #: source line of that op
     bytes: float  #: on one device; negative for VECTOR
 
@@ -36,14 +36,14 @@ def held_at(
 
     Args:
         program: the program.
-        memory: of the program, not folded.
-        prices: of a state.
-        lives: of the state, as ``live_bytes`` leaves it.
-        op: where; ``n_ops`` is the end.
+        memory: live ranges of the program, not folded.
+        prices: prices of a state.
+        lives: lifetimes of the state, as ``live_bytes`` fills them.
+        op: the op to look at; ``n_ops`` is the end.
     """
     size = lives.size
     held = []
-    given_away = False  # one operand's place goes to the result
+    given_away = False  # one operand leaves its memory to the result
     start, end = _spans(memory, prices, lives)
     for buffer in np.flatnonzero((start <= op) & (end >= op)).tolist():
         value, heir = int(memory.buffer_value[buffer]), int(memory.buffer_heir[buffer])
@@ -77,8 +77,8 @@ def held_at(
                 bytes=float(prices.copy_bytes[use]),
             )
         )
-    needs = np.flatnonzero(prices.passing_bytes > 0)
-    for working_op in needs[memory.runs_at[needs] == op].tolist():
+    working_ops = np.flatnonzero(prices.passing_bytes > 0)
+    for working_op in working_ops[memory.runs_at[working_ops] == op].tolist():
         held.append(
             Held(
                 kind=WORK,
@@ -89,21 +89,21 @@ def held_at(
             )
         )
     if lives.near[op] > 0.0:
-        at = min(op, program.n_ops - 1)
+        last_op = min(op, program.n_ops - 1)
         held.append(
             Held(
                 kind=VECTOR,
                 value="",
-                op=at,
-                where=program.where(at),
+                op=last_op,
+                where=program.where(last_op),
                 bytes=-float(lives.near[op]),
             )
         )
-    rest_bytes = float(lives.reserved[op])
-    to_come = memory.buffer_value[memory.buffer_result & (start > op)]
-    for value in sorted(to_come.tolist(), key=lambda value: -size[value]):
-        maker, kept_bytes = int(program.value_op[value]), min(rest_bytes, float(size[value]))
-        rest_bytes -= kept_bytes
+    reserved_bytes = float(lives.reserved[op])
+    later_results = memory.buffer_value[memory.buffer_result & (start > op)]
+    for value in sorted(later_results.tolist(), key=lambda value: -size[value]):
+        maker, kept_bytes = int(program.value_op[value]), min(reserved_bytes, float(size[value]))
+        reserved_bytes -= kept_bytes
         held.append(
             Held(
                 kind=RESERVED,
@@ -113,7 +113,7 @@ def held_at(
                 bytes=kept_bytes,
             )
         )
-    return sorted((part for part in held if part.bytes != 0), key=lambda part: -part.bytes)
+    return sorted((row for row in held if row.bytes != 0), key=lambda row: -row.bytes)
 
 
 def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:
@@ -130,5 +130,5 @@ def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray
 
 
 def largest(held: Sequence[Held], most: int) -> list[Held]:
-    """The first ``most`` of what ``held_at`` gives, and what vector memory takes off."""
-    return [*held[:most], *(part for part in held[most:] if part.kind == VECTOR)]
+    """The first ``most`` rows of ``held_at``, and the row that vector memory subtracts."""
+    return [*held[:most], *(row for row in held[most:] if row.kind == VECTOR)]

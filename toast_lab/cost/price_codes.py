@@ -1,6 +1,6 @@
-"""What, beside its op, decides the time of a step, as one number.
+"""A code for what decides the time of a step, apart from its op.
 
-Times that are known better than by rule are looked up by it (see ``price_list``).
+Times from better sources than the rules are looked up by this code (see ``price_list``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def entry_of(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
 
 @helper
 def step_code(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
-    """63 bits for what, beside its op, decides the time of a step.
+    """63 bits for what decides the time of a step, apart from its op.
 
-    Of computing these are the layouts in which operands are read and results written, of a step
-    that moves a value its kind, the layouts before and after, and for which use or result it is.
-    The same for all ops of a class, folded or not.
+    For a computing step these are the layouts in which operands are read and results written; for a
+    step that moves a value, its kind, the layouts before and after, and the use or result that it
+    serves. The code is the same for all ops of a class, folded or not.
     """
     tables, op, kind = inputs.tables, steps.op[row], steps.kind[row]
     code = _mixed(kind, steps.axes[row])
@@ -48,29 +48,29 @@ def step_code(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
         while following < n_steps and steps.kind[following] != COMPUTE:
             following += 1
         code = _computing_code(inputs, steps, following, n_steps, code)
-    place = -1 - steps.use[row] + tables.use_ptr[op]
+    position = -1 - steps.use[row] + tables.use_ptr[op]
     if steps.use[row] < 0:
-        place = 0
-        for result in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-            if tables.result[result] == steps.value[row]:
-                place = result - tables.result_ptr[op]
-    return _mixed(_mixed(_mixed(code, steps.before[row]), steps.after[row]), place)
+        position = 0
+        for result_row in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            if tables.result[result_row] == steps.value[row]:
+                position = result_row - tables.result_ptr[op]
+    return _mixed(_mixed(_mixed(code, steps.before[row]), steps.after[row]), position)
 
 
 @helper
 def _computing_code(
     inputs: PriceInputs, steps: Steps, row: int, n_steps: int, begin_with: int
 ) -> int:
-    """``step_code`` of the computing of an op, which the step ``row`` is."""
+    """``step_code`` of the computing step ``row``, mixed into ``begin_with``."""
     tables, op, code = inputs.tables, steps.op[row], begin_with
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         code = _mixed(code, steps.wanted[tables.use_want[use]])
-        # A view is read where it is, unless it was brought here.
+        # A view is read from the memory of its root, unless a copy was brought.
         if steps.copy[use] == -1:
             code = _mixed(code, 1 + steps.layout[inputs.facts.root[use]])
     is_summed = result_is_summed(inputs.facts, steps, row, n_steps)
-    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        result = tables.result[place]
+    for result_row in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        result = tables.result[result_row]
         code = _mixed(code, result_layout(steps, row, n_steps, result))
         if is_summed:
             code = _mixed(code, steps.layout[result])
@@ -79,7 +79,7 @@ def _computing_code(
 
 @helper
 def runs_ahead(inputs: PriceInputs, steps: Steps, row: int) -> bool:
-    """Does a step gather what was there long before, so that it runs beside earlier products?"""
+    """Does a step gather a value made long before, so that it runs beside earlier products?"""
     use = steps.use[row]
     if steps.kind[row] != ALL_GATHER or use < 0:
         return False
@@ -87,7 +87,7 @@ def runs_ahead(inputs: PriceInputs, steps: Steps, row: int) -> bool:
 
 
 @helper
-def _mixed(code: int, more: int) -> int:
-    """A hash of both, not negative; products wrap around."""
-    code = (code ^ (more * 0x2545F4914F6CDD1D)) * 0x369DEA0F31A53F85
+def _mixed(code: int, number: int) -> int:
+    """A hash of both numbers, not negative; products wrap around."""
+    code = (code ^ (number * 0x2545F4914F6CDD1D)) * 0x369DEA0F31A53F85
     return (code ^ (code >> 29)) & 0x7FFFFFFFFFFFFFFF

@@ -23,19 +23,20 @@ from toast_lab.packs import (
 )
 from toast_lab.sharding.steps import Tables
 
-#: Of a GPU's memory: what XLA's scheduler lets be alive for the sake of order.
+#: Share of a GPU's memory that XLA's scheduler lets a program fill by running products late.
 WAITING_SHARE = 0.8
-#: Of vector memory, for all values that are there at once: libtpu keeps 16 of 128 MiB for kernels.
+#: Share of vector memory for all values in it at once: libtpu keeps 16 of 128 MiB for kernels.
 ROOM_SHARE = 0.875
-#: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
-#: 6 in 7 results of kernels were there of less than 8 MiB, half from 32 MiB, a quarter from 64 MiB.
+#: Largest share of vector memory that one value in it may take. With libtpu 0.0.42.1 for v5e, in
+#: four steps, 6 in 7 kernel results of less than 8 MiB were there, half of those from 32 MiB, a
+#: quarter of those from 64 MiB.
 NEAR_SHARE = 0.25
-#: At which products read vector memory. By libtpu 0.0.42.1 8 to 32 rows take 8.7 to 9.5 us for a
-#: bfloat16 matrix of 4096 squared there, on v5e and v6e alike.
+#: Rate at which products read vector memory. With libtpu 0.0.42.1, products of 8 to 32 rows with a
+#: 4096 by 4096 bfloat16 matrix in it take 8.7 to 9.5 us, on v5e and v6e alike.
 NEAR_BYTES_PER_S = 3.8e12
 AS_KEPT, BROUGHT, REUSED = range(3)
-#: Bytes that are in memory; that vector memory may do for; that could lie in the place of a result
-#: of the program; and of such results themselves.
+#: Columns of ``Lifetimes.change``: bytes that are in memory, that may be in vector memory, that fit
+#: into the memory of a result of the program, and of such results themselves.
 IN_MEMORY, NEAR, SMALL, RESULTS = range(4)
 
 
@@ -44,45 +45,45 @@ class MachineRates(NamedTuple):
     """A machine as numbers."""
 
     memory_bytes_per_s: float
-    product_bytes_per_s: float  #: of memory traffic that products reach
+    product_bytes_per_s: float  #: rate of memory traffic that products reach
     link_bytes_per_s: Float64Array  #: [A] for each mesh axis
     link_latency_s: Float64Array  #: [A]
     switched: BoolArray  #: [A] bool
     link_shape: Float64Matrix  #: [A, N_COLUMNS], see topology.HOPS
     op_overhead_s: float
     paper_mode: bool
-    tile: float  #: side of the matrix unit's array, 0: any size is as good
+    tile: float  #: side of the matrix unit's array, 0: all sizes are equally good
     multiprocessors: float  #: of a GPU, 0: products do not come in waves; see ``GpuProducts``
     sustained: float
     product_start_s: float
-    #: Of memory: products wait behind others, see ``Memory``, as long as not more is alive
+    #: products run late, see ``Memory``, as long as no more than this is alive
     waiting_room_bytes: float
-    near_bytes: float  #: most that a value in vector memory takes, 0: there is none
-    near_room_bytes: float  #: of vector memory, for all values in it
-    ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
-    ring_bytes_per_s: float  #: that a device sends one way around a ring
-    near_bytes_per_s: float  #: at which products read vector memory
-    transposed_numbers_per_s: float  #: that a transposing copy in memory takes
-    unfused_numbers_per_s: float  #: that a kernel of a single op takes beside its traffic
+    near_bytes: float  #: largest value in vector memory, 0: there is no such memory
+    near_room_bytes: float  #: room for all values in vector memory
+    ring_devices: float  #: smallest group for ``collective_matmul``, 0: it does not apply
+    ring_bytes_per_s: float  #: bytes that a device sends one way around a ring
+    near_bytes_per_s: float  #: rate at which products read vector memory
+    transposed_numbers_per_s: float  #: rate of a transposing copy in memory
+    unfused_numbers_per_s: float  #: rate of a kernel of a single op, beside its traffic
     vector_steps_per_s: float  #: of the vector unit, see ``vector_work``
-    #: share of a gather that runs beside earlier products, as far as the op that needs it computes
-    gathered_ahead: float
-    ahead_of: float  #: that many times what the op computes can hide it: once; inf, for bounds
+    gathered_ahead: float  #: share of a gather that may run beside earlier products
+    #: most time so hidden, over the compute time of the op that needs the gather: 1; inf for bounds
+    ahead_of: float
 
 
 @packed
 class ListedTimes(NamedTuple):
-    """Times that are known better than by rule: ``E`` entries, found by op and ``step_code``.
+    """Times from better sources than the rules: ``E`` entries, found by op and ``step_code``.
 
-    The entries of an op stand in a row.  See ``price_list`` for where they come from.
+    The entries of an op are contiguous. See ``price_list`` for where they come from.
     """
 
     begin: Int32Array  #: [O] first entry of each op ...
     end: Int32Array  #: [O] ... and the one after its last
     code: Int64Array  #: [E] see ``step_code``
     time_s: Float64Array  #: [E] of one step, trips of loops included
-    compute_scale: float  #: what the rules' times of computing are multiplied by
-    moving_scale: float  #: what those of collectives are
+    compute_scale: float  #: factor on the rules' times of computing
+    moving_scale: float  #: factor on the rules' times of collectives
 
 
 def no_listed_times(n_ops: int) -> ListedTimes:
@@ -104,10 +105,10 @@ class Prices(NamedTuple):
 
     op_time_s: Float64Array  #: [O] compute and collectives of the op's steps
     copied: Int8Array  #: [U] int8 how a use gets its value: AS_KEPT, BROUGHT or REUSED
-    #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
+    #: [U] bytes of the copy that a BROUGHT use adds to memory until the copy's last use
     copy_bytes: Float64Array
-    passing_bytes: Float64Array  #: [O] what is in memory at the op alone
-    #: [O] int8 1: what the op computes is summed over devices; where products may wait for that
+    passing_bytes: Float64Array  #: [O] bytes in memory only while the op runs
+    #: [O] int8 1: the op's result is summed over devices; filled where products may run late
     summed: Int8Array
 
 
@@ -120,7 +121,7 @@ class StepPrices(NamedTuple):
     bytes: Float64Array  #: [S] read and written
     times: Float64Array  #: [S] how often it runs
     entry: Int32Array  #: [S] entry of ``ListedTimes`` that the time is from, -1: the rule
-    ahead_s: Float64Array  #: [S] what of it, in its turn, may run beside earlier products
+    ahead_s: Float64Array  #: [S] part of the time that may run beside earlier products
 
 
 def step_prices(rows: int) -> StepPrices:
@@ -149,9 +150,9 @@ def prices(tables: Tables) -> Prices:
 
 @packed
 class PriceInputs(NamedTuple):
-    """A program on a mesh of a machine: all that prices depend on beside the plan.
+    """A program on a mesh of a machine: everything that prices depend on apart from the plan.
 
-    Op by op, or folded (``fold``): ``O'`` ops, each of which stands for ``times`` ops.
+    Either op by op, or folded (``fold``) into ``O'`` ops, each of which stands for ``times`` ops.
     """
 
     tables: Tables
@@ -166,19 +167,19 @@ class PriceInputs(NamedTuple):
 
 @packed
 class Lifetimes(NamedTuple):
-    """How long things live under a plan; arrays that the kernel fills.
+    """Lifetimes under a plan, and the bytes in memory; arrays that the kernel fills.
 
-    ``P`` places at which is asked what is in memory, see ``LiveRanges``.
+    These bytes are counted at ``P`` places of the program, see ``LiveRanges``.
     """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
-    waiting: Int8Array  #: [1] int8 1: products wait, see ``Memory.buffer_read_late``
+    waiting: Int8Array  #: [1] int8 1: products run late, see ``Memory.buffer_read_late``
     last: Int32Array  #: [C] last op at which a copy is needed
     live: Float64Array  #: [P + 1] bytes in memory at each place
-    near: Float64Array  #: [P + 1] bytes that are alive as well, in vector memory
-    #: [P + 1, 4] what comes and goes at each place, see ``IN_MEMORY`` and the others
+    near: Float64Array  #: [P + 1] further bytes, in vector memory
+    #: [P + 1, 4] change in bytes at each place; columns are ``IN_MEMORY`` and the others
     change: Float64Matrix
-    reserved: Float64Array  #: [P + 1] bytes of the places of results that nothing uses yet
+    reserved: Float64Array  #: [P + 1] bytes reserved for results, and unused so far
 
 
 def lifetimes(inputs: PriceInputs) -> Lifetimes:

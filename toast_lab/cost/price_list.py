@@ -1,12 +1,12 @@
-"""``PriceList``: times of steps that are known better than by the rules of ``kernel``.
+"""``PriceList``: times of steps from better sources than the rules of ``kernel``.
 
-An entry says what one step of a class of ops takes under one local layout, in seconds, and where
-the number comes from.  A search meets few distinct steps, so an entry may cost milliseconds or a
-compile to make; kernels only look it up.  Whatever has no entry has the price of the rules, times
-how much more or less a judge had for this program in all, so that what was judged and what was not
-can be compared.  ``runtime.compiled_prices`` makes the list of what a compiler said of some plans.
+An entry gives the seconds that one step of a class of ops takes under one local layout, and where
+the number comes from. A search meets few distinct steps, so an entry may cost milliseconds or a
+compile to make; kernels only look it up. A step without an entry has the price of the rules, scaled
+by the ratio of a judge's clock to the rules for the program as a whole, so that judged and unjudged
+steps can be compared. ``runtime.compiled_prices`` makes the list from a compiler's verdicts.
 
-Entries name their op by its number in the program, and hold for every op of its class (ops whose
+Entries name their op by its index in the program, and hold for every op of its class (ops whose
 price is the same under every plan, see ``fold``).
 """
 
@@ -21,19 +21,19 @@ import numpy as np
 from toast_lab.cost.price_inputs import ListedTimes
 from toast_lab.errors import InvalidProblem
 
-FORMAT = 1  # of the JSON
-#: Where a price may come from, the best knowledge last.
+FORMAT = 1  # version of the JSON
+#: Where a price may come from, the most reliable source last.
 RULE, FITTED, COMPILED, MEASURED = SOURCES = ("rule", "fitted", "compiled", "measured")
 
 
 class PriceEntry(NamedTuple):
-    """What one step of one class of ops takes under one local layout."""
+    """The time of one step of one class of ops under one local layout."""
 
     op: int  #: one op of the class
     code: int  #: ``price_codes.step_code`` of the step
     time_s: float  #: of one device and one step of the program, trips of loops included
-    source: str  #: one of ``SOURCES``, but no rule
-    subject: str = ""  #: for people: what the step is
+    source: str  #: one of ``SOURCES`` other than ``RULE``
+    subject: str = ""  #: a description of the step, for users
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +41,12 @@ class PriceList:
     """Entries for one program on one mesh of one machine; of two for one step the later one holds.
 
     Raises:
-        InvalidProblem: an entry that cannot be (all are listed by ``offences``).
+        InvalidProblem: a scale or an entry is invalid; the message lists every such entry.
     """
 
     entries: tuple[PriceEntry, ...] = ()
-    compute_scale: float = 1.0  #: of the rules' times of computing
-    moving_scale: float = 1.0  #: of the rules' times of collectives
+    compute_scale: float = 1.0  #: factor on the rules' times of computing
+    moving_scale: float = 1.0  #: factor on the rules' times of collectives
 
     def __post_init__(self) -> None:
         scales = (self.compute_scale, self.moving_scale)
@@ -72,17 +72,17 @@ class PriceList:
         counts = {
             source: sum(entry.source == source for entry in self.entries) for source in SOURCES
         }
-        parts = [f"{count} {source}" for source, count in counts.items() if count]
-        return f"{len(self)} prices: {', '.join(parts)}" if parts else "no prices but the rules'"
+        texts = [f"{count} {source}" for source, count in counts.items() if count]
+        return f"{len(self)} prices: {', '.join(texts)}" if texts else "no prices but the rules'"
 
     def listed_times(self, op_class: np.ndarray) -> ListedTimes:
         """The list as kernels read it.
 
         Args:
-            op_class: [O] number of the class of each op.
+            op_class: [O] class of each op.
 
         Raises:
-            InvalidProblem: an entry of an op that the program does not have.
+            InvalidProblem: an entry names an op that the program does not have.
         """
         foreign = [entry.op for entry in self.entries if entry.op >= len(op_class)]
         if foreign:
@@ -111,7 +111,7 @@ class PriceList:
         return [entry.source for entry in self._latest(op_class)]
 
     def _latest(self, op_class: np.ndarray) -> list[PriceEntry]:
-        """The entries that hold, by class and code."""
+        """The latest entry for each class and code, in their order."""
         latest = {(int(op_class[entry.op]), entry.code): entry for entry in self.entries}
         return [latest[key] for key in sorted(latest)]
 
@@ -129,7 +129,7 @@ class PriceList:
         """The inverse of ``to_json``.
 
         Raises:
-            InvalidProblem: the data is no such thing.
+            InvalidProblem: the data is not a price list of this format.
         """
         try:
             if data["format"] != FORMAT:

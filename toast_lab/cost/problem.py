@@ -1,6 +1,6 @@
 """``Problem``: an analysed program on a mesh of a machine, ready to price plans.
 
-Start reading at ``price``.  Reference: TOAST section 4.5.
+Start reading at ``price``. Reference: TOAST section 4.5.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class CollectiveRow(NamedTuple):
     value: str
     op: int
     where: str
-    local_bytes: float  #: the larger of what a device holds before and after
+    local_bytes: float  #: bytes on a device before or after it, whichever are more
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
-    times: float = 1.0  #: how often a step runs it
+    times: float = 1.0  #: how often it runs in one step of the program
 
 
 class OpRow(NamedTuple):
@@ -81,7 +81,7 @@ class Cost:
     """
 
     time_s: float  #: compute and collectives one after the other
-    #: critical path when collectives may run beside compute, as far as the machine lets them
+    #: critical path if collectives run beside compute as far as the machine lets them
     overlapped_s: float
     compute_s: float
     comm_s: float
@@ -93,11 +93,11 @@ class Cost:
     collectives: tuple[CollectiveRow, ...]
     ops: tuple[OpRow, ...]
     peak_op: int  #: op at which memory peaks
-    at_peak: tuple[Held, ...]  #: what is in memory there, largest first; adds up to ``peak_bytes``
+    at_peak: tuple[Held, ...]  #: contents of memory there, largest first; add up to ``peak_bytes``
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
-    #: when each of ``ops`` starts in a step of ``overlapped_s``
+    #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
-    collective_start_s: np.ndarray  #: likewise of ``collectives``
+    collective_start_s: np.ndarray  #: the same for each of ``collectives``
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -113,7 +113,7 @@ class Cost:
 
     @property
     def fits(self) -> bool:
-        """Does the plan stay within the machine's memory?"""
+        """Does the plan stay within the memory limit?"""
         return self.peak_bytes <= self.memory_limit_bytes
 
     @property
@@ -141,7 +141,7 @@ class Cost:
 
 
 class Quick(NamedTuple):
-    """What a search needs to know of a state."""
+    """The figures of a state that a search needs."""
 
     score: float
     time_s: float
@@ -153,9 +153,8 @@ class Quick(NamedTuple):
 class Problem:
     """An analysed program, a mesh, a machine and a memory limit.
 
-    The fields are what a problem holds.  What follows from them is worked out when it is first
-    asked for: here if it depends on the pins, else in ``prices``, which a problem shares with its
-    copies that have other pins.
+    Everything else is derived from the fields on first use: here if it depends on the pins, else in
+    ``prices``, which a problem shares with its copies that have other pins.
 
     Args:
         analysis: result of the static analysis.
@@ -187,9 +186,9 @@ class Problem:
     memory_limit_bytes: float
     memory_weight: float
     paper_mode: bool
-    #: What every plan that a search finds keeps to.
+    #: Requirements that every plan of a search meets.
     pins: Pins | None
-    #: What follows from all but the pins.
+    #: Everything that is derived from the fields above, pins apart.
     prices: ProgramPrices
 
     def __init__(
@@ -229,7 +228,7 @@ class Problem:
         return f"<Problem {name} on {self.mesh} of {self.machine.name}, {memory}{pins}>"
 
     def _hold(self, **fields: object) -> None:
-        """Set the fields, once and for all."""
+        """Set fields, although the dataclass is frozen."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -246,17 +245,17 @@ class Problem:
 
     @property
     def price_list(self) -> PriceList:
-        """Times that are known better than by rule."""
+        """Times that replace those of the rules."""
         return self.prices.price_list
 
     def with_prices(self, price_list: PriceList) -> Problem:
         """This problem with another price list.
 
-        C(s) is still relative to the unsharded program at the prices without a list, so that
-        scores can be compared.
+        C(s) stays relative to the unsharded program priced without a list, so that scores can be
+        compared.
 
         Raises:
-            InvalidProblem: the list is of another program.
+            InvalidProblem: the list belongs to another program.
         """
         return self._copy(prices=self.prices.with_prices(price_list))
 
@@ -264,7 +263,7 @@ class Problem:
         """This problem on another mesh, without pins and priced by rule.
 
         Raises:
-            InvalidProblem: a bad mesh, or one of more devices than the machine joins.
+            InvalidProblem: the mesh is invalid or has more devices than the machine connects.
         """
         mesh = make_mesh(mesh)
         return self._copy(mesh=mesh, pins=None, prices=self.prices.on_mesh(mesh))
@@ -273,7 +272,7 @@ class Problem:
     def space(self) -> Space:
         """The action space.
 
-        What pins fix is there from the start, and what they rule out is left out.
+        Shardings that pins fix are set from the start, and actions that they rule out are left out.
         """
         return self.prices.space if self.pins is None else self.pins.narrowed(self.prices.space)
 
@@ -289,8 +288,8 @@ class Problem:
         Args:
             target: an action as ``Plan.from_actions`` takes it, or the path of an argument or
                 result.
-            spec: of the argument or result, one entry a dim: None (whole), an axis, several, or
-                ``"*"`` (open).
+            spec: spec of the argument or result, one entry a dim: None (whole), an axis, several,
+                or ``"*"`` (open).
 
         Raises:
             InvalidProblem: the pins contradict each other, change nothing or do not divide; all are
@@ -306,7 +305,7 @@ class Problem:
         Args:
             target: an action, forbidden in all its resolutions unless it gives one; or the path
                 of an argument or result.
-            axis: over which the argument or result may not be cut.
+            axis: the axis over which the argument or result may not be cut.
 
         Raises:
             InvalidProblem: as ``pin``.
@@ -316,12 +315,12 @@ class Problem:
         )
 
     def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
-        """``pin`` and ``forbid`` several at once.
+        """This problem with several pins and forbidden actions or cuts at once.
 
-        They take actions, and tuples (path, spec) or (path, axis).
+        Each is an action, or a tuple: (path, spec) for pins, (path, axis) for forbidden cuts.
 
-        Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden
-        ``"params['w']->data"``.
+        Strings are accepted too: ``"batch->data"`` and ``"params['w']=data,-"`` as pins,
+        ``"params['w']->data"`` as a forbidden cut.
         """
         requests = [
             [given_as(self.analysis, request) for request in items] for items in (pins, forbids)
@@ -331,14 +330,14 @@ class Problem:
     def keep_annotations(self, *, strict: bool = True) -> Problem:
         """This problem with the shardings that the user wrote into the program as pins.
 
-        They are the program's ``tl.annotations``.
+        These shardings are the program's ``tl.annotations``.
 
-        Those that name axes which this mesh does not have, or that do not divide or go together,
+        Those that name an axis missing from this mesh, do not divide or contradict each other
         cannot be kept.
 
         Args:
-            strict: refuse if there are any; else they are left out, and ``problem.pins.notes`` say
-                which and why.
+            strict: refuse if there are any such; else they are left out, and ``problem.pins.notes``
+                says which and why.
 
         Raises:
             InvalidProblem: some cannot be kept; all are listed.
@@ -367,13 +366,13 @@ class Problem:
         return copy
 
     def renamed(self, names: Mapping[str, str]) -> Problem:
-        """This problem with other names of colours: ``problem.renamed({"x_rows": "batch"})``.
+        """This problem with some colours renamed: ``problem.renamed({"x_rows": "batch"})``.
 
-        Plans of it keep the names when they are saved.
+        Its plans keep the new names when they are saved.
 
         Raises:
-            ToastError: a colour is not there, a name is taken or cannot be written in an action;
-                all are listed.
+            ToastError: a colour does not exist, or a new name is taken or cannot be written in an
+                action; the message lists every offence.
         """
         analysis = self.analysis.renamed(names)
         return self._copy(analysis=analysis, prices=self.prices.of_analysis(analysis))
@@ -384,7 +383,7 @@ class Problem:
         return self if self.pins is None else self._pinned(None)
 
     def divisibility(self, plan: ShardingPlan | None = None) -> Divisibility:
-        """Which dims and arguments this mesh cannot cut.
+        """Report which dims and arguments this mesh cannot cut.
 
         With ``plan``, the arguments that it keeps whole.
         """
@@ -395,13 +394,13 @@ class Problem:
         return Pricer(self)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line that tells users what the problem is."""
         pins_text = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
         return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{pins_text}"
 
 
 class Pricer:
-    """Prices states and plans of one problem.  May be used by several threads at once."""
+    """Prices states and plans of one problem. May be used by several threads at once."""
 
     def __init__(self, problem: Problem) -> None:
         prepare("price")
@@ -410,7 +409,7 @@ class Pricer:
 
     @functools.cached_property
     def repricer(self) -> Repricer:
-        """Prices states given by classes; see ``quick``."""
+        """The repricer of states that are given by classes; see ``quick``."""
         return Repricer(self.problem.folded)
 
     def totals(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Totals:
@@ -421,16 +420,18 @@ class Pricer:
         """(C(s), RT(s), MP(s)) of the paper."""
         base_time, base_peak = self._baseline
         relative = time_s / base_time if base_time > 0 else 1.0
-        over = peak_bytes - self.problem.memory_limit_bytes
+        excess_bytes = peak_bytes - self.problem.memory_limit_bytes
         penalty = (
-            self.problem.memory_weight * over / base_peak if over > 0 and base_peak > 0 else 0.0
+            self.problem.memory_weight * excess_bytes / base_peak
+            if excess_bytes > 0 and base_peak > 0
+            else 0.0
         )
         return relative + penalty, relative, penalty
 
     def quick(self, state: State) -> Quick:
         """Price a search state.
 
-        Only the ops that differ from the last state priced on the way to it are priced anew.
+        Only ops that changed since the last state priced on the way to it are priced anew.
         """
         before = state.priced
         if type(before) is not tuple or before[0] is not self:
@@ -440,12 +441,12 @@ class Pricer:
         return self.judged(time_s, peak_bytes)
 
     def judged(self, time_s: float, peak_bytes: float) -> Quick:
-        """What a search needs to know of a sharding of this time and memory."""
+        """Figures of a sharding, from its time and its peak memory."""
         score, _, _ = self.score(time_s, peak_bytes)
         return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
 
     def full(self, plan: ShardingPlan) -> Cost:
-        """Price a plan with every term apart."""
+        """Price a plan, with every term kept apart."""
         totals = self.totals(plan.op_factor, plan.value_dim)
         score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
         hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
@@ -463,8 +464,8 @@ class Pricer:
             else:
                 axes = tuple(
                     axis
-                    for number, axis in enumerate(mesh.axes)
-                    if int(steps.axes[row]) >> number & 1
+                    for axis_index, axis in enumerate(mesh.axes)
+                    if int(steps.axes[row]) >> axis_index & 1
                 )
                 collective_steps.append(row)
                 collectives.append(
@@ -508,7 +509,7 @@ class Pricer:
         )
 
     def _op_row(self, totals: Totals, row: int) -> OpRow:
-        """The row of a step that computes: an op, or the cutting of a part that a product reads."""
+        """The row of a step that computes: an op, or the slice of a part that a product reads."""
         program, steps, each = self.problem.analysis.program, totals.steps, totals.each
         kind, op = int(steps.kind[row]), int(steps.op[row])
         results = program.results(op)
@@ -526,18 +527,18 @@ class Pricer:
 
 
 def _starts(totals: Totals, overlap: float) -> np.ndarray:
-    """When each step starts, where the part ``overlap`` of what could overlap does.
+    """Start of each step if the share ``overlap`` of the possible overlap happens.
 
-    Between one step after the other and all that can overlap the starts move as the whole time
-    does, so no two steps of a lane come to overlap, and the last one ends with ``overlapped_s``.
+    Starts are interpolated between strictly sequential steps and full overlap, just as the total
+    time is. So no two steps of a lane overlap, and the last one ends at ``overlapped_s``.
     """
     time_s = totals.each.time_s[: totals.n_steps]
-    in_turn = np.cumsum(time_s) - time_s
-    return in_turn + overlap * (totals.start_s[: totals.n_steps] - in_turn)
+    sequential_s = np.cumsum(time_s) - time_s
+    return sequential_s + overlap * (totals.start_s[: totals.n_steps] - sequential_s)
 
 
 def price(problem: Problem, plan: ShardingPlan) -> Cost:
-    """Price ``plan``.  Raises InvalidPlan if it belongs to another program or mesh.
+    """Price ``plan``. Raises InvalidPlan if it belongs to another program or mesh.
 
     Examples:
         >>> import toast_lab as tl

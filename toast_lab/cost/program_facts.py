@@ -1,10 +1,10 @@
-"""What prices know of a program on a machine before there is a plan.
+"""Facts about a program on a machine that prices use, whatever the plan.
 
-Facts of ops, uses and values, worked out once per program: which values are fused away, which are
-views of another's memory, what is read in part only.  ``buffers`` adds from when to when everything
-that is written has to be kept.
+Facts of ops, uses and values are computed once per program: which values are fused away, which are
+views of another's memory, and which are read only in part. ``buffers`` adds the live ranges of
+everything that is written.
 
-Reference: TOAST section 4.5.  Start reading at ``make_static``.
+Reference: TOAST section 4.5. Start reading at ``make_static``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
-#: Of the numbers of an op's largest operand: less than this is no traffic.
+#: An operand with less than this share of the numbers of the op's largest one is no traffic.
 SMALL_SHARE = 1.0 / 64.0
 
 
 @packed
 class OpFacts(NamedTuple):
-    """What prices may know of each op apart from the plan.
+    """All that prices may know of each op apart from the plan.
 
     Ops that differ here are never folded into one.
     """
@@ -53,20 +53,20 @@ class OpFacts(NamedTuple):
     flops: Float64Array  #: [O] whole op, times trips
     peak: Float64Array  #: [O] FLOP/s of the op's element type
     trips: Float64Array  #: [O] how often it runs
-    result_trips: Float64Array  #: [O] how often its results come about: see ``loop_sums``
+    result_trips: Float64Array  #: [O] how often its results are produced: see ``loop_sums``
     sum_trips: Float64Array  #: [O] how often they are summed over devices: see ``loop_sums``
     sum_whole: Int64Array  #: [O] dims that must be whole for that, a bit each
-    #: [O] how many sums are made at once with that of its results, see ``combined_sums``
+    #: [O] how many sums are combined with that of its results, see ``combined_sums``
     sums_together: Float64Array
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
     #: [O] position of the operand whose size is what the op writes, -1: its whole result
     brings: Int32Array
-    #: [O] position of the operand that is put in order first, in a copy of its own, -1: none
+    #: [O] position of the operand that is first sorted into a copy of its own, -1: none
     sorts: Int32Array
-    starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
-    cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
+    starts: BoolArray  #: [O] bool: has a kernel of its own, which takes time to start
+    cuts: BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
     rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
@@ -79,16 +79,16 @@ class OpFacts(NamedTuple):
     relaid_left: Float64Array
     relaid_right: Float64Array
     relaid_result: Float64Array
-    waits: BoolArray  #: [O] bool: no product is computed of it, see ``Fusion.waits``
+    waits: BoolArray  #: [O] bool: no product depends on it, see ``Fusion.waits``
     carried: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
     #: arguments and results of the program ...
     far_bytes: Float64Array
     near_bytes: Float64Array  #: [O] ... of values that may be in vector memory ...
-    widest_bytes: Float64Array  #: [O] ... and the most that one of these has
-    #: [O] bytes for which a kernel takes longer that writes nothing of four bytes a number
+    widest_bytes: Float64Array  #: [O] ... and of the largest of these
+    #: [O] bytes of traffic that a kernel waits for, in addition, if it writes no 4-byte type
     narrow_bytes: Float64Array
-    resident_parts: Float64Array  #: [O] of what it writes, see ``loop_residents``
+    resident_parts: Float64Array  #: [O] for what it writes, see ``loop_residents``
     vector_use: Int32Array  #: [O] these three: see ``matrix_tiles.VectorProducts``
     vector_row_dim: Int32Array
     vector_rows: Float64Array
@@ -102,45 +102,45 @@ class OpFacts(NamedTuple):
     ring_right_cast: Float64Array
     ring_left_inside: BoolArray
     ring_right_inside: BoolArray
-    unfused_numbers: Float64Array  #: [O] of a kernel of this op alone; 0: something shares it
-    unfused_bytes: Float64Array  #: [O] that it reads and writes
-    filled: BoolArray  #: [O] bool: a constant is written down for it to update
+    unfused_numbers: Float64Array  #: [O] numbers in a kernel of this op alone; 0: others share it
+    unfused_bytes: Float64Array  #: [O] bytes that such a kernel reads and writes
+    filled: BoolArray  #: [O] bool: a constant is written to memory for it to update
     vector_steps: Float64Array  #: [O] these two: see ``vector_work.VectorWork``
     vector_read_bytes: Float64Array
 
 
 @packed
 class UseFacts(NamedTuple):
-    """What prices may know of each use."""
+    """All that prices may know of each use apart from the plan."""
 
     reads: Float64Array  #: [U] float64 how often it reads memory: 0 if fused or updated in place
-    delivered: BoolArray  #: [U] bool: reads no more than the op's result
+    delivered: BoolArray  #: [U] bool: reads no more bytes than the op's result has
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
-    cut_out: BoolArray  #: [U] bool: a part of the value is written down before it is read
-    spread: BoolArray  #: [U] bool: a broadcast value is written down before it is read
-    ahead: BoolArray  #: [U] bool: a product runs between where the value is made and the use
-    #: [U] float64 rounds more in which it is summed if only a part is used: see ``loop_sums``
+    cut_out: BoolArray  #: [U] bool: a part of the value is written to memory before it is read
+    spread: BoolArray  #: [U] bool: a broadcast value is written to memory before it is read
+    ahead: BoolArray  #: [U] bool: a product runs between the value's definition and the use
+    #: [U] float64 additional rounds in which it is summed if only a part is used: see ``loop_sums``
     sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
-    #: [U] float64 rounds of the loop in front of which it is cast, 0: it is not; see ``loop_casts``
+    #: [U] float64 rounds of the loop in front of which it is cast, 0: none; see ``loop_casts``
     cast_rounds: Float64Array
 
 
 @packed
 class ValueFacts(NamedTuple):
-    """What prices may know of each value."""
+    """All that prices may know of each value apart from the plan."""
 
     bytes: Float64Array  #: [V] float64
     numbers: Float64Array  #: [V] float64
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
     #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
     moved: Float64Array
-    may_be_near: BoolArray  #: [V] bool: neither argument nor result, so that vector memory may do
+    may_be_near: BoolArray  #: [V] bool: may be in vector memory: neither argument nor result
     row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
     row_size: Float64Array  #: [V] its size
-    compared: BoolArray  #: [V] bool: made by comparing places, see ``Fusion.compared``
+    compared: BoolArray  #: [V] bool: computed by comparing indices, see ``Fusion.compared``
 
 
 @packed
@@ -153,8 +153,8 @@ class ProgramFacts(NamedTuple):
     op: OpFacts
     use: UseFacts
     value: ValueFacts
-    root: Int32Array  #: [U] value in whose memory the used value is (views show another one's)
-    dim_size: Float64Array  #: [ΣD] sizes of the dims of values, at ``Tables.shape_ptr``
+    root: Int32Array  #: [U] value in whose memory the used value is (another one for views)
+    dim_size: Float64Array  #: [ΣD] sizes of the dims of values; rows start at ``Tables.shape_ptr``
 
 
 def make_static(
@@ -167,15 +167,16 @@ def make_static(
     vector_memory_bytes: float = 0.0,
     memory_bytes_per_s: float = 0.0,
 ) -> tuple[ProgramFacts, Memory]:
-    """Work out fusion, aliases and live ranges, once per program.
+    """Compute fusion, aliases and live ranges, once per program.
 
     Args:
         program: the program.
         tables: its tables.
         peak_flops: FLOP/s of the device by op.
-        compiler: whose style of fusion to expect.
+        compiler: the compiler whose style of fusion to expect.
         has_bfloat16: has the device bfloat16 arithmetic?
-        vector_memory_bytes: of a device, 0: none.  Loops keep there what they read in every round.
+        vector_memory_bytes: vector memory of a device, 0: none. Loops keep values there that every
+            round reads.
         memory_bytes_per_s: rate of the device's memory.
     """
     fused = _fused(program, tables, compiler, has_bfloat16=has_bfloat16)
@@ -217,7 +218,7 @@ class _FusedProgram(NamedTuple):
     shapes: Products
     fusion: Fusion
     narrowed: Bfloat16Factors
-    kept_bytes: np.ndarray  #: [V] of each value as the compiler keeps it
+    kept_bytes: np.ndarray  #: [V] bytes of each value as the compiler keeps it
     last_op: np.ndarray  #: [V] see ``_last_ops``
     delivered: np.ndarray  #: [U] as in ``UseFacts``
     brings: np.ndarray  #: [O] as in ``OpFacts``
@@ -266,7 +267,7 @@ def _fused(
 
 
 class _Moved(NamedTuple):
-    """What a program reads and writes, and in which memory that is."""
+    """The memory traffic of a program, and the values that stay in vector memory."""
 
     reads: np.ndarray  #: [U] how often uses read memory
     may_be_near: np.ndarray  #: [V] as in ``ValueFacts``
@@ -349,7 +350,7 @@ def _op_facts(
         slices=ops_where(program.kind, "reads_part"),
         brings=fused.brings,
         starts=fusion.starts,
-        # What is free, as a broadcast, is nowhere as a whole.
+        # The result of a free op, such as a broadcast, is nowhere in memory as a whole.
         cuts=fusion.soft | free,
         **fused.shapes._asdict(),
         waits=fusion.waits,
@@ -391,7 +392,7 @@ def _value_facts(fused: _FusedProgram, moved: _Moved) -> ValueFacts:
 
 
 def _in_place(fused: _FusedProgram) -> np.ndarray:
-    """[O] bool: may the first result take the place of what the op reads last?"""
+    """[O] bool: may the first result take over the memory of an operand that dies there?"""
     program = fused.program
     is_pointwise = np.isin(program.op_class, (p.ELEMENTWISE, p.CONTROL))
     return np.asarray((is_pointwise | (fused.brings >= 0)) & (np.diff(program.result_ptr) > 0))
@@ -412,21 +413,21 @@ def _last_ops(program: p.Program, root: np.ndarray, runs_at: np.ndarray) -> np.n
 def _ahead(program: p.Program) -> np.ndarray:
     """[U] bool: does a product run between where a value is made and a use of it?
 
-    What only casts, cuts out or reorders a value counts as a part of bringing it.
+    An op that only casts, cuts out or reorders a value counts as a part of bringing it.
     """
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
+    products_before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
     maker = np.array(program.value_op, np.int64)
     for op in np.flatnonzero(ops_where(program.kind, "prepares")).tolist():
         for result in program.results(op):
             maker[result] = maker[program.operands(op)[0]]
     source = maker[program.use_value]
     reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
-    # In a loop only what each round takes of what was there before the loop.
+    # Inside a loop only values count that a round takes from before the loop.
     starts = np.asarray([kind == "while.enter" for kind in program.kind])
     in_round = (program.trips[source] > 1) & ~starts[source]
     source = np.where(source < program.n_arguments, -1, source)
-    return np.asarray((before[reader] > before[source + 1]) & ~in_round)
+    return np.asarray((products_before[reader] > products_before[source + 1]) & ~in_round)
 
 
 def _may_be_near(
@@ -437,27 +438,27 @@ def _may_be_near(
     is_output: np.ndarray,
     numbers: np.ndarray,
 ) -> np.ndarray:
-    """[V] bool: neither argument nor result, nor computed of such on the way into a product.
+    """[V] bool: neither argument nor result, nor computed from one on the way into a product.
 
-    Scales and shifts of channels are nothing beside what they are multiplied with.
+    Operands as small as the scales and shifts of channels do not count.
     """
     near = np.zeros(program.n_values, bool)
     picks = ops_where(program.kind, "reads_part")
     for op in range(program.n_arguments, program.n_ops):
-        most = max((numbers[root[value]] for value in program.operands(op)), default=0)
-        of_near = not picks[op] and all(
+        largest_count = max((numbers[root[value]] for value in program.operands(op)), default=0)
+        reads_near = not picks[op] and all(
             near[root[value]]
             or program.value_is_constant[value]
-            or numbers[root[value]] < SMALL_SHARE * most
+            or numbers[root[value]] < SMALL_SHARE * largest_count
             for value in program.operands(op)
         )
         for value in program.results(op):
-            near[value] = not is_output[value] and (bool(written[value]) or of_near)
+            near[value] = not is_output[value] and (bool(written[value]) or reads_near)
     return near
 
 
 class _Ends(NamedTuple):
-    """What kernels of products read and write on the way out."""
+    """What the kernels of products read and write on the way out."""
 
     carried: np.ndarray  # [O] these four as in OpFacts
     far_bytes: np.ndarray
@@ -484,20 +485,21 @@ def _product_ends(
 ) -> _Ends:
     """Charge to products what their kernels read and write on the way out.
 
-    Not where something of that stays in vector memory from round to round: that is known by op.
+    Products are left out if some of that stays in vector memory from round to round, which is known
+    by op.
     """
-    head, ops = fusion.head, np.arange(program.n_ops)
-    carried = fusion.product[head] & (head != ops)
+    heads, ops = fusion.head, np.arange(program.n_ops)
+    carried = fusion.product[heads] & (heads != ops)
     resident_ops = ops[carried & (staying.result_parts > 0.0)]
-    apart = {int(head[op]) for op in resident_ops}
-    apart |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
-    carried &= ~np.isin(head, list(apart))
-    none = np.zeros(program.n_ops)
+    left_out = {int(heads[op]) for op in resident_ops}
+    left_out |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
+    carried &= ~np.isin(heads, list(left_out))
+    zeros = np.zeros(program.n_ops)
     ends = _Ends(
         carried=carried,
-        far_bytes=none,
-        near_bytes=none.copy(),
-        widest_bytes=none.copy(),
+        far_bytes=zeros,
+        near_bytes=zeros.copy(),
+        widest_bytes=zeros.copy(),
         read=np.zeros(program.n_uses),
     )
 
@@ -509,13 +511,13 @@ def _product_ends(
             ends.far_bytes[op] += kept_bytes[value]
 
     for use, op in fusion.beside:
-        if op not in apart:
+        if op not in left_out:
             ends.read[use] += 1.0
             charge(op, int(root[program.use_value[use]]))
     for op in np.flatnonzero(carried).tolist():
         for value in program.results(op):
             if fusion.written[value]:
-                charge(int(head[op]), value)
+                charge(int(heads[op]), value)
     return ends
 
 

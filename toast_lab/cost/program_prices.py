@@ -1,11 +1,10 @@
-"""``ProgramPrices``: what prices need of a program on a mesh of a machine.
+"""``ProgramPrices``: everything that prices need of a program on a mesh of a machine.
 
-It is the same whatever plans have to keep to.
+It does not depend on pins.
 
-All of it is worked out when it is first asked for, once for a problem and every copy of it with
-other pins.
+All of it is computed on first use, once for a problem and every copy of it with other pins.
 
-Start reading at ``ProgramPrices.totals``.  Reference: TOAST section 4.5.
+Start reading at ``ProgramPrices.totals``. Reference: TOAST section 4.5.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class Totals(NamedTuple):
     comm_s: float
     peak_bytes: float
     overlapped_s: float
-    start_s: np.ndarray  #: of each step where all that can overlap does
+    start_s: np.ndarray  #: start of each step if all that can overlap does
     peak_op: int
-    #: The first ``n_steps`` rows.
+    #: Only the first ``n_steps`` rows are filled.
     steps: st.Steps
     n_steps: int
     each: price_inputs.StepPrices
@@ -57,10 +56,10 @@ class Totals(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramPrices:
-    """An analysed program on a mesh of a machine, and what follows from these alone.
+    """An analysed program on a mesh of a machine, and what is derived from these alone.
 
     Raises:
-        InvalidProblem: the machine does not join as many devices as the mesh has.
+        InvalidProblem: the mesh has more devices than the machine connects.
     """
 
     analysis: Analysis
@@ -68,7 +67,7 @@ class ProgramPrices:
     machine: Machine
     #: Price dot and convolution only, as the paper does.
     paper_mode: bool
-    #: Times that are known better than by rule.
+    #: Times that replace those of the rules.
     price_list: PriceList = NO_PRICES
     #: The links under each mesh axis.
     links: AxisLinks = dataclasses.field(init=False)
@@ -78,7 +77,7 @@ class ProgramPrices:
         object.__setattr__(self, "links", lay_out(self.machine, self.mesh))
 
     def of_analysis(self, analysis: Analysis) -> ProgramPrices:
-        """The same for an analysis that differs in nothing but names of colours."""
+        """These prices for an analysis that differs only in the names of colours."""
         prices = dataclasses.replace(self, analysis=analysis)
         for name in ("inputs", "by_rule", "_program_facts", "op_class", "baseline"):
             if name in self.__dict__:
@@ -102,7 +101,7 @@ class ProgramPrices:
 
     @functools.cached_property
     def op_class(self) -> np.ndarray:
-        """[O] ops that cost the same under every plan of the space have one number."""
+        """[O] class of each op; ops of one class cost the same under every plan of the space."""
         return fold(self.analysis.program, self.space.alike, self.by_rule).memory.like_op
 
     @functools.cached_property
@@ -150,7 +149,7 @@ class ProgramPrices:
 
     @functools.cached_property
     def _program_facts(self) -> tuple[ProgramFacts, Memory]:
-        """What no mesh changes."""
+        """The facts that do not depend on the mesh."""
         program = self.analysis.program
         shapes = products(program)
         peak_flops = []
@@ -162,7 +161,7 @@ class ProgramPrices:
             if units is not None and program.op_class[op] == p.DOT:
                 if dtype == "f32" and program.detail[op] == "highest" and units.full_f32_flops:
                     peak = units.full_f32_flops
-                # The kernel takes the share of all types
+                # The kernel multiplies every type by the share ``sustained``.
                 peak *= units.share_of(dtype) / units.sustained
             elif units is not None and program.op_class[op] == p.CONVOLUTION:
                 features = min(shapes.depth[op], shapes.columns[op])
@@ -186,7 +185,7 @@ class ProgramPrices:
         """The same program on another mesh, by rule; what does not depend on the mesh is shared.
 
         Raises:
-            InvalidProblem: the machine does not join as many devices as the mesh has.
+            InvalidProblem: the mesh has more devices than the machine connects.
         """
         copy = ProgramPrices(self.analysis, mesh, self.machine, self.paper_mode)
         for name in ("_program_facts", "baseline"):
@@ -198,7 +197,7 @@ class ProgramPrices:
         return self.price_list.sources(self.op_class)
 
     def source(self, entry: int, *, computing: bool) -> str:
-        """Where the time of a step comes from, whose entry ``StepPrices`` names."""
+        """Where the time of a step comes from, by the step's entry in ``StepPrices``."""
         if entry >= 0:
             return self._entry_sources[entry]
         return self.price_list.rule_source(computing=computing)
@@ -207,7 +206,7 @@ class ProgramPrices:
         """The same program with another price list; what does not depend on it is shared."""
         copy = dataclasses.replace(self, price_list=price_list)
         for name in ("space", "by_rule", "op_class", "baseline"):
-            # Where cached properties keep what they gave
+            # Cached properties keep their values in ``__dict__``.
             copy.__dict__[name] = getattr(self, name)
         return copy
 

@@ -1,13 +1,12 @@
-"""Transposes and casts that cost a GPU nothing, since what reads them takes the operand as it is.
+"""Transposes and casts that cost a GPU nothing, since their readers take the operand as it is.
 
-cuBLAS takes rows or columns first, so the compiler makes one of a product and the transpose in
-front of it or behind it.  Where a cast stands between the two, it goes over its operand as that
-lies in memory, and the product reads the cast's result in the same order.  What no product can do
-is to take a batch dim from between the others, or a row that lies in two places: such a transpose
-moves its operand.
+cuBLAS takes rows or columns first, so the compiler merges a product with the transpose in front of
+it or behind it. A cast between the two goes over its operand in the order of memory, and the
+product reads the cast's result in the same order. But no product can take a batch dim from between
+the others, or a row that is not in one piece: such a transpose moves its operand.
 
 Products of 16-bit numbers can sum in float32, so casts of both operands to float32 are no ops of
-their own.  Nor is a cast of a table in which rows are looked up: the rows are cast.
+their own. Nor is a cast of a table in which rows are looked up: the rows are cast.
 
 Read off jax-cuda12-pjrt 0.10.2 for H100: embeddings that make logits too, weights that are kept as
 [out, in], the transposed matrix of a least-squares problem, weights' gradients, and three decoding
@@ -32,7 +31,7 @@ from toast_lab.sharding.steps import Tables
 
 
 def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
-    """Which ops put dims in another order without moving anything, [O] bool.
+    """[O] bool: ops that put dims in another order without moving anything.
 
     Args:
         program: the program.
@@ -51,12 +50,12 @@ def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
 
 
 def free_casts(program: p.Program, tables: Tables, *, has_bfloat16: bool) -> np.ndarray:
-    """Which casts are made by what reads them, [O] bool.
+    """[O] bool: casts that all their readers do themselves.
 
     Args:
         program: the program.
         tables: its tables.
-        has_bfloat16: without, products read float32, and what is cast from it as it was.
+        has_bfloat16: without it, products read float32, and of a cast to bfloat16 its operand.
     """
     is_cast = [kind == "convert" for kind in program.kind]
     free = np.zeros(program.n_ops, bool)
@@ -112,18 +111,20 @@ def _widened_from(program: p.Program, value: int) -> str:
 def is_matrix(roles: Sequence[int]) -> bool:
     """Can a product read dims of these roles as they lie in memory?
 
-    Batch dims come first, then rows and columns, each of them in one place.
+    Batch dims come first, then rows and columns, the dims of each role in one piece.
 
     >>> is_matrix([0, 1, 2]), is_matrix([0, 2, 2, 1]), is_matrix([0, 1, 0, 2])
     (True, True, False)
     """
-    changes = sum(one != other for one, other in itertools.pairwise(roles))
-    batch = [place for place, role in enumerate(roles) if role == BATCH]
+    changes = sum(
+        role_before != role_behind for role_before, role_behind in itertools.pairwise(roles)
+    )
+    batch = [position for position, role in enumerate(roles) if role == BATCH]
     return changes < len(set(roles)) and batch == list(range(len(batch)))
 
 
 def _is_read_as_matrix(program: p.Program, tables: Tables, value: int, order: Order) -> bool:
-    """Do products alone read it, as it is or cast, and each of them as it lies in memory?"""
+    """Do only products read it, cast or not, and each of them in its order in memory?"""
     users = users_of(tables, value)
     if not users or tables.value_output[value]:
         return False
@@ -145,7 +146,7 @@ def _is_read_as_matrix(program: p.Program, tables: Tables, value: int, order: Or
 
 
 def _turns_product(program: p.Program, tables: Tables, value: int, order: Order) -> bool:
-    """Is it all that reads a product's result, which can be written in that order?"""
+    """Is the op the only reader of a product's result, which can be written in that order?"""
     op = int(program.value_op[value])
     if program.op_class[op] != p.DOT or len(users_of(tables, value)) != 1:
         return False
@@ -156,12 +157,12 @@ def _turns_product(program: p.Program, tables: Tables, value: int, order: Order)
         BATCH if name in left and name in right else 1 if name in left else 2
         for name in program.def_names(value)
     ]
-    turned = [roles[place] for place in order]
+    turned = [roles[position] for position in order]
     return is_matrix(turned) and _keeps_order(turned, order)
 
 
 def _lies_as_matrix(roles: Sequence[int], order: Order, sizes: Sequence[int]) -> bool:
-    """Is a product's operand a matrix as it lies in memory?  ``roles`` are of its dims as read."""
+    """Is a product's operand a matrix in its order in memory? ``roles`` are of its dims as read."""
     dims = [dim for dim, size in enumerate(sizes) if size != 1]
     dims.sort(key=lambda dim: order[dim])
     lying = [roles[dim] for dim in dims]
@@ -169,9 +170,9 @@ def _lies_as_matrix(roles: Sequence[int], order: Order, sizes: Sequence[int]) ->
 
 
 def _keeps_order(roles: Sequence[int], places: Sequence[int]) -> bool:
-    """Do dims of one role stand in the order in which the other operand has them?"""
+    """Are the dims of each role in the order in which the other operand has them?"""
     for role in set(roles):
-        own = [place for place, one in zip(places, roles, strict=True) if one == role]
-        if own != sorted(own):
+        role_places = [place for place, other in zip(places, roles, strict=True) if other == role]
+        if role_places != sorted(role_places):
             return False
     return True

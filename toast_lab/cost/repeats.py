@@ -6,18 +6,18 @@ import numpy as np
 
 from toast_lab.hashing import classes
 
-_WINDOW = 4  # entries that have to come again for a distance to be thought of as a period
+_WINDOW = 4  # entries in a row that have to recur at a distance for it to be tried as a period
 _MOST_PERIODS = 24
-_LEAST_GAIN = 16  # entries that a period has to leave out
+_LEAST_GAIN = 16  # fewest entries that a period has to leave out
 
 
 def inner_turns(labels: np.ndarray) -> np.ndarray:
-    """[N] bool: the entries of a sequence between the first and the last turn of what repeats.
+    """[N] bool: entries between the first and the last turn of a stretch that repeats.
 
     A stretch repeats with a period ``p`` if each of its entries equals the one ``p`` further on.
-    What is between its first and its last turn is inner; so is what then repeats within the turns
-    that are left.  Every inner entry has one that is not inner, or became so later, before it and
-    one after it in the same stretch, at distances that are multiples of the period.
+    Entries between its first and its last turn are inner; so are entries of what then repeats
+    within the turns that are left. For every inner entry the same stretch has an entry before it
+    and one after it, at multiples of the period, that are not inner or become so only later.
     """
     inner = np.zeros(len(labels), bool)
     stretches = {period: _stretches(labels, period) for period in _periods(labels)}
@@ -27,8 +27,8 @@ def inner_turns(labels: np.ndarray) -> np.ndarray:
             for period, (starts, ends) in stretches.items()
         }
         gains = {
-            period: sum(int((~inner[start:end]).sum()) for start, end in own)
-            for period, own in parts.items()
+            period: sum(int((~inner[start:end]).sum()) for start, end in stretch_parts)
+            for period, stretch_parts in parts.items()
         }
         period = max(gains, key=lambda period: gains[period])
         if gains[period] < _LEAST_GAIN:
@@ -42,12 +42,12 @@ def inner_turns(labels: np.ndarray) -> np.ndarray:
 def _between(
     inner: np.ndarray, starts: np.ndarray, ends: np.ndarray, period: int
 ) -> list[tuple[int, int]]:
-    """(start, end) of what is between the first and the last turn of each stretch.
+    """(start, end) of the entries between the first and the last turn of each stretch.
 
     These turns are the outermost ones without an inner entry.
     """
-    before = np.concatenate([[0], np.cumsum(inner)])
-    whole = before[period:] == before[:-period]  # turns that begin at each entry
+    inner_before = np.concatenate([[0], np.cumsum(inner)])
+    whole = inner_before[period:] == inner_before[:-period]  # turns that begin at each entry
     parts = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         turns = np.flatnonzero(whole[start : end - period + 1])
@@ -57,17 +57,17 @@ def _between(
 
 
 def _periods(labels: np.ndarray) -> list[int]:
-    """Distances at which many entries, with those that follow them, come again."""
+    """Distances at which many entries recur, together with those that follow them."""
     count = len(labels) - _WINDOW + 1
     if count < 2:
         return []
     columns = [labels[shift : shift + count] for shift in range(_WINDOW)]
     window = classes(count, *columns).label
     order = np.argsort(window, kind="stable")
-    again = window[order][1:] == window[order][:-1]
-    often = np.bincount(np.diff(order)[again])
-    best = np.argsort(-often, kind="stable")[:_MOST_PERIODS]
-    return best[often[best] > 0].tolist()
+    recurs = window[order][1:] == window[order][:-1]
+    counts = np.bincount(np.diff(order)[recurs])
+    best = np.argsort(-counts, kind="stable")[:_MOST_PERIODS]
+    return best[counts[best] > 0].tolist()
 
 
 def _stretches(labels: np.ndarray, period: int) -> tuple[np.ndarray, np.ndarray]:

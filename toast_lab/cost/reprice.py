@@ -1,13 +1,13 @@
-"""Prices of search states: on the folded program, and only what an action changed.
+"""Prices of search states, on the folded program and only for ops that an action changed.
 
 The price of an op depends on its own row of the state, on how its operands and results are kept,
-and on what the uses of its operands want.  A ``Snapshot`` holds all of these for a state that was
-priced, with the prices of every op.  To price another state, the layouts are worked out anew (they
-are few), compared with those of the snapshot, and only ops that saw a difference are lowered and
-priced again.  Nothing has to be known of how the two states are related, so undoing and branching
-need no care.
+and on what the uses of its operands want. A ``Snapshot`` holds all of these for a state that was
+priced, with the prices of every op. To price another state, the layouts are computed anew (they are
+few), compared with those of the snapshot, and only ops that a difference affects are lowered and
+priced again. How the two states are related does not matter, so undoing and branching need no
+special care.
 
-Peak memory is worked out anew each time from the sizes, at those places of the program at which it
+Peak memory is computed anew each time from the sizes, at those places of the program at which it
 can peak.
 """
 
@@ -32,7 +32,7 @@ from toast_lab.sharding.steps import Steps, Tables
 class Snapshot(NamedTuple):
     """A state that was priced (folded): what prices depend on, and the prices.
 
-    Never changed once it was made.
+    It does not change once it is filled.
     """
 
     op_factor: Int32Matrix  #: [K, A]
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
 
 @packed
 class PricingScratch(NamedTuple):
-    """Memory that pricing writes in; one for each thread."""
+    """Arrays that pricing writes to; each thread has its own."""
 
     steps: Steps
     each: StepPrices
@@ -80,7 +80,7 @@ class Repricer:
         return scratch
 
     def _new_snapshot(self, shape: tuple[int, ...]) -> Snapshot:
-        """A snapshot of a state with that many rows and axes, not filled."""
+        """An empty snapshot for a state with that many rows and axes."""
         if shape not in self._makers:
             tables = self.inputs.tables
             example = Snapshot(
@@ -98,7 +98,7 @@ class Repricer:
     ) -> tuple[float, float, int, Snapshot]:
         """(time_s, peak_bytes, ops priced, snapshot) of a state given by its classes' rows.
 
-        ``before``: snapshot of a state that differs little from this one, None to price every op.
+        ``before``: snapshot of a state that differs little from this one; None to price every op.
         """
         after = self._new_snapshot(op_factor.shape)
         time_s, peak_bytes, n_ops = reprice(
@@ -127,10 +127,10 @@ def reprice(
 ) -> tuple[float, float, int]:
     """(time_s, peak_bytes, ops priced) of a state; fills ``after``.
 
-    With ``all_ops``, ``before`` is not looked at.
+    With ``all_ops``, ``before`` is ignored.
 
-    Memory is a good part of the work: the peak of a state that takes more than ``enough_s`` is not
-    worked out, but infinite.
+    The peak is a good part of the work: for a state that takes more than ``enough_s`` it is given
+    as infinite instead of being computed.
     """
     tables, steps, prices = inputs.tables, scratch.steps, after.prices
     n_axes, n_ops = inputs.axis_size.shape[0], tables.op_row.shape[0]
@@ -167,7 +167,7 @@ def reprice(
 def changed_ops(
     facts: ProgramFacts, tables: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray
 ) -> int:
-    """Fill ``ops`` with those that see a difference between two snapshots.
+    """Fill ``ops`` with those that a difference between two snapshots affects.
 
     Gives their number.
     """
@@ -189,13 +189,13 @@ def changed_ops(
     count = 0
     for op in range(tables.n_arguments, tables.op_row.shape[0]):
         changed = row_differs[tables.op_row[op]]
-        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-            changed |= differs[tables.result[place]]
+        for i in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            changed |= differs[tables.result[i]]
         for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
             changed |= want_differs[tables.use_want[use]]
             changed |= differs[tables.use_value[use]] | differs[facts.root[use]]
-            for place in range(tables.earlier_begin[use], tables.earlier_end[use]):
-                changed |= want_differs[tables.earlier[place]]
+            for i in range(tables.earlier_begin[use], tables.earlier_end[use]):
+                changed |= want_differs[tables.earlier[i]]
         if changed:
             ops[count] = op
             count += 1

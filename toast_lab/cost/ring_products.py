@@ -22,9 +22,12 @@ from toast_lab.kernels import helper
 from toast_lab.machines.topology import HOPS
 from toast_lab.sharding.steps import Steps, local_size, ways
 
-MISSED_AT_MOST = 0.5  #: share of those of just that size that are not there
-VECTOR_SHARES = 2.0  #: As many of these are what may be brought there for a moment.
-#: A transposing copy that is written there takes this share of one in memory.
+#: Share of operands as large as ``near_bytes`` that are not in vector memory after all.
+MISSED_AT_MOST = 0.5
+#: This many times ``near_bytes`` may be brought to vector memory for a moment.
+VECTOR_SHARES = 2.0
+#: A transposing copy that is written to vector memory takes this share of the time of one in
+#: memory.
 TURNED_INTO_VECTOR_MEMORY = 0.5
 
 
@@ -40,11 +43,12 @@ def price_ring(
     right_far: float,
     right_near: float,
 ) -> tuple[int, float, float, float]:
-    """Run a product piece by piece beside a collective.
+    """Price a product that runs piece by piece beside a collective.
 
-    Gives the collective's row, the number of pieces, the seconds of the kernels and those in which
-    they wait for pieces.  Row -1: it is not done.  ``multiplying_s`` is of one round; what follows
-    it are bytes that are read of the operands in memory and in vector memory.
+    Gives the collective's row (-1: the product does not run so), the number of pieces, the seconds
+    of the kernels, and those in which they wait for pieces. ``multiplying_s`` is for one round; the
+    arguments after it are the bytes of each operand that are read from memory and from vector
+    memory.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
@@ -65,8 +69,8 @@ def price_ring(
     value = tables.result[tables.result_ptr[op]]
     numbers = facts.op.ring_numbers[op] / ways(steps.before[ring_row], axis_size)
     number_bytes = facts.value.bytes[value] / facts.op.ring_numbers[op]
-    # Of one operand each pair of pieces reads its part, of the other all: every second pair what
-    # was brought to vector memory meanwhile.
+    # Each pair of pieces reads its part of one operand, and all of the other: every second pair
+    # finds that in vector memory, where it was brought meanwhile.
     is_left = dim < facts.op.ring_left_dims[op]
     in_loop = is_looped(pieces)
     left_use = tables.use_ptr[op]
@@ -90,12 +94,12 @@ def price_ring(
     )
     first_bytes = left_first + right_first
     if is_left and not in_loop:
-        outer = 1.0
-        for before in range(dim):
-            size = facts.dim_size[tables.shape_ptr[value] + before]
-            outer *= local_size(size, before, steps.before[ring_row], axis_size)
+        outer_rows = 1.0
+        for outer_dim in range(dim):
+            size = facts.dim_size[tables.shape_ptr[value] + outer_dim]
+            outer_rows *= local_size(size, outer_dim, steps.before[ring_row], axis_size)
         left_own, left_number_bytes = used_bytes(inputs, steps, left_use)
-        first_bytes += cut_bytes(left_own, left_number_bytes, outer)
+        first_bytes += cut_bytes(left_own, left_number_bytes, outer_rows)
     first_s = first_bytes / rates.product_bytes_per_s
     far, near = (left_far, left_near) if is_left else (right_far, right_near)
     whole_far, whole_near = (right_far, right_near) if is_left else (left_far, left_near)
@@ -120,7 +124,8 @@ def price_ring(
         turned = facts.op.ring_turned[op] / ways(wanted, axis_size)
         turning_s = turned / rates.transposed_numbers_per_s
         if left_far <= 0.0:
-            # The larger it is, the less often it is there: for no time from vector memory to itself
+            # Within vector memory the copy takes no time, but the larger the operand is, the less
+            # often it is there.
             turning_s *= MISSED_AT_MOST * left_near / rates.near_bytes
         elif left_far <= VECTOR_SHARES * rates.near_bytes:
             turning_s *= TURNED_INTO_VECTOR_MEMORY
@@ -138,13 +143,14 @@ def _as_pieces_read(
     cast: float,
     is_inside: bool,
 ) -> tuple[float, float, float]:
-    """What an operand of a product in pieces takes in front of them, and where these read it.
+    """Bytes of preparing an operand in front of the pieces, and those that the pieces read of it.
 
-    Of what the product itself would read, ``far`` in memory and ``near`` in vector memory; bytes
-    all of them.  ``cast`` are those of the operand over those it is cast from.
+    The latter are in memory and in vector memory, like ``far`` and ``near``, which the product
+    would read if it were not in pieces. ``cast`` is the ratio of the operand's bytes to those of
+    what it is cast from.
     """
     near_bytes = inputs.rates.near_bytes
     if not is_inside:
         return cast_first(far, near, cast, near_bytes)
-    own, number_bytes = used_bytes(inputs, steps, use)
-    return computed_first(far, near, own, number_bytes, near_bytes)
+    operand_bytes, number_bytes = used_bytes(inputs, steps, use)
+    return computed_first(far, near, operand_bytes, number_bytes, near_bytes)

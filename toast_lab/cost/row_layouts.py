@@ -1,16 +1,16 @@
 """Values that a TPU has to keep in rows, however few numbers a row has.
 
-Memory comes in lines of 128 lanes.  The compiler puts along them whichever dim fills them, so that
-small dims cost nothing: numbers of shape [200000, 16] lie in 16 rows of 200,000.  Rows that a
-gather looks up or a scatter updates must lie along the lanes instead, and so must whatever is
-computed from them element by element; rows of 16 numbers then take eight times their room, and as
-much longer to read and write.  To cut the width of an embedding is therefore worth nothing below
-128 numbers.
+Memory comes in lines of 128 lanes. The compiler puts along them whichever dim fills them, so that
+small dims cost nothing: numbers of shape [200000, 16] lie in 16 rows of 200,000. Rows that a gather
+looks up or a scatter updates must lie along the lanes instead, and so must whatever is computed
+from them element by element; rows of 16 numbers then take eight times their room, and as much
+longer to read and write. Cutting the width of an embedding below 128 numbers therefore gains
+nothing.
 
-A slice that a loop picks out of what it carries, or puts back, has no such choice either: carried
-values stand in their own order, tiles take eight of the last dim but one, and what is copied from
-tile to tile takes as long as if they were full.  A cache of eight heads that is cut to two heads a
-device takes four times as long to pick from.
+A slice that a loop picks out of a carried value, or puts back, has no such choice either: carried
+values keep their own order, tiles hold eight of the last dim but one, and a copy from tile to tile
+takes as long as if they were full. A cache of eight heads that is cut to two heads a device takes
+four times as long to pick from.
 
 Read off libtpu 0.0.42 (layouts in its final HLO, tables of embeddings cut to 16 and 64 numbers;
 estimates of cached keys picked in a scan: 78 us with 8 heads, 134 with 4, 244 with 2 of the same
@@ -39,7 +39,7 @@ class RowLayouts(NamedTuple):
 
 
 class SliceRows(NamedTuple):
-    """The last dim but one of what a loop picks or puts back."""
+    """The last dim but one of slices that a loop picks or puts back."""
 
     dim: Int32Array  #: [O] of the result, -1: another op
     size: Float64Array  #: [O] its size
@@ -52,7 +52,7 @@ def no_slice_rows(program: p.Program) -> SliceRows:
 
 
 def slice_rows_of(program: p.Program, *, starts: np.ndarray) -> SliceRows:
-    """Slices in loops that are kernels of their own, ``starts`` [O]."""
+    """Find slices in loops that have a kernel of their own, as ``starts`` [O] says."""
     rows = no_slice_rows(program)
     for op in np.flatnonzero(starts & (program.trips > 1.0)).tolist():
         if op_kind(program.kind[op]).picks_slice:
@@ -69,7 +69,7 @@ def no_rows(program: p.Program) -> RowLayouts:
 
 
 def rows_of(program: p.Program) -> RowLayouts:
-    """What gathers and scatters keep in rows; arguments stand in an order of their own."""
+    """Find values that gathers and scatters keep in rows; arguments have an order of their own."""
     rows = no_rows(program)
     neighbours = _neighbours(program)
     waiting = [
@@ -88,7 +88,7 @@ def rows_of(program: p.Program) -> RowLayouts:
 
 
 def _neighbours(program: p.Program) -> dict[int, list[int]]:
-    """For each value those that lie in memory as it does, since an op goes over both at once."""
+    """For each value, those in the same order in memory, since an op goes over both at once."""
     neighbours: dict[int, list[int]] = {}
     for op in program.ops():
         generates = op_kind(program.kind[op]).generates
@@ -100,7 +100,7 @@ def _neighbours(program: p.Program) -> dict[int, list[int]]:
 
 
 def _joined(program: p.Program, op: int) -> list[int]:
-    """The values of an op of two dims and more whose last dim is that of its result."""
+    """The values of an op that have two dims or more and the last dim of its result."""
     last = {
         program.def_names(result)[-1]
         for result in program.results(op)
@@ -116,13 +116,13 @@ def _joined(program: p.Program, op: int) -> list[int]:
 
 @helper
 def slice_padding(rows: float) -> float:
-    """By how much longer such a slice takes with so many local rows."""
+    """Factor on the time of such a slice with this many local rows."""
     return sublane_padding(rows) if rows > 1.0 else 1.0
 
 
 @helper
 def row_padding(dim: int, size: float, layout: int, axis_size: np.ndarray) -> float:
-    """By how much a part of a value is larger in memory, because its rows fill up lines."""
+    """Factor by which a part of a value is larger in memory, since its rows fill whole lines."""
     if dim < 0 or size <= 0.0:
         return 1.0
     local = local_size(size, dim, layout, axis_size)

@@ -1,7 +1,7 @@
-"""What only a TPU's compiler makes of kernels: facts of ops, uses and values, by name.
+"""Facts of ops, uses and values about what only a TPU's compiler does with kernels, by name.
 
-``tpu_kernels`` works them out, ``other_kernels`` gives what says that there is nothing of the kind.
-Read off libtpu, see the modules that each comes from and docs/machines.md.
+``tpu_kernels`` computes them, ``other_kernels`` gives the neutral ones for all other compilers.
+They were read off libtpu, see the modules that each comes from and docs/machines.md.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Fields = dict[str, np.ndarray]
 
 
 class KernelFacts(NamedTuple):
-    """Fields of ``program_facts.OpFacts``, ``UseFacts`` and ``ValueFacts``, and what else differs.
+    """Fields of ``program_facts.OpFacts``, ``UseFacts`` and ``ValueFacts``, and two more arrays.
 
-    They are described there.
+    The fields are described there.
     """
 
     op: Fields
     use: Fields
     value: Fields
-    flops: np.ndarray  #: [O] that the matrix unit sees, once
-    use_from: np.ndarray  #: [U] op from which on what is brought to the use is in memory
+    flops: np.ndarray  #: [O] FLOPs in the matrix unit, of one run of the op
+    use_from: np.ndarray  #: [U] first op at which a copy brought to the use is in memory
 
 
 def tpu_kernels(
@@ -62,16 +62,16 @@ def tpu_kernels(
     kept_bytes: np.ndarray,
     reads_whole: np.ndarray,
 ) -> KernelFacts:
-    """Work out what a TPU's compiler makes of the kernels of a program.
+    """Compute what a TPU's compiler makes of the kernels of a program.
 
     Args:
         program: the program.
         tables: its tables.
         fusion: its kernels.
-        roots: where its values lie.
-        shapes: of its matrix products and convolutions.
-        kept_bytes: [V] of each value in memory.
-        reads_whole: [U] how often a use reads memory, 0: no more of it than the result has.
+        roots: the values in whose memory its values are.
+        shapes: sizes of its matrix products and convolutions.
+        kept_bytes: [V] bytes of each value in memory.
+        reads_whole: [U] how often a use reads memory, 0: it reads no more than the result has.
     """
     vectors = vector_products(program, shapes)
     unfused_numbers, unfused_bytes = _unfused(program, fusion, kept_bytes)
@@ -109,7 +109,7 @@ def tpu_kernels(
 
 
 def other_kernels(program: p.Program, tables: Tables) -> KernelFacts:
-    """Those of a compiler that does nothing of the kind."""
+    """The facts for a compiler that does none of this."""
     n_ops, n_uses = program.n_ops, program.n_uses
     return KernelFacts(
         op={
@@ -142,7 +142,7 @@ def _named(
     work: VectorWork,
     images: FewImages,
 ) -> Fields:
-    """By the names that they have in ``OpFacts``."""
+    """The columns under their names in ``OpFacts``."""
     return {
         **{f"ring_{name}": values for name, values in rings._asdict().items()},
         **{f"vector_{name}": values for name, values in vectors._asdict().items()},
@@ -154,12 +154,12 @@ def _named(
 
 
 def _row_fields(rows: RowLayouts) -> Fields:
-    """By the names that they have in ``ValueFacts``."""
+    """The columns under their names in ``ValueFacts``."""
     return {"row_dim": rows.dim, "row_size": rows.size}
 
 
 def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
-    """[U] bool: is a broadcast value read by what takes its operands from memory as they are?
+    """[U] bool: is a broadcast value read by an op that takes whole operands from memory?
 
     Elementwise ops, sums and products spread it on the way; a scatter or a sort does not.
     """
@@ -174,9 +174,9 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
 
 
 def _inside(program: p.Program, fusion: Fusion, roots: Roots) -> np.ndarray:
-    """[U] bool: does a product compute what it uses on its way in, by more than a preparation?
+    """[U] bool: does a product compute the operand on its way in, by more than a preparation?
 
-    What is free, as a broadcast, takes no memory where it is read in parts.
+    Results of free ops, such as broadcasts, do not count: read in parts, they take no memory.
     """
     root, free = roots.root, roots.free
     prepares = ops_where(program.kind, "prepares")
@@ -207,7 +207,7 @@ def _unfused(
             traffic_bytes[op] = kept_bytes[operands[0]]
         else:
             numbers[op] = fusion.elements[results[0]]
-            # Of what is cut no more is read than the rest.
+            # Of an operand that is sliced only the slice is read.
             read_bytes = sum(
                 kept_bytes[value] * min(1.0, numbers[op] / max(1.0, fusion.elements[value]))
                 for value in operands
@@ -217,10 +217,10 @@ def _unfused(
 
 
 def _filled(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """``OpFacts.filled``: ops that update some of a constant, as gradients of gathers do.
+    """``OpFacts.filled``: ops that update a part of a constant, as gradients of gathers do.
 
-    Where there is more to add than to add it to, the constant is never written: all that goes to a
-    place is added up before (libtpu 0.0.42.1).
+    If there are more updates than elements to update, the constant is never written: the updates of
+    each element are added up first (libtpu 0.0.42.1).
     """
     filled = np.zeros(program.n_ops, bool)
     for op in program.ops():
@@ -231,7 +231,7 @@ def _filled(program: p.Program, fusion: Fusion) -> np.ndarray:
 
 
 def _sorted_operand(program: p.Program) -> np.ndarray:
-    """``OpFacts.sorts``: a TPU's compiler sorts what a scatter adds by where it goes."""
+    """``OpFacts.sorts``: a TPU's compiler sorts the updates of a scatter by their target."""
     positions = np.full(program.n_ops, -1, np.int32)
     for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
         positions[op] = op_kind(program.kind[op]).brings
@@ -239,7 +239,7 @@ def _sorted_operand(program: p.Program) -> np.ndarray:
 
 
 def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) -> np.ndarray:
-    """[O] of ops that head a kernel which writes no 4 bytes a number: 4 for each number."""
+    """[O] ``OpFacts.narrow_bytes``: 4 a number for heads of kernels that write no 4-byte type."""
     elements, soft_or_product = fusion.elements, fusion.product | fusion.soft
     numbers, is_wide = np.zeros(program.n_ops), np.zeros(program.n_ops, bool)
     for op in program.ops():
@@ -258,11 +258,11 @@ def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) ->
 
 
 def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np.ndarray:
-    """The matrix product before each use.
+    """[U] op beside which a collective for the use starts: the matrix product before the use.
 
-    A collective is started beside it, or later once its value and the loop are there.
+    It starts later if its value is made, or its loop or branch begins, after that product.
     """
-    before = np.concatenate(
+    previous = np.concatenate(
         [[0], np.maximum.accumulate(np.where(product, np.arange(program.n_ops), 0))[:-1]]
     )
     begin = np.zeros(program.n_ops, np.int64)
@@ -270,5 +270,5 @@ def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np
         begin[region.begin : region.end] = region.begin
     begin = np.maximum(begin, program.n_arguments)
     op = tables.use_op
-    start = np.maximum(np.maximum(before[op], program.value_op[tables.use_value]), begin[op])
+    start = np.maximum(np.maximum(previous[op], program.value_op[tables.use_value]), begin[op])
     return np.minimum(start, op).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Where values lie, as far as that can be said without a plan: which show another one's memory."""
+"""Which values are views of another one's memory, as far as that is known without a plan."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from toast_lab.sharding.steps import Tables
 
 
 class Roots(NamedTuple):
-    """Views, and what costs nothing."""
+    """Views, and ops that cost nothing."""
 
-    root: np.ndarray  #: [V] value in whose memory each lies; itself, if it is no view
-    view: np.ndarray  #: [O] bool: its results lie where its operands do
+    root: np.ndarray  #: [V] value in whose memory each is; itself, if it is no view
+    view: np.ndarray  #: [O] bool: its results are in the memory of its operands
     free: np.ndarray  #: [O] bool: it costs nothing
 
 
 def value_roots(
     program: p.Program, tables: Tables, compiler: str, *, has_bfloat16: bool = True
 ) -> Roots:
-    """Find where each value lies.
+    """Find the value in whose memory each value is.
 
     Args:
         program: the program.
@@ -48,8 +48,8 @@ def value_roots(
             for result in program.results(op):
                 root[result] = root[unchanged[int(program.owner[op])]]
         elif compiler == "gpu" and program.kind[op] == "convert":
-            # Cast in front of each of its readers, as a table that is looked up and multiplied
-            # with.  A TPU's products read what is cast, and so need no copy.
+            # A value may be cast in front of each of its readers, such as a table that is both
+            # looked up and multiplied with. A TPU's products cast while they read, without a copy.
             (operand,), (result,) = program.operands(op), program.results(op)
             cast = (int(root[operand]), program.value_dtype[result], int(program.region[op]))
             first = first_casts.setdefault(cast, result)
@@ -71,7 +71,7 @@ def _is_constant(program: p.Program) -> np.ndarray:
 
 
 def _counts(program: p.Program) -> np.ndarray:
-    """[O] bool: arithmetic on scalars, as of loop counters: these never reach memory."""
+    """[O] bool: arithmetic on scalars, such as loop counters, which never reach memory."""
     return np.asarray(
         [
             program.op_class[op] == p.ELEMENTWISE

@@ -1,9 +1,9 @@
-"""What the vector unit of a TPU computes in a kernel that takes longer than to read and write it.
+"""Work of a TPU's vector unit that takes longer than the reads and writes of its kernel.
 
-A kernel waits for what it reads, and a matrix product for its matrix unit; additions, exponentials
-and the like are lost beside that.  Sines, error functions and the like are not: the kernel in which
-they stand takes as long as they do.  Reference: read off kernels of libtpu, see docs/machines.md;
-TOAST section 4.5 counts dot and convolution only.
+A kernel waits for what it reads, and a matrix product for its matrix unit; beside that, additions,
+exponentials and the like take no time. Sines, error functions and the like do: their kernel takes
+as long as they do. Reference: read off kernels of libtpu, see docs/machines.md; TOAST section 4.5
+counts dot and convolution only.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from toast_lab.cost.fusion import Fusion
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 
-NUMBERS = 1024.0  #: that a vector unit works on at once
-#: Steps for what else is done to as many numbers: on the way out of a product, and in all others.
+NUMBERS = 1024.0  #: how many a vector unit works on at once
+#: Steps for all other work on as many numbers: in kernels of products, and in all others.
 _BESIDE_PRODUCT, _BESIDE = 4.4, 1.4
 
 
 class VectorWork(NamedTuple):
-    """By the op that heads a kernel, with all dims whole; 0 where all of it is lost."""
+    """Work by the op that heads a kernel, with all dims whole; 0 where it takes no time."""
 
-    steps: np.ndarray  #: [O] float64 of the vector unit
-    #: [O] float64 bytes that other ops of the kernel read meanwhile, whose time is theirs
+    steps: np.ndarray  #: [O] float64 steps of the vector unit
+    #: [O] float64 bytes that other ops of the kernel read meanwhile; their time is with those ops
     read_bytes: np.ndarray
 
 
@@ -35,12 +35,12 @@ def no_vector_work(n_ops: int) -> VectorWork:
 
 
 def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> VectorWork:
-    """Work out what the kernels of a program compute.
+    """Compute the vector work of the kernels of a program.
 
     Args:
         program: the program.
         fusion: its kernels.
-        value_bytes: [V] of each value as it is kept.
+        value_bytes: [V] bytes of each value as it is kept.
     """
     work, numbers = no_vector_work(program.n_ops), np.zeros(program.n_ops)
     heads = _kernels(program, fusion)
@@ -64,7 +64,7 @@ def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> 
 
 
 def _kernels(program: p.Program, fusion: Fusion) -> list[int]:
-    """[O] head of the first kernel in which an op is computed: what takes long is computed once."""
+    """[O] head of the first kernel that computes an op: costly ops are computed only once."""
     heads: list[int] = fusion.head.tolist()
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
         if heads[op] != op or not fusion.soft[op]:

@@ -1,11 +1,11 @@
 """The conflict board: every ambiguous choice of a program, and its costs on each mesh axis.
 
-A row is one resolution: the compatibility sets that one bit settles, which for repeated layers is
-one set in each.  Its options are the two sides on each axis, priced alone: the colour sharded on
-that axis with this bit, everything else left whole.  That much is known before any search; together
-with other actions, costs differ (``tl.search`` prices those).
+A row is one resolution: the compatibility sets that one bit settles, one in each of the repeated
+layers. Its options are the two sides on each axis, priced alone: the colour sharded on that axis
+with this bit, everything else left whole. That much is known before any search; in combination with
+other actions the costs differ (``tl.search`` prices those).
 
-Reference: TOAST sections 3.4 to 3.6.  Start reading at ``conflicts``.
+Reference: TOAST sections 3.4 to 3.6. Start reading at ``conflicts``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.text import as_html, bytes_text, line_text, table
 
-SHOWN = 120  #: rows that ``str()`` writes
+SHOWN = 120  #: maximum number of rows that ``str()`` writes
 REST = " rows: print(board.text(None)) shows all"
 
 
@@ -33,7 +33,7 @@ class ConflictTensor(NamedTuple):
     value: str  #: name of the value
     shape: tuple[int, ...]
     dims: tuple[int, int]  #: side 0 shards the first of these dims, side 1 the second
-    where: str  #: source line of the op that makes the value, or that reads it so
+    where: str  #: source line of the op that defines the value, or of the use in conflict
 
 
 class PricedSide(NamedTuple):
@@ -51,7 +51,7 @@ class PricedSide(NamedTuple):
 
 
 class Dispute(NamedTuple):
-    """One resolution."""
+    """One resolution, with its tensors and its options."""
 
     colour: str
     size: int  #: of the largest dim of the colour
@@ -61,7 +61,7 @@ class Dispute(NamedTuple):
 
     @property
     def cheapest(self) -> PricedSide | None:
-        """The best possible option: one that fits before others, then the least time."""
+        """The possible option of least time, those that fit first; None if none is possible."""
         possible = (option for option in self.options if option.possible)
         return min(possible, key=lambda option: (not option.fits, option.time_s), default=None)
 
@@ -101,13 +101,13 @@ class Board:
 
     def text(self, limit: int | None = SHOWN) -> str:
         """A table of at most ``limit`` rows: conflicts in program order, each with its choices."""
-        before = (
+        baseline = (
             f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
             f"{bytes_text(self.unsharded_peak_bytes)}"
         )
         if not self.disputes:
             return (
-                f"{before}\nThis program has no conflicts: no tensor has two dims that would be "
+                f"{baseline}\nThis program has no conflicts: no tensor has two dims that would be "
                 "sharded alike."
             )
         rows = []
@@ -117,9 +117,11 @@ class Board:
                 (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
                 dispute.tensors[0],
             )
-            more = f" and {len(dispute.tensors) - 1} more" if len(dispute.tensors) > 1 else ""
+            others_text = (
+                f" and {len(dispute.tensors) - 1} more" if len(dispute.tensors) > 1 else ""
+            )
             layers = f", {len(dispute.sets)} alike" if len(dispute.sets) > 1 else ""
-            label = f"{tensor.value} {list(tensor.shape)}{more}{layers}"
+            label = f"{tensor.value} {list(tensor.shape)}{others_text}{layers}"
             blank = ("",) * 4
             rows.append((dispute.colour, label, line_text(tensor.where), *blank))
             for option in dispute.options:
@@ -132,13 +134,13 @@ class Board:
                 size = bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
                 rows.append((*row, time, size, sent or "nothing sent", option.action))
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
-        return before + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
+        return baseline + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
 
 
 def conflicts(problem: Problem) -> Board:
-    """Every resolution of a problem with the predicted time and memory of its sides on each axis.
+    """List every resolution of a problem, with the predicted cost of its sides on each axis.
 
-    Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
+    Axes of size 1 are left out. Reference: TOAST sections 3.4 to 3.6.
 
     Examples:
         >>> import toast_lab as tl
@@ -159,8 +161,8 @@ def conflicts(problem: Problem) -> Board:
         members[compatibility_set.resolution].append(compatibility_set.index)
     disputes = []
     for resolution, sets in members.items():
-        first = analysis.compatibility_sets[sets[0]]
-        group = analysis.groups[analysis.group[first.colour]]
+        first_set = analysis.compatibility_sets[sets[0]]
+        group = analysis.groups[analysis.group[first_set.colour]]
         options = tuple(
             _option(pricer, group.index, group.resolutions.index(resolution), axis=axis, bit=bit)
             for axis, size in enumerate(problem.mesh.sizes)
@@ -169,8 +171,8 @@ def conflicts(problem: Problem) -> Board:
         )
         tensors = dict.fromkeys(
             tensor
-            for conflict in first.conflicts
-            for tensor in _tensors(analysis, conflict, first.flipped)
+            for conflict in first_set.conflicts
+            for tensor in _tensors(analysis, conflict, first_set.flipped)
         )
         disputes.append(
             Dispute(group.name, group.size, tuple(sets), tuple(tensors), options=options)
@@ -179,7 +181,7 @@ def conflicts(problem: Problem) -> Board:
 
 
 def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictTensor]:
-    """Places of a conflict; dims in the order of the sides of its resolution class."""
+    """The tensors of a conflict; dims are in the order of the sides of its resolution class."""
     program, sides = analysis.program, analysis.conflicts[conflict].sides
     tensors = []
     for place in analysis.conflicts[conflict].places:
@@ -194,15 +196,15 @@ def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictT
     return tensors
 
 
-def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> PricedSide:
-    """Side ``bit`` of a group's resolution at ``place``, with the other bits 0 if possible."""
+def _option(pricer: Pricer, group: int, position: int, *, axis: int, bit: int) -> PricedSide:
+    """Price side ``bit`` of a group's resolution at ``position``, with other bits 0 if possible."""
     problem = pricer.problem
     space = problem.space
-    mask = 1 << (len(problem.analysis.groups[group].resolutions) - 1 - place)
-    offered = [
+    mask = 1 << (len(problem.analysis.groups[group].resolutions) - 1 - position)
+    allowed_bits = [
         bits for bits in space.bits[space.group == group].tolist() if bits & mask == mask * bit
     ]
-    action = Action(group, min(offered, key=lambda bits: (bits.bit_count(), bits)), axis)
+    action = Action(group, min(allowed_bits, key=lambda bits: (bits.bit_count(), bits)), axis)
     state = State(space)
     changed = state.apply(action)
     totals = pricer.totals(state.op_factor, state.value_dim)

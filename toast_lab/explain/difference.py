@@ -1,8 +1,7 @@
-"""Two plans of one program side by side: tensors, collectives, time and memory, layers together.
+"""Two plans of one program side by side: tensors, collectives, time and memory.
 
 Repeated layers share a row: rows are told apart by source line and kind, not by the number of the
-layer.  Numbers are the evaluator's (``tl.price``).  Start reading at
-``difference``.
+layer. Times and bytes are the evaluator's (``tl.price``). Start reading at ``difference``.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from toast_lab.text import as_html, bytes_text, line_text, table
 class TensorRow(NamedTuple):
     """Values at one place in the program that the two plans keep differently."""
 
-    value: str  #: name of the first, numbers in it as "*" if there are several
+    #: its name; for several values the op kind, or the path of an argument with "*" for numbers
+    value: str
     places: int  #: how many values
-    where: str  #: source line of the op that makes it, "argument" for arguments
+    where: str  #: source line of the op that defines it, "argument" for arguments
     before: Spec
     after: Spec
-    before_bytes: float  #: of all of them, on one device
+    before_bytes: float  #: of all these values, on one device
     after_bytes: float
 
 
@@ -38,7 +38,7 @@ class CollectiveDifference(NamedTuple):
     kind: str
     axes: tuple[str, ...]
     where: str
-    before: int  #: how many
+    before: int  #: number of collectives in the first plan
     after: int
     before_time_s: float
     after_time_s: float
@@ -47,20 +47,20 @@ class CollectiveDifference(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """Seconds that the second plan takes longer."""
+        """Seconds by which the second plan takes longer."""
         return self.after_time_s - self.before_time_s
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What changes from one plan to another; ``str()`` is a report."""
+    """What differs between two plans; ``str()`` is a report."""
 
     before: Cost
     after: Cost
     tensors: tuple[TensorRow, ...]  #: in program order
-    #: the largest change of time first; equal ones are left out
+    #: the largest change of time first; those that did not change are left out
     collectives: tuple[CollectiveDifference, ...]
-    #: (source line, seconds before, after), the largest change first
+    #: (source line, seconds before, seconds after), the largest change first
     compute: tuple[tuple[str, float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -181,10 +181,10 @@ def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> lis
 def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveDifference]:
     # (count, seconds, bytes) x (before, after)
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = {}
-    for side, cost in enumerate(costs):
+    for plan_index, cost in enumerate(costs):
         for row in cost.collectives:
             figures = totals.setdefault((row.kind, row.axes, row.where), np.zeros((3, 2)))
-            figures[:, side] += 1, row.time_s, row.local_bytes
+            figures[:, plan_index] += 1, row.time_s, row.local_bytes
     rows = [
         CollectiveDifference(*key, *map(int, figures[0]), *figures[1:].ravel().tolist())
         for key, figures in totals.items()
@@ -195,9 +195,11 @@ def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveDifference]:
 
 def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
     by_line: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
-    for side, cost in enumerate(costs):
+    for plan_index, cost in enumerate(costs):
         for op in cost.ops:
-            by_line[op.where][side] += op.time_s
-    least = 1e-9 * max(cost.time_s for cost in costs)
-    rows = [(where, old, new) for where, (old, new) in by_line.items() if abs(old - new) > least]
+            by_line[op.where][plan_index] += op.time_s
+    threshold_s = 1e-9 * max(cost.time_s for cost in costs)
+    rows = [
+        (where, old, new) for where, (old, new) in by_line.items() if abs(old - new) > threshold_s
+    ]
     return sorted(rows, key=lambda row: -abs(row[2] - row[1]))

@@ -1,7 +1,7 @@
-"""A plan made by hand: what each action adds, and how to exchange the side of a conflict.
+"""A plan made by hand: what each action adds, and how to switch the side of a conflict.
 
-All functions take and return action lists.  Every call replays its list from the unsharded program,
-which takes less than a millisecond for thousands of ops.  Start reading at ``taken``.
+All functions take and return action lists. Every call replays its list from the unsharded program,
+which takes less than a millisecond for thousands of ops. Start reading at ``taken``.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
     """The unsharded program, then the plan after each action: ``len(actions) + 1`` rows.
 
     Args:
-        problem: mesh, machine and memory limit.
-        actions: as text; each has to change something.
+        problem: the problem of the plan, with mesh, machine and memory limit.
+        actions: the actions as text; each has to change something.
         memo: rows of earlier calls for the same problem, by the actions that lead to them; new ones
             are added.
 
@@ -112,7 +112,7 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
 
 
 def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
-    """By kind and axes, the numbers of new and of gone collectives, without those that stayed.
+    """Numbers of added and of removed collectives by kind and axes, without those that stayed.
 
     A collective that moved to another op counts as both.
     """
@@ -128,7 +128,7 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
 
 
 def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
-    """(colour group of a resolution, position among the bits of that group)."""
+    """(colour group of a resolution, position of its bit among the bits of that group)."""
     colour = next(
         candidate.colour
         for candidate in analysis.compatibility_sets
@@ -140,43 +140,43 @@ def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
 
 def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: str) -> int | None:
     """The side that actions shard on an axis; None if they leave the colour whole there."""
-    group, place = owner(problem.analysis, resolution)
+    group, bit_position = owner(problem.analysis, resolution)
     for action in _parsed(problem, actions):
         if action.group == group.index and problem.mesh.axes[action.axis] == axis:
-            return action.bits >> (len(group.resolutions) - 1 - place) & 1
+            return action.bits >> (len(group.resolutions) - 1 - bit_position) & 1
     return None
 
 
 def with_side(
     problem: Problem, actions: Iterable[object], resolution: int, axis: str, side: int | None
 ) -> list[Action]:
-    """The list with one side of a conflict sharded on an axis, in place of the other side.
+    """The action list with one side of a conflict sharded on an axis, in place of the other side.
 
-    An action of this colour and axis keeps its place and its other bits.  A new one comes last,
-    with the colour's bits from another axis.  If the space does not offer these bits, the closest
-    setting that it offers is taken.  ``side`` None takes the colour off the axis.
+    An action of this colour on this axis keeps its place and its other bits. A new action comes
+    last, with the colour's bits from another axis. If the space does not offer these bits, the
+    closest setting that it offers is taken. ``side`` None takes the colour off the axis.
 
     Raises:
-        InvalidPlan: no setting with this side is offered, or it would change nothing; says why,
-            with the sizes.
+        InvalidPlan: no setting with this side is offered, or it would change nothing; the message
+            says why, with the sizes.
     """
     space = problem.space
-    group, place = owner(problem.analysis, resolution)
+    group, bit_position = owner(problem.analysis, resolution)
     all_actions = _parsed(problem, actions)
     axis_index = problem.mesh.axes.index(axis)
-    own = [action for action in all_actions if action.group == group.index]
-    replaced = [action for action in own if action.axis == axis_index]
+    colour_actions = [action for action in all_actions if action.group == group.index]
+    replaced = [action for action in colour_actions if action.axis == axis_index]
     others = [action for action in all_actions if action not in replaced]
     if side is None:
         return others
-    mask = 1 << (len(group.resolutions) - 1 - place)
-    like = next((action.bits for action in [*replaced, *own]), 0)
-    wanted = (like & ~mask) | (mask * side)
+    mask = 1 << (len(group.resolutions) - 1 - bit_position)
+    reference_bits = next((action.bits for action in [*replaced, *colour_actions]), 0)
+    wanted = (reference_bits & ~mask) | (mask * side)
     settings = space.bits[space.group == group.index].tolist()
-    offered = [setting for setting in settings if setting & mask == mask * side]
-    if not offered:
+    allowed_settings = [setting for setting in settings if setting & mask == mask * side]
+    if not allowed_settings:
         raise InvalidPlan(f"{group.name} cannot be sharded: no op can be split along it")
-    bits = min(offered, key=lambda setting: ((setting ^ wanted).bit_count(), setting))
+    bits = min(allowed_settings, key=lambda setting: ((setting ^ wanted).bit_count(), setting))
     position = all_actions.index(replaced[0]) if replaced else len(all_actions)
     action = Action(group.index, bits, axis_index)
     if not replay(problem, others[:position])[0].apply(action, dry=True):

@@ -4,10 +4,10 @@
         print(reason)
 
 A plan has a collective because an op needs a value in another layout than the value is kept in, or
-because an op is split along a dim that it sums over.  Both have causes: the plan's actions that put
-a mesh axis on that value, on the op that makes it and on the op that reads it.  Replaying the
-actions one by one finds them; later changes count as refinement.  The plan is priced without each
-cause.  Then small changes around the place are tried, and the cheapest that removes the
+because an op is split along a dim that it sums over. Both have causes: the plan's actions that put
+a mesh axis on that value, on the op that makes it and on the op that reads it. Replaying the
+actions one by one finds them; what no action explains counts as refinement. The plan is priced
+without each cause. Then small changes around the place are tried, and the cheapest that removes the
 collective is reported.
 
 Start reading at ``why``.
@@ -30,9 +30,9 @@ from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text, few, line_text
 
-REFINED = "refinement"  #: cause of everything that no action of the plan did
-MOST = 50  #: collectives that one question may be about
-SHOWN = 8  #: reasons that ``str()`` writes out
+REFINED = "refinement"  #: the cause given for what no action of the plan did
+MOST = 50  #: maximum number of collectives in one question
+SHOWN = 8  #: maximum number of reasons that ``str()`` writes out
 
 
 class Change(NamedTuple):
@@ -60,18 +60,18 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveReason:
-    """The answer for one collective; ``str()`` is a paragraph."""
+    """Why a plan has one collective; ``str()`` is a paragraph."""
 
     collective: CollectiveRow
     op_kind: str
     place: str  #: source line of the op and the lines that call it: "linear.py:422 < model.py:31"
     name_stack: str
-    because: str  #: a sentence
+    because: str  #: the immediate reason, as a sentence
     colours: tuple[str, ...]  #: of the dims that the axes are on
     conflict: str  #: the resolution that decided it, "" if there is no conflict on the tensor
     causes: tuple[str, ...]  #: actions, or ``REFINED``
     undoing: tuple[Change, ...]  #: the plan without each cause that is an action
-    #: of all changes tried, that which removes the collective at the least cost
+    #: of all changes tried, the one that removes the collective at the least cost; None: none does
     cheapest: Change | None
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class Reasons(list[CollectiveReason]):
 def why(
     problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]
 ) -> Reasons:
-    """Why a plan has certain collectives.
+    """Explain why a plan has certain collectives.
 
     Args:
         problem: the plan's problem.
@@ -169,7 +169,7 @@ def _chosen(
             raise ToastError(f"this plan has no such collective: {which}")
         return [which]
     if not isinstance(which, str):
-        return [row for number in which for row in _chosen(problem, cost, int(number))]
+        return [row for index in which for row in _chosen(problem, cost, int(index))]
     program = problem.analysis.program
     kinds = program.kind
     matching = (
@@ -198,7 +198,7 @@ def _chosen(
 
 
 class _Asker:
-    """The causes and changes of one plan, each worked out once."""
+    """Finds the causes of a plan's collectives and prices changes to the plan, each once."""
 
     def __init__(self, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
         self.problem, self.plan, self.cost = problem, plan, cost
@@ -233,8 +233,8 @@ class _Asker:
         undoing = tuple(
             change for i in causes if i >= 0 and (change := self._undo(i, row)) is not None
         )
-        settled = (change for i in causes if i >= 0 for change in self._settle(i, row))
-        tried = [*undoing, *settled, *self._around(row, value, axes)]
+        resettled = (change for i in causes if i >= 0 for change in self._settle(i, row))
+        tried = [*undoing, *resettled, *self._around(row, value, axes)]
         removing = [change for change in tried if change.removes]
         return CollectiveReason(
             collective=row,
@@ -251,7 +251,7 @@ class _Asker:
             ),
         )
 
-    # -- words ------------------------------------------------------------------------------------
+    # -- sentences --------------------------------------------------------------------------------
     def _because(self, row: CollectiveRow, value: int, axes: Sequence[int], defines: bool) -> str:
         kind, kept = self.program.kind[row.op], spec_text(self.kept[value])
         if not defines:
@@ -286,9 +286,9 @@ class _Asker:
     def _conflict(self, row: CollectiveRow, value: int) -> str:
         """The first conflict on the value or the op's tensors, as the plan's actions settle it."""
         analysis, program = self.analysis, self.program
-        around = {value, *program.operands(row.op), *program.results(row.op)}
+        tensors = {value, *program.operands(row.op), *program.results(row.op)}
         for conflict in analysis.conflicts:
-            if not any(place.value in around for place in conflict.places):
+            if not any(place.value in tensors for place in conflict.places):
                 continue
             settled = analysis.compatibility_sets[conflict.set]
             group = int(analysis.group[settled.colour])
@@ -309,7 +309,7 @@ class _Asker:
     def _causes(
         self, row: CollectiveRow, value: int, axes: Sequence[int], defines: bool
     ) -> list[int]:
-        """Numbers of the actions that put the axes on the value and its ops, -1 for refinement."""
+        """Indices of the actions that put the axes on the value and its ops, -1 for refinement."""
         causes: dict[int, None] = {}
         ops = [row.op] if defines else [row.op, int(self.program.value_op[value])]
         for axis in axes:
@@ -324,7 +324,7 @@ class _Asker:
 
     # -- changes ----------------------------------------------------------------------------------
     def _replayed(self, i: int, *instead: Action) -> tuple[State, tuple[str, ...]]:
-        """State and texts of the plan's actions with ``instead`` in place of number ``i``."""
+        """State and texts of the plan's actions with ``instead`` in place of action ``i``."""
         space = self.problem.space
         state = State(space)
         actions = [*self.actions[:i], *instead, *self.actions[i + 1 :]]
@@ -333,13 +333,13 @@ class _Asker:
         return state, tuple(map(space.text, actions))
 
     def _undo(self, i: int, row: CollectiveRow) -> Change | None:
-        """The plan without an action; refinements stay where they still can."""
+        """The plan without action ``i``; what refinement changed is left as it is."""
         if i not in self.without:
             state, actions = self._replayed(i)
             sharding = self.plan.sharding.copy()
-            since = self.op_cause >= i, self.value_cause >= i
-            sharding.op_factor[since[0]] = state.op_factor[since[0]]
-            sharding.value_dim[since[1]] = state.value_dim[since[1]]
+            affected = self.op_cause >= i, self.value_cause >= i
+            sharding.op_factor[affected[0]] = state.op_factor[affected[0]]
+            sharding.value_dim[affected[1]] = state.value_dim[affected[1]]
             if self.exact:
                 sharding = Sharding(state.op_factor, state.value_dim)
             self.without[i] = self._change(f"without {self.texts[i]}", sharding, actions=actions)
@@ -347,7 +347,7 @@ class _Asker:
         return None if change is None else change._replace(removes=self._gone(change.plan, row))
 
     def _settle(self, i: int, row: CollectiveRow) -> Iterator[Change]:
-        """Plans that settle one conflict of an action's colour the other way; none if refined."""
+        """The plan with each conflict of action ``i`` settled the other way; none if refined."""
         action, space = self.actions[i], self.problem.space
         if not self.exact:
             return
@@ -367,12 +367,12 @@ class _Asker:
                 yield change._replace(removes=self._gone(change.plan, row))
 
     def _around(self, row: CollectiveRow, value: int, axes: list[int]) -> Iterator[Change]:
-        """Small changes at the place: take the axes off the value or an op, or keep it as read."""
+        """Small local changes: take the axes off the value or an op, or keep the value as read."""
         program, plan = self.program, self.plan
         definer = int(program.value_op[value])
-        called = f"{program.kind[row.op]} ({line_text(row.where)})"
+        op_text = f"{program.kind[row.op]} ({line_text(row.where)})"
         axis_text = " and ".join(row.axes)
-        split = f"do not split {called} over {axis_text}"
+        split = f"do not split {op_text} over {axis_text}"
         changes: list[tuple[str, list[int], dict[int, Spec | None]]] = [
             (split, [row.op], {}),
             (f"{split}, and keep its results so", [row.op], dict.fromkeys(program.results(row.op))),
@@ -380,7 +380,7 @@ class _Asker:
         ]
         if definer != row.op:
             read = self._wanted(row, value)
-            neither = f"neither split {called} nor keep {row.value} over {axis_text}"
+            neither = f"neither split {op_text} nor keep {row.value} over {axis_text}"
             changes.append((f"keep {row.value} as {spec_text(read)}", [], {value: read}))
             changes.append((neither, [row.op], {value: None}))
             if definer >= program.n_arguments:
@@ -409,7 +409,7 @@ class _Asker:
         actions: tuple[str, ...] = (),
         row: CollectiveRow | None = None,
     ) -> Change | None:
-        """The changed plan, priced; None if it is the same or cannot be executed."""
+        """Price a changed plan; None if nothing changed or it cannot be executed."""
         plan = self.plan
         if sharding.same_as(plan.sharding):
             return None

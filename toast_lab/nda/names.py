@@ -2,14 +2,14 @@
 
 A *name* is one factor of one op, or one dim of one argument: exactly one way to partition that op.
 The identities I of the paper are built in, because an op's rule already maps all dims that must be
-split alike to one factor.  What is left to compute is M: a directed edge from the name on a value's
+split alike to one factor. That leaves M to compute: a directed edge from the name on a value's
 definition to the name on each of its uses, dim by dim.
 
-Where we differ from the paper: values computed from constants and iota alone carry no edges, as if
+One difference from the paper: values computed from constants and iota alone carry no edges, as if
 every use had its own copy; otherwise one causal mask would tie all layers of a Transformer
 together.
 
-Reference: TOAST section 3.1 and its figure of NDA rules.  Start reading at ``name_dims``.
+Reference: TOAST section 3.1 and its figure of NDA rules. Start reading at ``name_dims``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Names:
     program: Program
     op: np.ndarray  #: [N] the op that the name partitions
     size: np.ndarray  #: [N] int64
-    #: [N] bool: size above 1, a pass-through or reduction factor, not of constants
+    #: [N] bool: a pass-through or reduction factor of size above 1, of an op that is not constant
     shardable: np.ndarray
     source: np.ndarray  #: [E] name on the definition
     target: np.ndarray  #: [E] name on the use
-    #: [N+1] row starts into ``successor``: M without what a loop hands to its next round
+    #: [N+1] row starts into ``successor``: M without the edges to the next round of a loop
     ptr: np.ndarray
     successor: np.ndarray  #: [at most E]
 
@@ -45,14 +45,14 @@ class Names:
         return len(self.op)
 
     def followers(self, name: int) -> np.ndarray:
-        """The names that M leads to from ``name``, without what a loop hands to its next round."""
+        """The names that M leads to from ``name``, without those in the next round of a loop."""
         return self.successor[self.ptr[name] : self.ptr[name + 1]]
 
 
 def name_dims(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
-    # Values made of constants alone are recomputed wherever they are used: nothing to decide.
+    # Values made of constants alone are recomputed at every use, so nothing is decided for them.
     varying = np.zeros(program.n_ops, dtype=bool)
     varying[program.value_op[~program.value_is_constant]] = True
     constant = (np.diff(program.result_ptr) > 0) & ~varying
@@ -84,26 +84,27 @@ def name_dims(program: Program) -> Names:
 def _map_edges(program: Program) -> np.ndarray:
     """Unique (definition name, use name) pairs in ascending order, [E, 2] int32."""
     value, def_dim, use_dim = use_dims(program)
-    flows = ~program.value_is_constant[value] & (program.shape[def_dim] > 1)
-    def_dim, use_dim = def_dim[flows], use_dim[flows]
+    is_mapped = ~program.value_is_constant[value] & (program.shape[def_dim] > 1)
+    def_dim, use_dim = def_dim[is_mapped], use_dim[is_mapped]
     pairs = np.stack(
         [program.def_dim_factor[def_dim], program.use_dim_factor[use_dim]], axis=1
     ).astype(np.int64)
-    # Of merged dims the major factors flow, and the minor ones where both sides have equal sizes.
+    # The major factors of merged dims are mapped, and the minor ones too if all sizes are equal.
     merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_factors)[use_dim]
     size = program.factor_size
-    minor = []
+    minor_pairs = []
     for definition, use in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
         left, right = list(program.def_dim_minor[definition]), list(program.use_dim_factors[use])
         if np.array_equal(size[left], size[right]):
-            minor += list(zip(left[1:], right[1:], strict=True))
-    pairs = np.concatenate([pairs, np.asarray(minor, dtype=np.int64).reshape(-1, 2)])
-    key = np.unique(pairs[:, 0] * program.n_factors + pairs[:, 1])  # far quicker than unique rows
-    return np.stack(np.divmod(key, max(1, program.n_factors)), axis=1).astype(np.int32)
+            minor_pairs += list(zip(left[1:], right[1:], strict=True))
+    pairs = np.concatenate([pairs, np.asarray(minor_pairs, dtype=np.int64).reshape(-1, 2)])
+    # Far quicker than unique rows
+    pair_keys = np.unique(pairs[:, 0] * program.n_factors + pairs[:, 1])
+    return np.stack(np.divmod(pair_keys, max(1, program.n_factors)), axis=1).astype(np.int32)
 
 
 def use_dims(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each entry of ``use_dim_*`` its value, row in ``def_dim_*`` and own row."""
+    """For each row of ``use_dim_*``: its value, its row in ``def_dim_*`` and its own index."""
     rank = np.diff(program.use_dim_ptr)
     value = np.repeat(program.use_value, rank)
     row = np.arange(len(value))
