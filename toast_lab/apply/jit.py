@@ -3,15 +3,15 @@
     step = plan.jit(train_step)         # or with donate_argnums=(0,)
     params, loss = step(params, batch)  # arrays, pytrees and modules as ``train_step`` takes them
 
-What is compiled is the annotated program of ``tl.annotate``, whole: shardings of arguments, results
-and everything between are the plan's, with nothing left to propagation.  On its first call the
-function is traced once and compared with the plan's program; a function whose program is another
-one is refused.
+The compiled program is that of ``tl.annotate``, with the constraints that the plan needs: all
+shardings of arguments, results and values between them are the plan's. On the first call, the
+function is traced once and its program compared with the plan's; a function with another program is
+refused.
 
 Under ``jax.grad``, ``jax.vjp`` and ``jax.jvp`` the values come from the planned program and the
 derivatives from ``fn`` itself, traced by JAX with the plan's argument shardings and no constraint
-inside: a plan says nothing of a derivative that was not part of its program.  Whoever trains should
-plan the whole step.
+inside: a plan says nothing about a derivative that was not part of its program. To train, plan the
+whole training step.
 
 Start reading at ``jit``.
 """
@@ -44,16 +44,16 @@ from toast_lab.sharding.plan import ShardingPlan
 class _Traced(NamedTuple):
     """``fn`` for arguments of one structure."""
 
-    run: Callable[..., Any]  #: jitted; takes leaves, gives leaves
-    outcome: arguments.NonArrayResult  #: what ``fn`` gives beside arrays
-    shardings: Sequence[Any]  #: of the leaves
-    donated: Sequence[bool]  #: whether their buffers may be reused
+    run: Callable[..., Any]  #: jitted function from leaves to leaves
+    outcome: arguments.NonArrayResult  #: the results of ``fn`` that are not arrays
+    shardings: Sequence[Any]  #: of the argument leaves
+    donated: Sequence[bool]  #: whether the leaves' buffers may be reused
 
 
 class Sharded:
-    """A function that runs a plan.  Called like the one that it was made of.
+    """A function that runs a plan, called like the function that it was made from.
 
-    ``mesh`` is the ``jax.sharding.Mesh``, ``argument_shardings`` and ``result_shardings`` the
+    ``mesh`` is the ``jax.sharding.Mesh``; ``argument_shardings`` and ``result_shardings`` have the
     NamedShardings by path.
     """
 
@@ -67,13 +67,13 @@ class Sharded:
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """What ``fn`` gives, on the plan's devices."""
+        """The results of ``fn``, computed on the plan's devices."""
         taken, traced = self._prepare(args, keywords)
         leaves = calls.placed(list(map(_to_array, taken.leaves)), traced.shardings, traced.donated)
         return taken.deliver(traced.outcome, traced.run(*leaves))
 
     def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
-        """As ``jax.jit(fn).lower``, of the function of the arguments' leaves."""
+        """Like ``jax.jit(fn).lower``, for the function of the arguments' leaves."""
         taken, traced = self._prepare(args, keywords)
         lowered: Any = traced.run.lower(*map(_to_array, taken.leaves))  # type: ignore[attr-defined]
         return lowered
@@ -109,9 +109,9 @@ class Sharded:
         call = taken.call
 
         def plain(*leaves: Any) -> list[Any]:
-            held = map(jax.lax.with_sharding_constraint, leaves, in_shardings)
+            constrained = map(jax.lax.with_sharding_constraint, leaves, in_shardings)
             return jax.tree_util.tree_leaves(
-                call(*jax.tree_util.tree_unflatten(arguments_tree, held))
+                call(*jax.tree_util.tree_unflatten(arguments_tree, constrained))
             )
 
         @jax.custom_jvp
@@ -141,18 +141,19 @@ def jit(
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> Sharded:
-    """A function that runs ``plan``; see the module.
+    """``fn`` as a function that runs ``plan``; the module docstring has an example.
 
     Args:
-        plan: of the program that ``fn`` traces to with the arguments that it will be called with.
+        plan: a plan of the program that ``fn`` traces to with the arguments of later calls.
         fn: the user's function, jitted or not.
-        mesh: a ``jax.sharding.Mesh`` with the axes and sizes of the plan's; made of ``devices`` if
-            not given.
-        devices: as many as the mesh has; the first of ``jax.devices()`` if not given.
-        donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
+        mesh: a ``jax.sharding.Mesh`` with the axes and sizes of the plan's; by default made of
+            ``devices``.
+        devices: as many as the mesh has; by default the first of ``jax.devices()``.
+        donate_argnums: positions of arguments whose buffers the results may reuse, as for
+            ``jax.jit``.
 
     Raises:
-        InvalidPlan: mesh or devices are not those of the plan; on the first call also if ``fn`` is
+        InvalidPlan: the mesh or devices do not fit the plan; on the first call also if ``fn`` is
             another program.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
@@ -204,9 +205,9 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
 
 
 def different(plan: ShardingPlan, model: Model) -> str:
-    """How the program of a function differs from the plan's.
+    """Says how the program of a function differs from the plan's.
 
-    Only what arguments and results show of it is compared.
+    Only arguments, donations and numbers of ops are compared.
     """
     ours, theirs = plan.program, model.program
     planned, traced = _shapes(ours), _shapes(theirs)
@@ -219,13 +220,13 @@ def different(plan: ShardingPlan, model: Model) -> str:
         more = f" and {len(differences) - 10} more" if len(differences) > 10 else ""
         return f"Arguments differ: {'; '.join(differences[:10])}{more}."
     lost, added = (
-        sorted(itertools.compress(planned, one.donated & ~other.donated))
-        for one, other in ((ours, theirs), (theirs, ours))
+        sorted(itertools.compress(planned, program.donated & ~other.donated))
+        for program, other in ((ours, theirs), (theirs, ours))
     )
     if lost or added:
         changes = [
-            f"{side} {', '.join(paths[:10])}{' ...' if len(paths) > 10 else ''}"
-            for side, paths in (("only in the plan", lost), ("only here", added))
+            f"{where} {', '.join(paths[:10])}{' ...' if len(paths) > 10 else ''}"
+            for where, paths in (("only in the plan", lost), ("only here", added))
             if paths
         ]
         return f"Donated {'; '.join(changes)}: give the same donate_argnums."
@@ -266,7 +267,7 @@ def _key(array: Any, struct: Any) -> Any:
 
 
 def _implementation(dtype: Any) -> str:
-    """The kind of random key that has this type, of those that JAX comes with."""
+    """The implementation of random keys with this dtype, among those that JAX comes with."""
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     for kind in kinds:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:

@@ -1,11 +1,11 @@
-"""The annotated program as one primitive: under any ``jax.jit`` a call of exactly that StableHLO.
+"""The annotated program as a JAX primitive: under any ``jax.jit`` a call of exactly that StableHLO.
 
 ``jax.export`` can call a module too, but its serialisation drops donations and the shardings of
-ordinary ops.  So the text is parsed into the module under construction, with the mesh written into
-every sharding, as JAX itself does while lowering; JAX then collects meshes of one shape and name
-under one symbol.
+ordinary ops. So the text is parsed into the module under construction, with the mesh written into
+every sharding, as JAX itself does while lowering; JAX then merges meshes of the same shape and
+names into one symbol.
 
-Outside ``jit`` the primitive raises an error.  For derivatives and batching see ``jit``.
+Outside ``jit`` the primitive raises an error. For derivatives see ``jit``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from toast_lab.ir.dead import terminator
 from toast_lab.lowering.annotate import MESH_NAME
 from toast_lab.sharding.mesh import Mesh
 
-# Donations and shardings of @main, in place of which the caller's apply
+# Donations and shardings of @main, which are replaced by the caller's
 _INTERFACE = ("arg_attrs", "res_attrs")
 
 
 class Callee:
-    """The program to call; compared by identity, so that JAX caches by it."""
+    """The program to call; compared by identity, so JAX can use it as a cache key."""
 
     def __init__(self, name: str, text: str, mesh: Mesh, results: Sequence[Any]) -> None:
-        """``results``: ShapeDtypeStructs."""
+        """``results`` are ShapeDtypeStructs, one for each result."""
         self.name, self.mesh, self.results = name, mesh, tuple(results)
         self.text = with_mesh_inside(text, mesh)
 
@@ -38,7 +38,7 @@ class Callee:
 
 
 def with_mesh_inside(text: str, mesh: Mesh) -> str:
-    """Annotated StableHLO with the mesh spelled out in each sharding, and no mesh symbol."""
+    """Annotated StableHLO with the mesh written out in each sharding instead of a mesh symbol."""
     axes = ", ".join(f'"{axis}"={size}' for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
     text = re.sub(rf"^\s*sdy\.mesh @{MESH_NAME} = .*$\n?", "", text, flags=re.MULTILINE)
     return text.replace(f"<@{MESH_NAME}, ", f"<mesh<[{axes}]>, ")
@@ -46,7 +46,7 @@ def with_mesh_inside(text: str, mesh: Mesh) -> str:
 
 @functools.cache
 def primitive() -> Any:
-    """The primitive, made when JAX is first needed."""
+    """The primitive, created on first use so that JAX is imported only then."""
     from jax.extend.core import Primitive
     from jax.interpreters import mlir
 
@@ -76,11 +76,11 @@ def _lower(context: Any, *arguments: Any, callee: Callee) -> Any:
     from jaxlib.mlir.dialects import func
 
     target = context.module_context
-    count = _devices(target.axis_context)
-    if count not in (None, callee.mesh.n_devices):
+    device_count = _devices(target.axis_context)
+    if device_count not in (None, callee.mesh.n_devices):
         raise InvalidPlan(
             f"{callee.name}: the plan is for {callee.mesh.n_devices} devices ({callee.mesh}), "
-            f"but the jit around it runs on {count}"
+            f"but the jit around it runs on {device_count}"
         )
     source = ir.Module.parse(callee.text, target.module.context)
     if "cpu" in target.platforms:

@@ -1,18 +1,19 @@
-"""A plan written onto the program itself: StableHLO that carries Shardy's annotations.
+"""Write a plan onto its program: StableHLO with Shardy's annotations.
 
-The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on
-every argument, op result and function result, and an ``sdy.sharding_constraint``
+The text is the canonical module, op by op, with three additions: the mesh, a closed
+``sdy.sharding`` on every argument, op result and function result, and an
+``sdy.sharding_constraint``
 
-* behind every op, or behind those that need one (``needed_constraints``): XLA's import forgets
-  ``sdy.sharding`` on ordinary ops and keeps only constraints (seen in its dumps with jaxlib 0.10.2
-  and 0.12.0.1); Shardy then puts the constraint's sharding onto the op itself;
-* behind that, where a value is kept otherwise than its op leaves it;
-* before every use that wants another sharding than the one in which the value is kept.
+* after every op, or after those that need one (``needed_constraints``): XLA's import drops
+  ``sdy.sharding`` from ordinary ops and keeps only constraints (seen in its dumps with jaxlib
+  0.10.2 and 0.12.0.1); Shardy then moves the constraint's sharding onto the op itself;
+* after that one, where a value is kept in another sharding than its op leaves it in;
+* before every use that reads a value in another sharding than the one it is kept in.
 
-Loops and conditionals are pinned inside: the values that a body starts with, before what it
-returns, and behind the loop.  With a constraint behind every op Shardy's propagation has nothing to
-decide; with those that are needed it decides as the plan does, and XLA simplifies the program as it
-would without a plan.
+Loops and conditionals have constraints inside: on the values that a body starts with, before those
+that it returns, and after the loop. With a constraint after every op, Shardy's propagation has
+nothing to decide; with only those that are needed, it decides as the plan does, and XLA simplifies
+the program as it would without a plan.
 
 Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
@@ -21,21 +22,21 @@ Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
     %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ... [{"d"}, {}]}
     %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]>               // pins %1 itself
 
-Three choices that are not obvious:
+Three choices are not obvious:
 
-* An op's result carries the sharding in which the op *leaves* it (with partial sums already brought
-  to where the value is kept, which is how the partitioner is told to scatter them).  Putting the
-  kept sharding on the op itself would make the partitioner compute the op in that sharding, hence
+* An op's result has the sharding in which the op *leaves* it (with partial sums already scattered
+  to the axes on which the value is kept, which is how the partitioner is told to scatter them). The
+  kept sharding on the op itself would make the partitioner compute the op in that sharding, and so
   gather its operands instead of its result.
-* Values made of constants carry nothing.  A use that wants them split has a constraint, which
+* Values made of constants have no annotation. A use that needs them split has a constraint, which
   Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
-  sent.  Where ``constrained`` leaves something to propagation, elementwise ops have none on
-  constants, which XLA would not simplify then.
-* A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its
-  own part, as the plan says and as it is priced: left to itself, XLA's partitioner gathers it
+  sent. If ``constrained`` leaves some values to propagation, elementwise ops have no constraints on
+  their constant operands, because XLA would not simplify those.
+* A Fourier transform is wrapped in an ``sdy.manual_computation``, in which each device transforms
+  its own part, as planned and priced: otherwise XLA's partitioner would gather its operand
   (``ir.fourier`` has the versions).
 
-Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading at ``annotate``.
+Reference: TOAST section 3.2; Shardy's sharding representation. Start reading at ``annotate``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
 
 MESH_NAME = "mesh"
-# Annotations that the input came with
+# Annotations that the input may have
 _FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
 
 
@@ -75,27 +76,27 @@ def annotate(
     located: bool = False,
     constrained: Container[int] | None = None,
 ) -> str:
-    """The canonical module with ``plan`` on it, as StableHLO text.
+    """The canonical module annotated with ``plan``, as StableHLO text.
 
     Args:
         model: a Model, or the StableHLO text that its program was read from.
         plan: a plan of the same program.
-        reuse: bring a value to the same sharding once for all its uses, as the cost model prices
-            it; False writes one constraint for each use and leaves the merging to the compiler.
+        reuse: reshard a value once for all its uses in the same sharding, as the cost model prices
+            it; False writes one constraint for each use and leaves merging to the compiler.
         scattered: put the axes over which partial sums are scattered onto the op that makes them,
-            as XLA's partitioner wants it; False: the op carries what its operands imply, and the
-            scattered sharding comes behind it, as Shardy's own passes want it.
-        numbered: leave its number on every op, for whoever has to find ops again after passes have
-            run.
-        located: put its number into the location of every op and of the constraints around it, for
-            whoever has to find ops again in a compiled program: XLA keeps locations as ``op_name``
-            where it drops every attribute.  ``split_name`` takes such a name apart.
-        constrained: values that get a constraint behind their op, as ``needed_constraints`` finds
-            them, None for all.  What loops and branches hand on has one in any case, and every op
-            carries its sharding.
+            as XLA's partitioner needs it; False gives the op the sharding that its operands imply,
+            followed by a constraint with the scattered one, as Shardy's own passes need it.
+        numbered: write the index of every op into an attribute, so that ops can be found again
+            after passes have run.
+        located: write the index of every op into its location and those of the constraints around
+            it, so that ops can be found again in a compiled program: XLA drops every attribute but
+            keeps locations as ``op_name``. ``split_name`` parses such a name.
+        constrained: values that get a constraint after their op, as ``needed_constraints`` finds
+            them; None for all. The values of loops and branches always have one, and all other ops
+            have their shardings.
 
     Raises:
-        InvalidPlan: the plan shards another program than this text holds.
+        InvalidPlan: the plan shards another program than that of this text.
 
     Examples:
         >>> import toast_lab as tl
@@ -123,9 +124,9 @@ def annotate(
 
 
 class Writer:
-    """Puts one plan onto one module.
+    """Writes one plan onto one module.
 
-    ``on_op`` is the sharding on a value's op, ``kept`` the plan's.
+    ``on_op`` has the sharding on each value's op, ``kept`` the one in which the plan keeps it.
     """
 
     def __init__(
@@ -143,21 +144,21 @@ class Writer:
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
-        # Whoever numbers ops looks at what Shardy's passes make of each; they stay ordinary ops
-        # there.
+        # Numbered ops are for looking at the results of Shardy's passes: there, transforms stay
+        # ordinary ops.
         self.local_transforms = scattered and not numbered
         self.scattered = scattered
         self.kept, self.used = plan.lowered.kept, plan.lowered.used
-        self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: those that the module came with
+        self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: meshes that the module came with
         self._attributes: dict[Spec, Any] = {}
 
     @functools.cached_property
     def on_op(self) -> Sequence[Spec]:
-        """What each value's op carries."""
+        """The sharding on each value's op."""
         return specs_on_ops(self.plan) if self.scattered else self.plan.lowered.natural
 
     def write(self, text: str, *, as_it_came: bool = False, locations: bool = True) -> str:
-        """The module ``text`` with everything on it; ``as_it_came``: it is not canonical yet."""
+        """The module ``text``, annotated; ``as_it_came`` means that it is not canonical yet."""
         context = _jaxlib.make_context()
         module = _jaxlib.parse_module(context, text)
         self.meshes = _jaxlib.meshes(module)
@@ -180,7 +181,7 @@ class Writer:
         return self._attributes[spec]
 
     def interface(self, main: Any) -> None:
-        """Shardings of arguments and function results; donation where it still fits."""
+        """Write shardings of arguments and function results; keep donations that still fit."""
         program = self.plan.program
         outputs = program.outputs.tolist()
         argument_count = len(main.arguments)
@@ -196,8 +197,8 @@ class Writer:
             alias = attributes.get("tf.aliasing_output")
             result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
             if result is not None and self.kept[result] != self.kept[i]:
-                # A buffer of another local shape cannot be that result; the compiler may still
-                # reuse it.
+                # A buffer of another local shape cannot become that result, but the compiler may
+                # still reuse it.
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
@@ -208,7 +209,7 @@ class Writer:
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
 
     def body(self, main: Any) -> None:
-        """Shardings of every op and constraints on every use that differs."""
+        """Write shardings of all ops, and constraints on uses whose sharding differs."""
         program = self.plan.program
         items = walk.flatten(main).items
         op_count = program.n_ops - program.n_arguments
@@ -216,49 +217,46 @@ class Writer:
             raise InvalidPlan(
                 f"this plan shards {op_count} ops, @main of this module has {len(items)}"
             )
-        numbered = list(zip(program.ops(), items, strict=True))
+        numbered_items = list(zip(program.ops(), items, strict=True))
         copies: dict[tuple[int, Spec], tuple[Any, int]] = {}
         region_end = program.region_end()
-        for number, item in numbered:
-            _check_same(program, number, item)
+        for op_index, item in numbered_items:
+            _check_same(program, op_index, item)
             if self.numbered and item.results and item.kind != "while.enter":
-                self._number(number, item)
+                self._number(op_index, item)
             if self.located:
-                self._locate(number, item)
-            self.operands(number, item, copies, region_end)
-        # Last, so that the results' users are rewritten once and the operands above are the
-        # original values.
-        for number, item in numbered:
-            self.results(number, item)
-        for number, item in numbered:
+                self._locate(op_index, item)
+            self.operands(op_index, item, copies, region_end)
+        # Last, so that users of results are rewritten only once and the operands above are still
+        # the original values.
+        for op_index, item in numbered_items:
+            self.results(op_index, item)
+        for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
-                self._transform(number, item.operation)
+                self._transform(op_index, item.operation)
 
-    def _number(self, number: int, item: walk.Item) -> None:
-        """Give an op of the module the number of the op of ours that it stands for.
+    def _number(self, op_index: int, item: walk.Item) -> None:
+        """Put on an op of the module the index of the program's op that it stands for.
 
-        Several of ours may be one of the module's, a result each in this order; it gets the first
-        one's number.
+        One op of the module may stand for several of the program, one for each result in order; it
+        gets the index of the first.
         """
         if OP_NUMBER not in item.operation.attributes:
-            item.operation.attributes[OP_NUMBER] = _int32(number)
+            item.operation.attributes[OP_NUMBER] = _int32(op_index)
 
-    def _locate(self, number: int, item: walk.Item) -> None:
-        """Like ``_number``, in the location.
+    def _locate(self, op_index: int, item: walk.Item) -> None:
+        """Like ``_number``, but in the location, which the op's constraints inherit."""
+        old_location = item.operation.location
+        if split_name(getattr(old_location, "name_str", ""))[0] < 0:
+            name = _LOCATED.format(op_index, self.plan.program.name_stack[op_index])
+            item.operation.location = ir.Location.name(name, old_location)
 
-        A constraint written for the op takes over its location.
-        """
-        before = item.operation.location
-        if split_name(getattr(before, "name_str", ""))[0] < 0:
-            name = _LOCATED.format(number, self.plan.program.name_stack[number])
-            item.operation.location = ir.Location.name(name, before)
-
-    def _transform(self, number: int, operation: Any) -> None:
-        """Have every device transform its own part."""
+    def _transform(self, op_index: int, operation: Any) -> None:
+        """Make every device run a Fourier transform on its own part, if the plan does."""
         program, mesh = self.plan.program, self.plan.mesh
-        value = program.results(number)[0]
+        value = program.results(op_index)[0]
         spec = self.on_op[value]
-        if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[number])]:
+        if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[op_index])]:
             return
         ways = [mesh.ways(axes) for axes in spec]
         fourier.run_locally(operation, self.attribute(spec), ways, mesh.axes)
@@ -270,30 +268,29 @@ class Writer:
         copies: dict[tuple[int, Spec], tuple[Any, int]],
         region_end: Any,
     ) -> None:
-        """Constraints before the op's uses."""
+        """Write constraints on the op's operands."""
         program, operation = self.plan.program, item.operation
-        # Here a constant comes out as the other operands are
-        follows = self.constrained is not None and program.op_class[number] == ELEMENTWISE
-        # Uses beyond the operands are values that a region captures; propagation takes care of
-        # those.
+        # Here propagation gives a constant the sharding of the other operands
+        is_propagated = self.constrained is not None and program.op_class[number] == ELEMENTWISE
+        # Uses beyond the operands are values that a region captures; propagation handles them.
         for use, position in zip(program.uses(number), item.operands, strict=False):
             operand = operation.operands[position]
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
-            is_free = program.value_is_constant[value] and (follows or not any(spec))
+            is_free = program.value_is_constant[value] and (is_propagated or not any(spec))
             if spec == self.kept[value] or is_free:
                 continue
-            copy, maker = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
-            # A copy that another body or branch made is out of reach
-            if copy is None or number >= region_end[maker]:
+            copy, maker_op = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
+            # A copy made in another body or branch is out of scope
+            if copy is None or number >= region_end[maker_op]:
                 with ir.InsertionPoint(operation), operation.location:
                     copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
                 copies[value, spec] = copy, number
             operation.operands[position] = copy
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Constraints behind the op's results."""
+        """Write the sharding of the op and constraints on its results."""
         program, operation = self.plan.program, item.operation
         control = op_kinds.is_control(item.kind)
         if not control:
@@ -301,7 +298,7 @@ class Writer:
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
             return
-        # The user's own: the plan says what it is to be
+        # The user's own constraint: the plan decides its sharding
         if operation.name == "sdy.sharding_constraint":
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
@@ -310,11 +307,11 @@ class Writer:
             or self.constrained is None
             or any(value in self.constrained for value in values)
         )
-        # Whoever numbers ops looks at what propagation makes of them
+        # Numbered ops are for looking at the results of propagation
         if not is_constrained and self.numbered:
             return
-        # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body
-        # captures to the loop's own and then finds too few shardings on it.
+        # Loops and branches have no sharding themselves: XLA's exporter adds the values that a body
+        # captures to those of the loop and then finds too few shardings on it.
         every_result = len(values) == len(operation.results)
         if every_result and not control and not _refuses_sharding(operation):
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
@@ -330,16 +327,16 @@ class Writer:
             self.pin(result, specs)
 
     def pin(self, result: Any, specs: list[Spec]) -> None:
-        """Lead every use of ``result`` through constraints to ``specs``, in this order."""
+        """Make all uses of ``result`` read it through constraints to ``specs``, in this order."""
         if not specs or not isinstance(result.type, ir.RankedTensorType):
             return
         if isinstance(result, ir.BlockArgument):
-            place = ir.InsertionPoint.at_block_begin(result.owner)
+            insertion_point = ir.InsertionPoint.at_block_begin(result.owner)
             location = result.owner.owner.location
         else:
-            place, location = ir.InsertionPoint.after(result.owner), result.owner.location
+            insertion_point, location = ir.InsertionPoint.after(result.owner), result.owner.location
         pinned, pins = result, []
-        with place, location:
+        with insertion_point, location:
             for spec in specs:
                 pinned = _jaxlib.sdy.sharding_constraint(pinned, self.attribute(spec))
                 pins.append(pinned.owner.operation)
@@ -347,9 +344,9 @@ class Writer:
 
 
 def split_name(op_name: str) -> tuple[int, str]:
-    """(op number, original name) of a name that ``annotate(..., located=True)`` gave.
+    """(op index, original name) of a name written by ``annotate(..., located=True)``.
 
-    (-1, name) of any other.
+    Any other name gives (-1, name).
 
     >>> split_name("toast.12/jit(f)/dot_general")
     (12, 'jit(f)/dot_general')
@@ -359,71 +356,77 @@ def split_name(op_name: str) -> tuple[int, str]:
 
 
 def specs_on_ops(plan: ShardingPlan) -> list[Spec]:
-    """Mesh axes per dim of every value as ``annotate`` writes it onto its op.
+    """Mesh axes per dim of every value, as ``annotate`` writes them onto its op.
 
-    As the op leaves it, plus the axes over which partial sums are scattered.
+    That is how the op leaves the value, plus the axes over which partial sums are scattered.
     """
     program = plan.program
     kept, natural, partial = plan.lowered.kept, plan.lowered.natural, plan.lowered.partial
-    carried = list(kept)
+    op_specs = list(kept)
     for value in range(program.n_values):
         is_argument = program.value_op[value] < program.n_arguments
         if is_argument or natural[value] == kept[value] or program.value_is_constant[value]:
             continue
         summed = {axis for bit, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> bit & 1}
         spec = tuple(
-            tuple(axis for axis in plan.mesh.axes if axis in {*left, *summed.intersection(held)})
-            for left, held in zip(natural[value], kept[value], strict=True)
+            tuple(
+                axis
+                for axis in plan.mesh.axes
+                if axis in {*left_axes, *summed.intersection(kept_axes)}
+            )
+            for left_axes, kept_axes in zip(natural[value], kept[value], strict=True)
         )
-        # Where the scattered axes do not fit beside those that are there, sums are made whole
-        # first.  Claiming the kept sharding instead has made XLA compute wrong numbers, and hides
-        # that the op is computed otherwise.
+        # Where the scattered axes do not fit with the natural ones, sums are made whole first.
+        # Writing the kept sharding instead made XLA compute wrong numbers, and would hide that the
+        # op is computed in another sharding.
         fits = all(
             plan.mesh.divides(size, axes)
             for size, axes in zip(program.dims(value), spec, strict=True)
         )
-        computed = fits and not _computed_wrong(
+        is_scattered = fits and not _computed_wrong(
             program=program, value=value, natural=natural[value], scattered=spec, summed=summed
         )
-        carried[value] = spec if computed else natural[value]
-    return carried
+        op_specs[value] = spec if is_scattered else natural[value]
+    return op_specs
 
 
 def _computed_wrong(
     program: Program, value: int, natural: Spec, scattered: Spec, summed: set[str]
 ) -> bool:
-    """Does XLA compute wrong numbers where this value's op is told to scatter its sum?
+    """Does XLA compute wrong numbers if this value's op is told to scatter its sum?
 
-    Seen with jaxlib 0.10.2 and 0.12.0.1: a product that sums over several axes, of which some but
-    not all go to a batch dim that is split already.
+    Seen with jaxlib 0.10.2 and 0.12.0.1 for a product that sums over several axes, of which some,
+    but not all, are scattered to a batch dim that is already split.
     """
     op = int(program.value_op[value])
     if program.kind[op] != "dot_general":
         return False
-    left, right = (set(program.use_names(use)) for use in program.uses(op))
-    for name, before, after in zip(program.def_names(value), natural, scattered, strict=True):
-        added = set(after) - set(before)
-        if name in left & right and before and added and added != summed:
+    left_names, right_names = (set(program.use_names(use)) for use in program.uses(op))
+    for name, natural_axes, scattered_axes in zip(
+        program.def_names(value), natural, scattered, strict=True
+    ):
+        added = set(scattered_axes) - set(natural_axes)
+        if name in left_names & right_names and natural_axes and added and added != summed:
             return True
     return False
 
 
-def _check_same(program: Program, number: int, item: walk.Item) -> None:
-    if item.kind != program.kind[number] or len(item.results) != len(program.results(number)):
+def _check_same(program: Program, op_index: int, item: walk.Item) -> None:
+    if item.kind != program.kind[op_index] or len(item.results) != len(program.results(op_index)):
         raise InvalidPlan(
-            f"this plan was made for {program.kind[number]} where this module has {item.kind}"
+            f"this plan was made for {program.kind[op_index]} where this module has {item.kind}"
         )
 
 
 def forget_annotations(attributes: Any) -> None:
-    """Drop the shardings that the input came with."""
+    """Remove the annotations that the input came with."""
     for key in _FOREIGN:
         if key in attributes:
             del attributes[key]
 
 
 def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
-    """Declare the plan's mesh in place of the input's own."""
+    """Declare the plan's mesh in place of the input's meshes."""
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
             op.operation.erase()
@@ -432,9 +435,9 @@ def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
 
 
 def _refuses_sharding(operation: Any) -> bool:
-    """XLA's import of an approximate top-k fails on any attribute it does not know.
+    """Is this an approximate top-k, for which XLA's import fails on any unknown attribute?
 
-    A constraint behind it is fine.
+    A constraint after it does no harm.
     """
     return operation.name == "stablehlo.custom_call" and "ApproxTopK" in str(
         operation.attributes["call_target_name"]

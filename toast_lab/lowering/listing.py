@@ -1,8 +1,8 @@
 """The device-local listing of a plan, in the paper's notation.
 
-``x : [256{b}, 32]`` is a tensor whose first dim is cut along axis ``b``; collectives stand where a
-device runs them, with the axes in braces.  The lines are exactly the steps that the cost model
-prices.
+``x : [256{b}, 32]`` is a tensor whose first dim is cut along axis ``b``. Collectives are listed
+where a device runs them, with their axes in braces. The lines are exactly the steps that the cost
+model prices.
 
 Reference: TOAST section 2.1 and figure 5b.
 """
@@ -26,20 +26,20 @@ class ListingLine(NamedTuple):
     """One line of the body of a listing."""
 
     op: int  #: op of the line; a copy belongs to the op that makes or uses it
-    depth: int  #: of loops and branches around it
-    name: str  #: of the line's results; empty for the headings of loops and branches
+    depth: int  #: number of loops and branches around the line
+    name: str  #: of the line's results; empty for headings of loops and branches
     dims: str  #: ``[256{b}, 32]``
     right: str  #: right-hand side
     collective: bool
 
     @property
     def text(self) -> str:
-        """The line, not indented."""
+        """The line, without indentation."""
         return f"{self.name} : {self.dims} = {self.right}" if self.name else self.right
 
 
 def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str:
-    """Device-local program of ``plan``.
+    """The device-local program of ``plan``.
 
     Args:
         problem: the problem that the plan belongs to.
@@ -72,9 +72,9 @@ def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str
 
 
 def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
-    """``listing`` with global sizes, line by line, arguments first.
+    """``listing`` with global sizes as separate lines, arguments first.
 
-    Raises InvalidPlan as that does.
+    Raises InvalidPlan as ``listing`` does.
     """
     plan.check_is_of(problem.analysis.program)
     listing, program = _Listing(problem.analysis, plan, False), plan.program
@@ -105,13 +105,13 @@ class _Listing:
     def shape(self, value: int, layout: int) -> str:
         program = self.program
         names = program.def_names(value)
-        cut = self.plan.spec(layout, len(names))
+        axes_by_dim = self.plan.spec(layout, len(names))
         bases = map(self.analysis.dim_text, names) if self.names else map(str, program.dims(value))
-        parts = [
+        dims = [
             f"{base}{{{','.join(axes)}}}" if axes else base
-            for base, axes in zip(bases, cut, strict=True)
+            for base, axes in zip(bases, axes_by_dim, strict=True)
         ]
-        return f"[{', '.join(parts)}]"
+        return f"[{', '.join(dims)}]"
 
     def fresh(self, base: str) -> str:
         name = base + "_"
@@ -124,12 +124,15 @@ class _Listing:
         axes = (axis for i, axis in enumerate(self.plan.mesh.axes) if mask >> i & 1)
         return f"{{{','.join(axes)}}}"
 
-    def chain(self, rows: list[int], source: str, last: str | None) -> str:
-        """Print consecutive steps on one value; the last is named ``last`` or gets a fresh name."""
+    def chain(self, rows: list[int], source: str, last_name: str | None) -> str:
+        """Add lines for consecutive steps on one value, and give the name of the last result.
+
+        The last result is named ``last_name``, or gets a fresh name if that is None.
+        """
         steps = self.steps
         for i, row in enumerate(rows):
             value, kind = int(steps.value[row]), int(steps.kind[row])
-            name = last if i == len(rows) - 1 else None
+            name = last_name if i == len(rows) - 1 else None
             name = name or self.fresh(self.program.value_name[value])
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, STEP_KINDS[kind])
@@ -155,8 +158,8 @@ class _Listing:
             op = int(steps.op[i])
             labels = self.labels.get(op, ())
             self.lines.extend(
-                ListingLine(op, depth, "", dims="", right=text, collective=False)
-                for depth, text in labels
+                ListingLine(op, depth, "", dims="", right=label, collective=False)
+                for depth, label in labels
             )
             while i < step_count and steps.kind[i] != COMPUTE:  # copies for this op's operands
                 use = int(steps.use[i])
@@ -166,19 +169,19 @@ class _Listing:
                     i += 1
                 self.chain(rows, program.value_name[int(steps.value[rows[0]])], None)
             i += 1  # the compute step
-            after: dict[int, list[int]] = {}
+            result_rows: dict[int, list[int]] = {}
             while (
                 i < step_count
                 and steps.op[i] == op
                 and steps.kind[i] != COMPUTE
                 and steps.use[i] < 0
             ):
-                after.setdefault(int(steps.value[i]), []).append(i)
+                result_rows.setdefault(int(steps.value[i]), []).append(i)
                 i += 1
             if op in shown:
-                self.compute(op, after)
+                self.compute(op, result_rows)
 
-    def compute(self, op: int, after: dict[int, list[int]]) -> None:
+    def compute(self, op: int, result_rows: dict[int, list[int]]) -> None:
         program, steps = self.program, self.steps
         operands = []
         for use in program.uses(op):
@@ -187,7 +190,7 @@ class _Listing:
         results = program.results(op)
         names, shapes = [], []
         for result in results:
-            rows, name = after.get(result), program.value_name[result]
+            rows, name = result_rows.get(result), program.value_name[result]
             layout = steps.before[rows[0]] if rows else steps.layout[result]
             names.append(self.fresh(name) if rows else name)
             shapes.append(self.shape(result, int(layout)))
@@ -205,8 +208,8 @@ class _Listing:
             )
         )
         for result, name in zip(results, names, strict=True):
-            if result in after:
-                self.chain(after[result], name, program.value_name[result])
+            if result in result_rows:
+                self.chain(result_rows[result], name, program.value_name[result])
 
     def layout_text(self) -> str:
         program = self.program

@@ -1,23 +1,24 @@
-"""Behind which ops of a plan a constraint is needed, for propagation to arrive at the rest.
+"""The constraints that a plan needs so that propagation arrives at all its other shardings.
 
-``annotate`` can put a constraint behind every op.  Nothing is left to decide then, but XLA's
-simplifications end at each of them: by libtpu's clock for TPU v5e a U-Net constrained everywhere
-takes 2.5 times as long as one with a single constraint, and a mixture of experts 1.35 times.  So
-what is compiled and run has constraints where the plan changes a sharding, and where propagation
-would choose another one than the plan's.  Those are found by propagating: after each round the
-values that came out otherwise get one, as far as none of what they are computed of did.
+``annotate`` can put a constraint after every op. That leaves nothing to decide, but XLA's
+simplifications stop at each constraint: by libtpu's clock for TPU v5e, a U-Net constrained
+everywhere takes 2.5 times as long as one with a single constraint, and a mixture of experts 1.35
+times. So the program that is compiled and run has constraints only where the plan changes a
+sharding, and where propagation would choose another sharding than the plan's. The latter are found
+by running propagation: after each round, the values whose sharding differs from the plan get a
+constraint, except those whose operands differ as well.
 
-An op that reads a value otherwise than it is kept has a constraint on both sides.  XLA merges equal
-ops before it propagates: of two concatenations of the same values, read whole by one and cut by
-another, it made one that was cut, and a step of a recurrent network took 1.5 times as long.
-Products are left out, since XLA makes one of a product and the transpose behind it.
+An op that reads a value in another sharding than it is kept in has a constraint on both sides. XLA
+merges equal ops before it propagates: two concatenations of the same values, of which one read them
+whole and the other cut, became a single one that was cut, and a step of a recurrent network took
+1.5 times as long. Products are left out, since XLA fuses a product with the transpose after it.
 
-A scatter of partial sums that are added to those of another op has a constraint too.  XLA scatters
+A scatter of partial sums that are added to those of another op has a constraint too. XLA scatters
 onto the other sum instead of adding, which leaves no single sum to make whole: the gradients of an
-embedding that is read and written with (tied weights) were sent twice, and a step of BERT took 1.18
-times as long.
+embedding that is both read and written with (tied weights) were sent twice, and a step of BERT took
+1.18 times as long.
 
-The passes run in a child process.  Propagation is Shardy's; the paper has no such step.  Start
+The passes run in a child process. Propagation is Shardy's; the paper has no such step. Start
 reading at ``needed_constraints``.
 """
 
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
 before_fork = fork_server.import_jax
 
 TIME_LIMIT_S = 120.0
-#: Propagations, after which all that is still wrong is constrained at once.
+#: Number of propagations after which all values that are still wrong are constrained at once.
 _PATIENT_ROUNDS = 3
-_REMEMBERED = 64  # plans, each by its program, its mesh and its sharding
+_REMEMBERED = 64  # most results to cache, by program, mesh and sharding
 _results: collections.OrderedDict[tuple[str, str, int], frozenset[int]] = collections.OrderedDict()
 
 
 class ConstraintsRequest(NamedTuple):
-    """What the child needs to know."""
+    """Input of the child process."""
 
     stablehlo: str
     plan: ShardingPlan
@@ -62,15 +63,16 @@ def needed_constraints(
     time_limit_s: float = TIME_LIMIT_S,
     cancel: isolate.Cancel | None = None,
 ) -> frozenset[int] | None:
-    """The values behind whose op ``annotate`` has to put a constraint for the plan to come out.
+    """The values that ``annotate`` has to constrain so that propagation follows the plan.
 
     Args:
         model: the plan's model.
         plan: the plan.
-        time_limit_s: for the child process.
-        cancel: polled; True ends it with ``isolate.Cancelled``.
+        time_limit_s: limit in seconds for the child process.
+        cancel: polled; True stops the child and raises ``isolate.Cancelled``.
 
-    Gives numbers of values; None, for all of them, if the passes crashed or took too long.
+    Gives indices of values; None, which stands for all values, if the passes crashed or took too
+    long.
 
     Raises:
         InvalidPlan: the plan shards another program.
@@ -106,25 +108,25 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
     plan = request.plan
     on_op, kept = specs_on_ops(plan), plan.lowered.kept
     needed = {value for value, spec in enumerate(on_op) if spec != kept[value]}
-    needed |= _behind_changes(plan) | _behind_scattered_sums(plan)
+    needed |= _results_of_changes(plan) | _scattered_sums(plan)
     rounds = 0
     while True:
-        wrong = _wrong(request, on_op, needed)
-        # What is computed of something wrong may come out right with it.
-        first = {
+        wrong = _wrong_values(request, on_op, needed)
+        # A value with a wrong operand may come out right once the operand does.
+        first_wrong = {
             value
             for value in wrong
             if not wrong.intersection(plan.program.operands(int(plan.program.value_op[value])))
         }
-        more = (first if rounds < _PATIENT_ROUNDS else wrong) - needed
-        if not more:
+        added = (first_wrong if rounds < _PATIENT_ROUNDS else wrong) - needed
+        if not added:
             return frozenset(needed)
-        needed |= more
+        needed |= added
         rounds += 1
 
 
-def _behind_changes(plan: ShardingPlan) -> set[int]:
-    """Values computed by ops that read another value otherwise than it is kept, products aside."""
+def _results_of_changes(plan: ShardingPlan) -> set[int]:
+    """Results of ops, except products, that read a value in another sharding than it is kept in."""
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     return {
         int(result)
@@ -140,8 +142,8 @@ def _behind_changes(plan: ShardingPlan) -> set[int]:
     }
 
 
-def _behind_scattered_sums(plan: ShardingPlan) -> set[int]:
-    """Results of scatters that are partial sums and are added to other ones, not of a scatter."""
+def _scattered_sums(plan: ShardingPlan) -> set[int]:
+    """Partial sums of scatters that are added to partial sums of ops that are not scatters."""
     program, partial = plan.program, plan.lowered.partial
     scatters = set[int]()
     for op in range(program.n_arguments, program.n_ops):
@@ -155,7 +157,7 @@ def _behind_scattered_sums(plan: ShardingPlan) -> set[int]:
 
 
 def _origin(program: Program, value: int) -> int:
-    """The value that this one is a view, a cast or another order of, with all its elements."""
+    """The value that ``value`` is computed from by views, casts and transposes of all elements."""
     while True:
         op = int(program.value_op[value])
         operands = program.operands(op)
@@ -167,23 +169,25 @@ def _origin(program: Program, value: int) -> int:
         value = int(operands[0])
 
 
-def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:
-    """Values that with these constraints propagation leaves or reads otherwise than the plan.
+def _wrong_values(
+    request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]
+) -> set[int]:
+    """Values that propagation, with these constraints, shards differently from the plan.
 
-    Arguments and constants aside, whose sharding is given or free.
+    Arguments and constants are left out: their shardings are given or free.
     """
-    plan, values = request.plan, set[int]()
+    plan, wrong = request.plan, set[int]()
     program, used = plan.program, plan.lowered.used
     writer = Writer(
         plan, reuse=True, scattered=True, numbered=True, located=False, constrained=constrained
     )
-    text = writer.write(request.stablehlo, locations=False)
-    for (op, i, is_result), axes in propagated(text).items():
-        places = program.results(op) if is_result else program.uses(op)
-        if i < len(places):
-            value = int(places[i] if is_result else program.use_value[places[i]])
-            wanted = on_op[value] if is_result else used[places[i]]
+    annotated = writer.write(request.stablehlo, locations=False)
+    for (op, position, is_result), axes in propagated(annotated).items():
+        tensors = program.results(op) if is_result else program.uses(op)
+        if position < len(tensors):
+            value = int(tensors[position] if is_result else program.use_value[tensors[position]])
+            planned_spec = on_op[value] if is_result else used[tensors[position]]
             is_computed = program.value_op[value] >= program.n_arguments
-            if axes != wanted and is_computed and not program.value_is_constant[value]:
-                values.add(value)
-    return values
+            if axes != planned_spec and is_computed and not program.value_is_constant[value]:
+                wrong.add(value)
+    return wrong

@@ -1,6 +1,6 @@
 """The shardings that Shardy's propagation gives every op of an annotated program.
 
-Passes may abort their process, so this runs in children.
+Passes may abort their process, so this runs in child processes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from toast_lab import _jaxlib
 from toast_lab.ir import canonical
 from toast_lab.lowering.annotate import OP_NUMBER
 
-#: (op, number of the operand or result, is it a result) of a tensor
+#: A tensor as (op index, position among operands or results, is it a result).
 TensorPlace = tuple[int, int, bool]
-#: Axes per dim of the tensors at these places.
+#: Axes per dim of each tensor.
 PropagatedAxes = dict[TensorPlace, Any]
 
 
 def propagated(text: str) -> PropagatedAxes:
-    """Axes per dim of every operand and result of every numbered op, as propagation leaves them.
+    """Axes per dim of every operand and result of every numbered op, after propagation.
 
-    ``text`` is what ``annotate`` and ``sparse.constrain`` give with ``numbered=True``.
+    ``text`` comes from ``annotate`` or ``sparse.constrain``, with ``numbered=True``.
     """
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)

@@ -1,7 +1,7 @@
 """A program with a plan's shardings at its interface and a few constraints, as users write it.
 
-``annotate`` leaves nothing open; this module leaves the rest to propagation.  Start reading at
-``constrain``.
+``annotate`` leaves nothing open; this module leaves everything else to propagation. Start reading
+at ``constrain``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def constrain(
     *,
     numbered: bool = False,
 ) -> str:
-    """The canonical module ``text`` with the plan's arguments and results and these constraints.
+    """The canonical module ``text`` with the plan's interface and the given constraints.
 
     Args:
         text: the module of the plan's program.
         plan: gives the shardings of arguments and results.
-        results: for a value the specs that it takes after its op, one after the other.
-        operands: for a use the spec in which it reads its value.
-        numbered: put its number on every op.
+        results: for each value the specs that it takes after its op, in order.
+        operands: for each use the spec in which it reads its value.
+        numbered: write the index of every op into an attribute.
     """
     return _Sparse(plan, results, operands, numbered).write(text, locations=False)
 
@@ -52,7 +52,7 @@ class _Sparse(Writer):
         self.local_transforms = False  # users write no manual computations
 
     def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
-        """Constraints before the uses that have one."""
+        """Write the given constraints on the op's operands."""
         operation, uses = item.operation, self.plan.program.uses(number)
         for use, position in zip(uses, item.operands, strict=False):
             spec, operand = self.at_operands.get(use), operation.operands[position]
@@ -63,28 +63,29 @@ class _Sparse(Writer):
                     )
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Constraints after the values that have one."""
+        """Write the given constraints on the op's results."""
         if not op_kinds.is_control(item.kind):
             forget_annotations(item.operation.attributes)
         if item.operation.name == CONSTRAINT:
-            self._own(item.operation)
+            self._adapt_constraint(item.operation)
         values = self.plan.program.results(number)
         for i, result in enumerate((*item.results, *item.twins)):
             value = values[min(i, len(values) - 1)]
             self.pin(result, list(self.at_results.get(value, ())))
 
-    def _own(self, operation: Any) -> None:
-        """A constraint of the original program: the user's, or one that JAX puts after random keys.
+    def _adapt_constraint(self, operation: Any) -> None:
+        """Adapt a constraint of the original program: the user's, or JAX's own on random keys.
 
-        On the plan's mesh it stays, as it does in the user's function.  Over another mesh it means
-        nothing to this plan, and is left open.
+        A constraint on the plan's mesh stays, as it does in the user's function. On another mesh it
+        means nothing to this plan, and is left open.
         """
         sharding = operation.attributes["sharding"]
-        ours = zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
+        plan_axes = zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
         rank = len(operation.results[0].type.shape)
         mesh, dims, *_ = _jaxlib.sharding_parts(sharding, self.meshes, rank)
         operation.attributes["sharding"] = (
             _jaxlib.on_mesh(sharding, MESH_NAME)
-            if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims))
+            if mesh == tuple(plan_axes)
+            or (not mesh and not any(set(axes) - {"*"} for axes in dims))
             else _jaxlib.sharding_attribute(MESH_NAME, [()] * rank, closed=False)
         )

@@ -1,10 +1,10 @@
-"""A plan in JAX's own words: PartitionSpecs for the interface, constraints for what is inside.
+"""A plan in JAX's own terms: PartitionSpecs for the interface, constraints for values inside.
 
-``jax.jit(fn, in_shardings=..., out_shardings=...)`` takes what ``partition_specs`` gives; each row
-of ``constraints`` is one ``jax.lax.with_sharding_constraint`` that the user's function would need
-for the compiler to follow the plan and not its own propagation.
+``jax.jit(fn, in_shardings=..., out_shardings=...)`` takes the result of ``partition_specs``; each
+row of ``constraints`` is one ``jax.lax.with_sharding_constraint`` that the user's function would
+need for the compiler to follow the plan and not its own propagation.
 
-Example: an MLP split over ``m`` along its hidden dim needs no constraint but one, where the partial
+Example: an MLP split over ``m`` along its hidden dim needs only one constraint, where the partial
 sums of the second matmul become whole: ``y: P('d')``.
 """
 
@@ -24,7 +24,7 @@ class Constraint(NamedTuple):
     """One place where a plan pins a sharding that nothing else implies."""
 
     value: str  #: name of the value, as listings spell it
-    where: str  #: source line of the op that makes the value so, or that wants to read it so
+    where: str  #: source line of the op that computes or reads the value in this sharding
     partition_spec: PartitionSpec
 
 
@@ -33,8 +33,8 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
 
     Returns:
         ``(arguments, results)``: pytrees of PartitionSpecs in the caller's structure if the plan
-            knows it
-        (arguments as the tuple of positional arguments), else dicts from path to PartitionSpec.
+            knows it (arguments as the tuple of positional arguments), else dicts from path to
+            PartitionSpec.
     """
     arguments = {path: to_partition_spec(spec) for path, spec in plan.argument_specs().items()}
     results = [to_partition_spec(plan.lowered.kept[value]) for value in plan.program.outputs]
@@ -48,9 +48,9 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
 def constraints(plan: ShardingPlan) -> list[Constraint]:
     """Every place where the plan pins a sharding, in program order.
 
-    A value is pinned where it is kept otherwise than its op leaves it, and once for each other
-    sharding in which it is used.  Values made of constants are left out: they are computed where
-    they are used.
+    A value is pinned if it is kept in another sharding than its op leaves it in, and once for each
+    other sharding in which it is used. Values made of constants are left out: they are computed
+    where they are used.
     """
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
@@ -91,7 +91,7 @@ def to_partition_spec(spec: Spec) -> PartitionSpec:
 
 
 def visible(program: Program, value: int, spec: Spec) -> Spec:
-    """``spec`` of a value without the dims that JAX hides, those of the words of random keys."""
+    """``spec`` of a value without the dims that JAX hides: those of a random key's data."""
     return spec[: len(spec) - hidden_dims(program, value)]
 
 

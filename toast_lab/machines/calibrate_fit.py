@@ -1,15 +1,15 @@
-"""From measured points to a ``Machine``: monotone fits, and how far off they are.
+"""Fit a ``Machine`` to measured points, and report how far off the fit is.
 
-* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: a larger dot
-  is not slower a flop, unless noise says so) and its largest value taken.
-* Memory: a line through the times of the largest sizes, those that no cache holds.
-* Links: the two numbers, latency and bytes/s, with which ``collectives.py`` comes closest to all
-  measured times of all collectives over all numbers of devices, in ratios and with outliers
-  damped.  Times are made monotone in the size first.  What the formulas cannot express stays
-  visible as a ratio for each collective.
+* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: per FLOP a
+  larger dot is not slower, except by noise), and its largest value is taken.
+* Memory: the median rate of the largest sizes, which no cache holds.
+* Links: the latency and bytes/s with which ``collectives.py`` comes closest to all measured times
+  of all collectives over all numbers of devices, in ratios and with outliers damped. Times are made
+  monotone in the size first. Behaviour that the formulas cannot express stays visible as a ratio
+  for each collective.
 * Overhead and overlap: medians.
 
-A number that was not measured is taken from the table's nearest machine, and its source says so.
+A number that was not measured is taken from the nearest built-in machine, and its source says so.
 
 Reference: Barlow, Bartholomew, Bremner, Brunk, Statistical inference under order restrictions, 1972
 (isotonic regression); Hockney, The communication challenge for MPP, 1994 (latency +
@@ -41,20 +41,20 @@ class CalibrationPoint(NamedTuple):
 
     what: str  #: "dot", "memory", "overhead", "overlap" or a collective
     dtype: str
-    #: that took part; of a collective, in each of the groups that worked side by side
+    #: number of devices; for a collective, in each of the groups that worked side by side
     devices: int
-    #: dot: operands and result; memory: read and written; collective: its larger side, on one
-    #: device
+    #: dot: operands and result; memory: bytes read and written; collective: the larger of operand
+    #: and result on one device
     size_bytes: float
     flops: float
-    time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
+    time_s: float  #: of one round; for "overlap" the hidden share instead, 0 to 1
 
 
 Groups = dict[Any, list[CalibrationPoint]]
 
 
 class Residual(NamedTuple):
-    """How far a fit is from the measurements that it was made from."""
+    """The deviation of a fit from its measurements."""
 
     what: str  #: "dot f32", "memory", "all_reduce over 8"
     points: int
@@ -68,13 +68,13 @@ class Fit:
 
     machine: Machine
     residuals: tuple[Residual, ...]
-    not_measured: tuple[str, ...]  #: numbers that are the table's
+    not_measured: tuple[str, ...]  #: numbers that come from the built-in machine
 
 
 def nearest(platform: str, kind: str) -> Machine:
-    """The table's machine that a device called ``kind`` resembles.
+    """The built-in machine that a device called ``kind`` resembles.
 
-    It stands in for what could not be measured.
+    It provides the numbers that could not be measured.
     """
     if platform == "cpu":
         return MACHINES["cpu"]
@@ -101,14 +101,14 @@ def fit(
     memory_bytes: float,
     provenance: Mapping[str, str],
 ) -> Fit:
-    """Make a machine of ``points``.
+    """Fit a machine to ``points``.
 
     Args:
-        points: what was measured; any part of it may be missing.
-        name: of the new machine.
-        base: for the numbers that are missing.
-        memory_bytes: of one device, 0 if unknown.
-        provenance: what the measurement was made on.
+        points: the measurements; any kind of them may be missing.
+        name: name of the new machine.
+        base: provides the numbers that are missing.
+        memory_bytes: memory of one device, 0 if unknown.
+        provenance: date and hardware of the measurement.
     """
     usable = [
         point
@@ -160,7 +160,7 @@ def fit(
         vector_steps_per_s=base.vector_steps_per_s,
         gathered_ahead=base.gathered_ahead,
         compiler=base.compiler,
-        # A measured rate is one that full waves reach.
+        # Full waves of tiles reach the measured FLOP/s, so the sustained share is 1.
         products=base.products and base.products._replace(sustained=1.0, sustained_f32=0.0),
     )
     fitted: dict[str, list[tuple[CalibrationPoint, float]]] = {}
@@ -182,7 +182,7 @@ def fit(
 
 
 def _grouped(points: Iterable[CalibrationPoint], key: Callable[[CalibrationPoint], Any]) -> Groups:
-    """Points with the same key together, in order of their first appearance."""
+    """Points grouped by ``key``, in order of first appearance."""
     groups: Groups = {}
     for point in points:
         groups.setdefault(key(point), []).append(point)
@@ -190,7 +190,7 @@ def _grouped(points: Iterable[CalibrationPoint], key: Callable[[CalibrationPoint
 
 
 def _series(points: Iterable[CalibrationPoint]) -> Groups:
-    """Points of one collective over one number of devices together."""
+    """Points grouped by collective and number of devices."""
     return _grouped(points, lambda point: (point.what, point.devices))
 
 
@@ -201,16 +201,16 @@ def _residual(label: str, pairs: Sequence[tuple[CalibrationPoint, float]]) -> Re
 
 
 def peak_flops(points: Sequence[CalibrationPoint]) -> float:
-    """Largest FLOP/s of the rates reached, after these are made monotone in the size of the dot."""
+    """The largest FLOP/s reached, after rates are made monotone in the size of the dot."""
     ordered = sorted(points, key=lambda point: point.flops)
     rates = [point.flops / point.time_s for point in ordered]
     return float(isotonic_regression(rates, weights=[point.time_s for point in ordered]).x[-1])
 
 
 def memory_bytes_per_s(points: Sequence[CalibrationPoint]) -> float:
-    """Bytes/s of what no cache holds.
+    """Bytes/s of sizes that no cache holds.
 
-    It is the middle rate of the sizes within a sixteenth of the largest.
+    It is the median rate of the sizes that are at least a sixteenth of the largest.
     """
     largest = max(point.size_bytes for point in points)
     return statistics.median(
@@ -221,7 +221,7 @@ def memory_bytes_per_s(points: Sequence[CalibrationPoint]) -> float:
 def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
     """The same points, with times that never fall as sizes grow.
 
-    Times are smoothed for each collective over each number of devices, in logarithms.
+    Logarithms of times are smoothed, separately for each collective and number of devices.
     """
     smoothed: list[CalibrationPoint] = []
     for group in _series(points).values():
@@ -234,7 +234,7 @@ def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
 
 
 def collective_of(machine: Machine, point: CalibrationPoint) -> float:
-    """Seconds that ``collectives.py`` gives for a measured collective."""
+    """Seconds by the formulas of ``collectives.py`` for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
     links = lay_out(machine, mesh)
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)
@@ -255,11 +255,11 @@ def collective_of(machine: Machine, point: CalibrationPoint) -> float:
 def fit_link(points: Sequence[CalibrationPoint]) -> Link:
     """Fit latency and bytes/s of a switch to measured times.
 
-    What is minimised are the damped logarithms of measured over fitted times.
+    The fit minimises the damped logarithms of measured over fitted times.
     """
-    measured = np.log([point.time_s for point in points])
+    log_times = np.log([point.time_s for point in points])
 
-    def link(parameters: np.ndarray) -> Link:
+    def link_of(parameters: np.ndarray) -> Link:
         latency_s, rate = np.exp(parameters)
         return Link(
             "measured links",
@@ -269,11 +269,11 @@ def fit_link(points: Sequence[CalibrationPoint]) -> Link:
             source="Measured, see provenance.",
         )
 
-    def off(parameters: np.ndarray) -> np.ndarray:
-        trial = dataclasses.replace(MACHINES["cpu"], links=(link(parameters),))
-        return measured - np.log([collective_of(trial, point) for point in points])
+    def log_ratios(parameters: np.ndarray) -> np.ndarray:
+        trial = dataclasses.replace(MACHINES["cpu"], links=(link_of(parameters),))
+        return log_times - np.log([collective_of(trial, point) for point in points])
 
-    starts = [
+    start_points = [
         np.log(
             [
                 min(point.time_s for point in points) * scale,
@@ -282,5 +282,5 @@ def fit_link(points: Sequence[CalibrationPoint]) -> Link:
         )
         for scale in (0.1, 0.5, 1.0)
     ]
-    fits = [least_squares(off, start, loss="soft_l1", f_scale=0.2) for start in starts]
-    return link(min(fits, key=lambda candidate: candidate.cost).x)
+    fits = [least_squares(log_ratios, start, loss="soft_l1", f_scale=0.2) for start in start_points]
+    return link_of(min(fits, key=lambda candidate: candidate.cost).x)

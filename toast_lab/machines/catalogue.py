@@ -1,10 +1,10 @@
 """The built-in machines, and machines by name or file.
 
-Each built-in machine is a machine file in ``builtin/``, every number with its public source.  A
-TPU's link rates are what remains of the nominal rate after line encoding, nine tenths, as the JAX
-team's book "How to scale your model" (2025) tabulates them; one torus dim has two links, one each
-way.  Latencies of a hop and the overhead of starting an op are round estimates everywhere: no data
-sheet gives them, and ``toast-lab calibrate`` measures them.
+Each built-in machine is a machine file in ``builtin/``, with a public source for every number. The
+link rates of a TPU are nine tenths of the nominal rate, which is what line encoding leaves, as the
+JAX team's book "How to scale your model" (2025) tabulates them; one torus dim has two links, one
+each way. Latencies of a hop and the overhead of starting an op are round estimates everywhere: no
+data sheet gives them, and ``toast-lab calibrate`` measures them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.machines.machine_model import Machine
 
 BUILTIN_FOLDER = Path(__file__).parent / "builtin"
-#: In the order in which lists show them; the first is the one that is used where none is named.
+#: Built-in machines, in the order in which lists show them; the first is the default.
 BUILTIN_NAMES = (
     "tpu-v5e",
     "tpu-v3",
@@ -33,7 +33,7 @@ BUILTIN_NAMES = (
 
 
 class MachineCatalogue(Mapping[str, Machine]):
-    """The machine files of a folder by name; each is read when it is first asked for."""
+    """The machine files of a folder by name; each is read on first access."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self._folder = folder
@@ -62,8 +62,8 @@ def machine(which: str | Path | Machine) -> Machine:
     """A machine by name, or from a machine file (a name that ends in ``.toml``).
 
     Raises:
-        InvalidProblem: there is no such machine, with the closest names; or the file is wrong, with
-            every offending key.
+        InvalidProblem: there is no such machine (the message has the closest names), or the file
+            is wrong (the message lists every offending key).
     """
     if isinstance(which, Machine):
         return which

@@ -1,4 +1,4 @@
-"""``GpuProducts``: how the matrix products of a GPU are dealt out to its processors."""
+"""``GpuProducts``: how well matrix products and convolutions use the processors of a GPU."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import NamedTuple
 
 from toast_lab.machines.links import above_zero, at_least_zero
 
-#: Of a convolution: below so many features it takes as long as with these.
+#: With fewer features, a convolution takes as long as with this many.
 FEATURES = 64.0
-#: More fill a GPU better, as this power of their number, up to a share of ``MOST``.  Read off 18
-#: convolutions and gradients of such on an H100: 0.21 to 0.36 of the peak with 64 features, 0.43 to
-#: 0.55 with 256, 0.03 with the three of an image.
+#: More features use a GPU better: the share grows with this power of their number, up to ``MOST``.
+#: From 18 convolutions and gradients of convolutions on an H100: 0.21 to 0.36 of the peak with 64
+#: features, 0.43 to 0.55 with 256, 0.03 with the three of an image.
 MORE_FEATURES, MOST = 0.28, 0.6
 
 
 class GpuProducts(NamedTuple):
-    """What ``cost/matrix_tiles.py`` needs to know of a GPU."""
+    """The numbers of a GPU that ``cost/matrix_tiles.py`` needs."""
 
     #: Streaming multiprocessors, each of which works on one tile of a result at a time.
     multiprocessors: float
-    #: Share of the peak FLOP/s that they reach while all of them are at work.
+    #: Share of the peak FLOP/s that they reach while all of them are busy.
     sustained: float
-    #: Beside ``op_overhead_s``: filling the first tiles and emptying the last.
+    #: Time, in addition to ``op_overhead_s``, to fill the first tiles and empty the last.
     start_s: float = 0.0
-    #: The share for float32, 0: as for other types.
+    #: ``sustained`` for float32; 0: as for other types.
     sustained_f32: float = 0.0
-    #: FLOP/s of products that ask for full float32, which matrix units do not have; 0: as for all
-    #: of float32.
+    #: FLOP/s of products that ask for full float32, which matrix units do not have; 0: as for other
+    #: float32 products.
     full_f32_flops: float = 0.0
     #: Share of the peak that convolutions of ``FEATURES`` features reach; 0: all of it.
     convolutions: float = 0.0
@@ -44,7 +44,7 @@ class GpuProducts(NamedTuple):
         """Share of the peak that a convolution reaches.
 
         Args:
-            features: the fewer of those that it sums and those that it makes.
+            features: its input or output features, whichever are fewer.
 
         >>> units = GpuProducts(multiprocessors=132, sustained=0.94, convolutions=0.36)
         >>> [round(units.convolution_share(features), 2) for features in (8, 64, 256)]
@@ -52,11 +52,11 @@ class GpuProducts(NamedTuple):
         """
         if not self.convolutions:
             return 1.0
-        wide = features / FEATURES
-        return min(MOST, self.convolutions * (wide if wide < 1.0 else wide**MORE_FEATURES))
+        ratio = features / FEATURES
+        return min(MOST, self.convolutions * (ratio if ratio < 1.0 else ratio**MORE_FEATURES))
 
     def problems(self) -> list[str]:
-        """What is impossible about the numbers, one text each."""
+        """One sentence for each impossible number."""
         checks = (
             ("multiprocessors", above_zero(self.multiprocessors), "must be above 0"),
             ("sustained", 0 < self.sustained <= 1, "must be above 0 and at most 1"),

@@ -1,4 +1,4 @@
-"""``Link``: one level of the links that join devices."""
+"""``Link``: one level of the links between devices."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from toast_lab.sharding.step_kinds import REDUCE_SCATTER, STEP_KINDS
 
-#: Those that send something, in the order of their numbers.
+#: Kinds of steps that send data, in the order of their numbers.
 COLLECTIVES = STEP_KINDS[REDUCE_SCATTER:]
 TOPOLOGIES = ("ring", "torus", "switch")
 
 
 class CollectiveTerms(NamedTuple):
-    """Fitted seconds of one kind of collective over n devices of a switch, none below 0.
+    """Fitted terms for the time of one kind of collective over n devices of a switch, all >= 0.
 
-    With x bytes sent by each device they are ``start_s + device_s (n - 1) + root_byte_s sqrt(x) +
-    x (byte_s + byte_over_n_s / n)``; ``collectives.py`` says where each term comes from.
+    With x bytes sent by each device the time is ``start_s + device_s (n - 1) + root_byte_s sqrt(x)
+    + x (byte_s + byte_over_n_s / n)``; ``collectives.py`` says where each term comes from.
     """
 
     start_s: float
@@ -28,7 +28,7 @@ class CollectiveTerms(NamedTuple):
     byte_over_n_s: float = 0.0
 
     def problems(self, kind: str) -> list[str]:
-        """What is impossible about the numbers of a kind, one text each."""
+        """One sentence for each impossible number, for the collective ``kind``."""
         texts = [
             f"collectives.{kind}.{key} = {value!r} (must not be below 0)"
             for key, value in self._asdict().items()
@@ -45,34 +45,33 @@ class Link:
 
     ``torus``: nearest neighbours in ``len(extents)`` dims; ``switch``: every device of the level is
     one hop from every other; ``ring``: every mesh axis has a closed ring of its own, whatever its
-    size (for sums one can do in one's head).
+    size (simple enough for mental arithmetic).
     """
 
     #: "ICI", "NVLink", "InfiniBand"
     name: str
     #: One of TOPOLOGIES.
     topology: str
-    #: Sent by one device; on a torus along one dim, over both its links together (one each way).
+    #: Rate at which one device sends; on a torus, along one dim over both links (one each way).
     bytes_per_s: float
-    #: Of one hop.
+    #: Latency of one hop.
     latency_s: float
-    #: The most devices that this level joins, those of the levels inside it included; None: any
-    #: number.
+    #: The most devices that this level joins, including those of inner levels; None: any number.
     devices: int | None = None
-    #: The longest torus dims, in units of what the levels inside join; torus only.
+    #: Torus only: the longest dims, in units of the devices that the inner level joins.
     extents: tuple[int, ...] = ()
     #: A torus dim closes into a ring if its extent is a multiple of this (and above 2) ...
     wrap_multiple: int = 1
-    #: ... and, where this is set, only if that holds for all dims of the slice.
+    #: ... and, if this is set, only if that holds for all dims of the slice.
     wrap_all: bool = False
-    #: Where the numbers are from.
+    #: Where the numbers come from.
     source: str = ""
-    #: By kind of collective: terms fitted to measured times, which replace rate and latency; switch
-    #: only.
+    #: Switch only: terms fitted to measured times, by kind of collective, which replace rate and
+    #: latency.
     collectives: Mapping[str, CollectiveTerms] = dataclasses.field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """What is impossible about the numbers, one text each."""
+        """One sentence for each impossible number."""
         extents = list(self.extents)
         dims_fit = self.topology != "torus" or 1 <= len(extents) <= 6
         checks = (
@@ -102,10 +101,10 @@ class Link:
 
 
 def above_zero(value: float) -> bool:
-    """Is it a finite number above zero?"""
+    """Is this a finite number above zero?"""
     return math.isfinite(value) and value > 0
 
 
 def at_least_zero(value: float) -> bool:
-    """Is it a finite number, zero or above?"""
+    """Is this a finite number of at least zero?"""
     return math.isfinite(value) and value >= 0

@@ -1,4 +1,4 @@
-"""What is impossible about the numbers of a machine, whether they come from a file or from code."""
+"""Checks for impossible numbers of a machine, whether they come from a file or from code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COMPILERS = ("cpu", "gpu", "tpu")
 
 
 def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is impossible about the fields of a ``Machine``: (key, text) each.
+    """Impossible fields of a ``Machine``, each as (key, sentence).
 
-    Fields that have a default may be left out.
+    Fields with a default may be left out.
     """
     problems: list[tuple[str, str]] = []
     positive = {
@@ -39,40 +39,42 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         if not at_least_zero(value):
             problems.append((key, f"{key} = {value} (must not be below 0)"))
     if fields.get("products") is not None:
-        problems += [("products", text) for text in fields["products"].problems()]
+        problems += [("products", problem) for problem in fields["products"].problems()]
         if fields.get("tile", 0.0):
-            text = f"tile = {fields['tile']} beside [products] (one of them says how products fill"
-            problems.append(("tile", f"{text} the machine: take out the other)"))
+            problem = (
+                f"tile = {fields['tile']} beside [products] (one of them says how products fill"
+            )
+            problems.append(("tile", f"{problem} the machine: take out the other)"))
     for key, default in (("overlap", 1.0), ("gathered_ahead", 0.0)):
         share = fields.get(key, default)
         if not 0 <= share <= 1:
             problems.append((key, f"{key} = {share} (must be from 0 to 1)"))
     sustained = fields.get("memory_sustained", 1.0)
     if not 0 < sustained <= 1:
-        text = f"memory_sustained = {sustained} (must be above 0 and at most 1)"
-        problems.append(("memory_sustained", text))
+        problem = f"memory_sustained = {sustained} (must be above 0 and at most 1)"
+        problems.append(("memory_sustained", problem))
     compiler = fields.get("compiler", COMPILERS[0])
     if compiler not in COMPILERS:
         problems.append(("compiler", f"compiler = {compiler!r} (one of {', '.join(COMPILERS)})"))
     if "f32" not in fields["flops"]:
-        text = 'flops has no "f32" entry, which the types that are not listed fall back to'
-        problems.append(("flops", text))
+        problem = 'flops has no "f32" entry, which the types that are not listed fall back to'
+        problems.append(("flops", problem))
     problems.extend(_link_problems(fields["links"]))
     return problems
 
 
 def _link_problems(links: tuple[Link, ...]) -> Iterator[tuple[str, str]]:
-    """Problems of each level, and of the levels together."""
+    """Problems of each level of links, and of the levels together."""
     if not links:
         yield "links", "no level of links; give at least one"
     for level, link in enumerate(links):
-        for text in link.problems():
-            yield f"links[{level}]", text
+        for problem in link.problems():
+            yield f"links[{level}]", problem
     if any(link.devices is None for link in links[:-1]):
         yield "links", "every level but the outermost must say how many devices it joins"
     sizes = [link.devices for link in links if link.devices is not None]
-    nested = itertools.pairwise(sizes)
-    if any(inner < 1 or outer % inner or outer <= inner for inner, outer in nested):
+    neighbouring_sizes = itertools.pairwise(sizes)
+    if any(inner < 1 or outer % inner or outer <= inner for inner, outer in neighbouring_sizes):
         yield (
             "links",
             f"levels join {sizes} devices; each must join a multiple of the one inside it",
@@ -82,8 +84,8 @@ def _link_problems(links: tuple[Link, ...]) -> Iterator[tuple[str, str]]:
             continue
         if not link.extents or min(link.extents) <= 0:
             continue
-        inside = links[level - 1].devices if level else 1
-        held = math.prod(link.extents) * (inside or 0)
-        if inside and held < link.devices:
-            text = f"extents {list(link.extents)} hold {held} devices"
-            yield f"links[{level}]", f"{text}, fewer than devices = {link.devices}"
+        inner_devices = links[level - 1].devices if level else 1
+        held_devices = math.prod(link.extents) * (inner_devices or 0)
+        if inner_devices and held_devices < link.devices:
+            problem = f"extents {list(link.extents)} hold {held_devices} devices"
+            yield f"links[{level}]", f"{problem}, fewer than devices = {link.devices}"

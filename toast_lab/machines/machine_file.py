@@ -1,24 +1,23 @@
-"""Machine files, which hold a machine as TOML.
+"""Machine files, which describe a machine in TOML.
 
-They are read with every mistake reported at once, and written whole or not at all.
+Reading a file reports all of its mistakes at once; writing is whole or not at all.
 
-A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml``
-does).
+A file is read into the fields of a ``Machine``; ``Machine.from_toml`` then makes the machine.
 
     name = "my-machine"
     memory_bytes = 16e9
     memory_bytes_per_s = 900e9
     op_overhead_s = 1e-6
-    memory_sustained = 0.8       # optional, 1 if left out: what products reach of the rate above
-    overlap = 0.8                # optional, 1 if left out
+    memory_sustained = 0.8       # optional, default 1: share of the rate above in products
+    overlap = 0.8                # optional, default 1: share of a collective that can hide
     tile = 128                   # optional: side of the matrix unit; local sizes round up to it
-    vector_memory_bytes = 134217728  # optional, of a TPU: what loops keep on the chip
-    collective_matmul = 4        # optional, of a TPU: smallest group that sends beside products
-    transposed_numbers_per_s = 5e10  # optional, of a TPU: how fast it copies a matrix transposed
-    unfused_numbers_per_s = 1e11  # optional, of a TPU: what a kernel of one op takes beside memory
-    vector_steps_per_s = 1.5e9   # optional, of a TPU: steps of its vector unit, as its clock
-    gathered_ahead = 0.9         # optional: share of gathers that runs beside earlier products
-    compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
+    vector_memory_bytes = 134217728  # optional, TPU: memory on the chip, used by loops
+    collective_matmul = 4        # optional, TPU: smallest group that sends during products
+    transposed_numbers_per_s = 5e10  # optional, TPU: rate of a transposing copy, in elements
+    unfused_numbers_per_s = 1e11  # optional, TPU: extra cost of a kernel of one op, as a rate
+    vector_steps_per_s = 1.5e9   # optional, TPU: steps of its vector unit, which is its clock
+    gathered_ahead = 0.9         # optional: share of gathers that overlaps with earlier products
+    compiler = "gpu"             # whose fusions to expect: "cpu" (default), "gpu" or "tpu"
     [flops]
     f32 = 15e12
     bf16 = 120e12
@@ -27,21 +26,21 @@ does).
     topology = "switch"          # or "torus", "ring"
     bytes_per_s = 150e9
     latency_s = 3e-6
-    devices = 8                  # may be left out of the outermost level
-    # of a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
-    [links.collectives]          # optional, of a switch: fitted to measured times, by kind
+    devices = 8                  # optional in the outermost level
+    # for a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
+    [links.collectives]          # optional, for a switch: terms fitted to measured times, by kind
     all_gather = { start_s = 2e-5, byte_s = 3e-12 }  # device_s, root_byte_s, byte_over_n_s: 0
-    [products]                   # optional, of a GPU, instead of tile
+    [products]                   # optional, GPU: instead of tile
     multiprocessors = 132
     sustained = 0.9
-    start_s = 4e-6               # optional, 0 if left out
-    sustained_f32 = 0.75         # optional, of float32, as of other types if left out
-    full_f32_flops = 67e12       # optional, of products in full float32
-    convolutions = 0.36          # optional, share of the peak with 64 features, 1 if left out
-    [sources]                    # optional texts: where the numbers are from
-    [provenance]                 # optional texts: what a measurement was made on
+    start_s = 4e-6               # optional, default 0
+    sustained_f32 = 0.75         # optional, for float32, by default as for other types
+    full_f32_flops = 67e12       # optional, for products in full float32
+    convolutions = 0.36          # optional, default 1: share of the peak with 64 features
+    [sources]                    # optional texts: where the numbers come from
+    [provenance]                 # optional texts: date and hardware of a measurement
 
-``docs/machines.md`` says what each key means.
+``docs/machines.md`` explains each key.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from toast_lab.machines.gpu_products import GpuProducts
 from toast_lab.machines.links import COLLECTIVES, CollectiveTerms, Link
 from toast_lab.machines.machine_checks import machine_problems
 
-#: Keys with a number; True: the file must have it.
+#: Keys with a number, and whether the file must have them.
 _NUMBERS = {
     "memory_bytes": True,
     "memory_bytes_per_s": True,
@@ -72,9 +71,9 @@ _NUMBERS = {
     "vector_steps_per_s": False,
     "gathered_ahead": False,
 }
-#: Tables likewise.
+#: Keys with a table, and whether the file must have them.
 _TABLES = {"flops": True, "sources": False, "provenance": False}
-#: Keys of a level of links: must it be there, and what it is.
+#: Keys of a level of links: whether it must have them, and the kind of their value.
 _LINK_KEYS = {
     "name": (True, "a text"),
     "topology": (True, "a text"),
@@ -87,12 +86,12 @@ _LINK_KEYS = {
     "source": (False, "a text"),
     "collectives": (False, "a table"),
 }
-#: A machine file is a page; anything larger is something else.
+#: A machine file is about a page long; a larger file is not one.
 LARGEST_BYTES = 4 * 2**20
 
 
 class Written(Protocol):
-    """What is written of a ``Machine``, beside its numbers and tables."""
+    """The parts of a ``Machine`` that are written besides its numbers and tables."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -132,7 +131,7 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
     """The fields of a ``Machine`` from a file's data; ``file`` is its name in messages.
 
     Raises:
-        InvalidProblem: as ``read`` does.
+        InvalidProblem: as for ``read``.
     """
     mistakes: list[str] = []
     keys = ["name", "compiler", "links", "products", *_NUMBERS, *_TABLES]
@@ -161,7 +160,7 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
         _read_number(rate, f"flops.{dtype}", rates, mistakes)
     flops = {key.removeprefix("flops."): rate for key, rate in rates.items()}
     links = _read_links(data.get("links"), mistakes)
-    # Numbers that could not be read are replaced by possible ones: each mistake is reported once.
+    # Possible values replace numbers that could not be read, so each mistake is reported once.
     fields = {
         "name": name,
         "flops": flops,
@@ -178,8 +177,8 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
     if "products" in data:
         numbers = _read_numbers(data["products"], "products", GpuProducts, mistakes)
         fields["products"] = GpuProducts(**{"multiprocessors": 1.0, "sustained": 1.0, **numbers})
-    # A machine's own checks come on top of what could be read, so that one round reports
-    # everything.
+    # The machine's own checks run on whatever could be read, so that all mistakes are reported
+    # together.
     f32_reported = "flops" not in data or ("f32" in tables["flops"] and "f32" not in flops)
     for key, text in machine_problems(fields):
         if (key == "flops" and f32_reported) or (key == "links" and not links):
@@ -192,11 +191,11 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def _read_number(value: Any, key: str, numbers: dict[str, float], mistakes: list[str]) -> None:
-    """Add the number to ``numbers``, or what is wrong with it to ``mistakes``."""
+    """Add the number to ``numbers``, or a sentence on its mistake to ``mistakes``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         mistakes.append(f"{key} = {value!r} is not a number")
     elif key == "tile" and abs(value) <= 2**53:
-        # The side of a matrix unit is a whole number, and is written out as one.
+        # The side of a matrix unit stays an integer, to be written as one.
         numbers[key] = value
     else:
         numbers[key] = _as_float(value)
@@ -205,7 +204,7 @@ def _read_number(value: Any, key: str, numbers: dict[str, float], mistakes: list
 def _read_numbers(
     table: Any, key: str, record: type[GpuProducts | CollectiveTerms], mistakes: list[str]
 ) -> dict[str, float]:
-    """The fields of a ``record`` of numbers from the table at ``key``."""
+    """The fields of a ``record`` of numbers, from the table at ``key``."""
     numbers: dict[str, float] = {}
     if not isinstance(table, dict):
         mistakes.append(f"{key} = {table!r} is not a table")
@@ -225,7 +224,7 @@ def _read_numbers(
 def _read_collectives(
     table: dict[str, Any], key: str, mistakes: list[str]
 ) -> dict[str, CollectiveTerms]:
-    """The fitted terms of a level of links by kind."""
+    """The fitted terms of a level of links, by kind of collective."""
     terms = {}
     for kind, row in table.items():
         if kind not in COLLECTIVES:
@@ -240,14 +239,14 @@ def _as_float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        # A whole number of hundreds of digits; the checks refuse "inf" as impossible.
+        # An integer of hundreds of digits; the checks refuse "inf" as impossible.
         return float("inf")
 
 
 def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
     """All levels of links.
 
-    What cannot be read is added to ``mistakes`` and given a possible value.
+    For values that cannot be read, a sentence is added to ``mistakes`` and a possible value taken.
     """
     if not isinstance(data, list) or not data or not all(isinstance(link, dict) for link in data):
         mistakes.append("[[links]] is missing; give at least one level of links")
@@ -267,14 +266,14 @@ def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
             if key not in table:
                 if needed:
                     mistakes.append(f"links[{level}].{key} is missing")
-            elif not _is(table[key], kind):
+            elif not _is_kind(table[key], kind):
                 mistakes.append(f"links[{level}].{key} = {table[key]!r} is not {kind}")
                 if key == "extents":
-                    # So that a torus is not reported as one without dims as well.
+                    # Otherwise a torus would also be reported as having no dims.
                     fields["extents"] = (1,)
             elif key == "collectives":
-                where = f"links[{level}].collectives"
-                fields[key] = _read_collectives(table[key], where, mistakes)
+                collectives_key = f"links[{level}].collectives"
+                fields[key] = _read_collectives(table[key], collectives_key, mistakes)
             else:
                 fields[key] = tuple(table[key]) if key == "extents" else table[key]
         fields["bytes_per_s"] = _as_float(fields["bytes_per_s"])
@@ -283,7 +282,7 @@ def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def _is(value: Any, kind: str) -> bool:
+def _is_kind(value: Any, kind: str) -> bool:
     if kind == "a text":
         return isinstance(value, str)
     if kind == "a table":
@@ -291,7 +290,7 @@ def _is(value: Any, kind: str) -> bool:
     if kind == "true or false":
         return isinstance(value, bool)
     if kind == "whole numbers":
-        return isinstance(value, list) and all(_is(item, "a whole number") for item in value)
+        return isinstance(value, list) and all(_is_kind(item, "a whole number") for item in value)
     allowed = int if kind == "a whole number" else int | float
     return isinstance(value, allowed) and not isinstance(value, bool)
 
@@ -299,23 +298,23 @@ def _is(value: Any, kind: str) -> bool:
 def write(machine: Written, path: str | Path, comment: str = "") -> None:
     """Write ``machine`` so that ``read`` gives its fields.
 
-    ``comment`` goes to the end, line by line.
+    ``comment`` is added at the end as comment lines.
 
     Raises:
-        NotSaved: it cannot be written; the file is as it was.
+        NotSaved: it cannot be written; an existing file is unchanged.
     """
     write_whole(path, text(machine, comment), "the machine file")
 
 
 def text(machine: Written, comment: str = "") -> str:
-    """``machine`` as TOML."""
+    """The TOML text of ``machine``, with ``comment`` at its end."""
     lines = [f"name = {_quoted(machine.name)}", f"compiler = {_quoted(machine.compiler)}"]
     for key in _NUMBERS:
-        lines.append(f"{key} = {_plain(getattr(machine, key))}")
+        lines.append(f"{key} = {_toml_value(getattr(machine, key))}")
     for key in _TABLES:
         if table := getattr(machine, key):
             lines += ["", f"[{key}]"]
-            lines += [f"{_quoted(key)} = {_plain(value)}" for key, value in table.items()]
+            lines += [f"{_quoted(key)} = {_toml_value(value)}" for key, value in table.items()]
     if machine.products:
         lines += ["", "[products]", *_number_lines(machine.products)]
     for link in machine.links:
@@ -324,7 +323,7 @@ def text(machine: Written, comment: str = "") -> str:
             value = getattr(link, key)
             default = Link.__dataclass_fields__[key].default
             if key != "collectives" and value is not None and value != default:
-                lines.append(f"{key} = {_plain(value)}")
+                lines.append(f"{key} = {_toml_value(value)}")
         lines += collective_lines(link.collectives)
     if comment:
         lines += ["", *(f"# {line}".rstrip() for line in comment.splitlines())]
@@ -332,7 +331,7 @@ def text(machine: Written, comment: str = "") -> str:
 
 
 def collective_lines(collectives: Mapping[str, CollectiveTerms]) -> list[str]:
-    """The fitted terms of a level of links as TOML, [] if there are none."""
+    """The fitted terms of a level of links as TOML lines, [] if there are none."""
     if not collectives:
         return []
     rows = [
@@ -342,27 +341,27 @@ def collective_lines(collectives: Mapping[str, CollectiveTerms]) -> list[str]:
 
 
 def _number_lines(record: GpuProducts | CollectiveTerms) -> list[str]:
-    """A record of numbers, those that are as if left out left out."""
+    """TOML lines of a record of numbers, without those that equal their default."""
     defaults = record._field_defaults
     return [
-        f"{key} = {_plain(value)}"
+        f"{key} = {_toml_value(value)}"
         for key, value in record._asdict().items()
         if value != defaults.get(key)
     ]
 
 
-def _plain(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, tuple):
-        return "[" + ", ".join(_plain(item) for item in value) + "]"
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return repr(value)
 
 
 def _quoted(value: str) -> str:
-    """A basic TOML string; control characters, which it may not hold, and quotes as escapes."""
+    """A basic TOML string, with quotes and control characters, which it may not hold, escaped."""
     escaped = "".join(
         f"\\{character}"
         if character in '"\\'

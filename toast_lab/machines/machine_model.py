@@ -1,8 +1,7 @@
-"""``Machine``: what one device can compute and hold, and the levels of links that join devices.
+"""``Machine``: the compute and memory of one device, and the levels of links between devices.
 
-Links come in levels, innermost first: the cores of a chip, then the torus; NVLink within a node,
-then the network.  ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in
-machines.
+Links come in levels, innermost first: the cores of a chip, then the torus; or NVLink within a node,
+then the network. ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in machines.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from toast_lab.machines.machine_checks import machine_problems
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One device and its links.  Rates per second, sizes in bytes, times in seconds.
+    """One device and its links. Rates are per second, sizes in bytes, times in seconds.
 
     Raises:
-        InvalidProblem: numbers are impossible; all of them are listed.
+        InvalidProblem: some numbers are impossible; all of these are listed.
 
     Examples:
         >>> import toast_lab as tl
@@ -40,41 +39,41 @@ class Machine:
     name: str
     #: Peak FLOP/s of a dot or convolution by element type; "f32" is the fallback.
     flops: Mapping[str, float]
-    #: Of each device.
+    #: Memory of one device.
     memory_bytes: float
     memory_bytes_per_s: float
-    #: Innermost level first.
+    #: Levels of links, innermost first.
     links: tuple[Link, ...]
     #: Fixed cost of starting one unfused op.
     op_overhead_s: float
     #: Share of a collective that can hide behind independent compute, 0 to 1.
     overlap: float = 1.0
-    #: By field: where its numbers are from.
+    #: Where numbers come from, by field.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    #: Of a measured machine: when it was measured, and on what.
+    #: For a measured machine: the date and the hardware of the measurement.
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    #: Side of the matrix unit, to which local sizes of products are rounded up; 0: they are not.
+    #: Side of the matrix unit; local sizes of products are rounded up to it, unless it is 0.
     tile: float = 0.0
     #: Share of ``memory_bytes_per_s`` that products reach, above 0 to 1.
     memory_sustained: float = 1.0
-    #: Of a TPU: memory on the chip, in which loops keep what they read in every round; 0: none.
+    #: TPU: memory on the chip, in which loops keep values that every round reads; 0: none.
     vector_memory_bytes: float = 0.0
-    #: Of a TPU: smallest group of devices whose collectives run piece by piece beside the product
-    #: that needs or feeds them; 0: none does.
+    #: TPU: smallest group of devices whose collectives run piece by piece, overlapping with the
+    #: product that needs or feeds them; 0: they never do.
     collective_matmul: float = 0.0
-    #: Of a TPU: numbers that a transposing copy takes a second, of any type; 0: for no time.
+    #: TPU: elements per second of a transposing copy, of any type; 0: it costs no time.
     transposed_numbers_per_s: float = 0.0
-    #: Of a TPU: numbers that a large kernel of a single op takes a second, beside its traffic; 0:
-    #: for no time.
+    #: TPU: elements per second of a large kernel of a single op, in addition to its memory traffic;
+    #: 0: it costs no extra time.
     unfused_numbers_per_s: float = 0.0
-    #: Of a TPU: steps of its vector unit a second, 0: it costs no time.
+    #: TPU: steps per second of its vector unit; 0: they cost no time.
     vector_steps_per_s: float = 0.0
-    #: Share of a gather of what was there long before, such as a weight, that runs beside earlier
-    #: products, as far as the op that needs it computes; 0 to 1.
+    #: Share, 0 to 1, of a gather that overlaps with earlier products if its operand, such as a
+    #: weight, exists long before; at most the computing time of the op that needs it is hidden.
     gathered_ahead: float = 0.0
-    #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
+    #: Compiler whose way of fusing is expected, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
-    #: Of a GPU: how products fill it, instead of ``tile``.
+    #: GPU: how products fill it, instead of ``tile``.
     products: GpuProducts | None = None
 
     def __post_init__(self) -> None:
@@ -87,43 +86,43 @@ class Machine:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Machine:
-        """Read a machine file.  Raises InvalidProblem with every offending key."""
+        """Read a machine file. Raises InvalidProblem that lists every offending key."""
         return cls(**machine_file.read(path))
 
     @classmethod
     def from_data(cls, data: dict[str, Any], file: str) -> Machine:
         """The machine that the TOML ``data`` of ``file`` describes.
 
-        Raises InvalidProblem likewise.
+        Raises InvalidProblem as ``from_toml`` does.
         """
         return cls(**machine_file.parse(data, file))
 
     def to_toml(self, path: str | Path, comment: str = "") -> None:
-        """Write a machine file, whole or not at all; ``comment`` goes to its end.
+        """Write a machine file, whole or not at all, with ``comment`` at its end.
 
         Raises:
-            NotSaved: it cannot be written; the file is as it was.
+            NotSaved: it cannot be written; an existing file is unchanged.
         """
         machine_file.write(self, path, comment)
 
     @property
     def product_bytes_per_s(self) -> float:
-        """Rate of memory traffic that products reach which wait for their operands."""
+        """Rate of memory traffic that memory-bound products reach."""
         return self.memory_sustained * self.memory_bytes_per_s
 
     @property
     def max_devices(self) -> int | None:
-        """The most devices that its links join; None: any number."""
-        last = self.links[-1]
-        if last.topology != "torus":
-            return last.devices
-        inside = self.links[-2].devices or 1 if len(self.links) > 1 else 1
-        held = math.prod(last.extents) * inside
-        return held if last.devices is None else min(held, last.devices)
+        """The most devices that the links join; None means any number."""
+        outermost = self.links[-1]
+        if outermost.topology != "torus":
+            return outermost.devices
+        inner_devices = self.links[-2].devices or 1 if len(self.links) > 1 else 1
+        torus_devices = math.prod(outermost.extents) * inner_devices
+        return torus_devices if outermost.devices is None else min(torus_devices, outermost.devices)
 
     @property
     def source(self) -> str:
-        """All sources in one text."""
+        """All sources, of numbers and of links, as one text."""
         texts = {**self.sources, **{link.name: link.source for link in self.links if link.source}}
         return " ".join(f"{key}: {text}" for key, text in texts.items())
 
@@ -133,7 +132,7 @@ class Machine:
         return self.flops.get(dtype, self.flops.get(fallback, self.flops["f32"]))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, as in a machine file."""
+        """All fields as plain data, as in a machine file."""
         data = dataclasses.asdict(self)
         data["flops"], data["sources"] = dict(self.flops), dict(self.sources)
         for link in data["links"]:

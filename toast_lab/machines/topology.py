@@ -1,30 +1,30 @@
-"""Where each mesh axis runs: ``lay_out(machine, mesh)``.
+"""Lay a mesh onto a machine's links, ``lay_out(machine, mesh)``: where each mesh axis runs.
 
-**Levels.**  The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with
-8 GPUs a node, the ``model`` axis of ``data=4,model=8`` is NVLink and ``data`` is the network.  An
-axis larger than the room left is cut in two: its largest divisor that fits stays inside, the rest
-goes to the next level.  Such an axis straddles: with m of its devices in each group, a ring over
-all of it passes the group's border once, so it gets the slower of the inner rate and m times the
-outer rate of one device (all m devices' links of the outer level work for that one ring; this is
-what rings over several network ports get).  In an all_to_all nothing is saved: what leaves the
-group goes out at each device's own outer rate.
+**Levels.** The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with
+8 GPUs a node, the ``model`` axis of ``data=4,model=8`` runs on NVLink and ``data`` on the network.
+An axis larger than the remaining room is split: its largest divisor that fits stays inside, the
+rest goes to the next level. Such an axis straddles: with m of its devices in each group, a ring
+over all of it crosses the group's border once, so its rate is the lower of the inner rate and m
+times the outer rate of one device (the outer links of all m devices work for that one ring, as in
+rings over several network ports). In an all_to_all nothing is saved: data that leaves the group
+goes out at each device's own outer rate.
 
-**Torus.**  Every axis has dims of its own if there are enough: spare dims go to the largest axes,
-cut as near to square as divisors allow (16 on two dims is 4x4, the slice one would rent).  An axis
-on several dims uses all their links.  With more axes than dims, those with the smallest product
-share a dim: the minor axis has neighbouring chips, an axis outside it has every s-th chip, and s
-such rings share the links, so it gets 1/s of the rate and s times the hops; axes share too where
-that lets a longer one have the dims that it needs.  If a dim would still be longer than the
-machine's, axes are poured into the dims, minor first.  If that fails too (a prime larger than any
-dim) the torus is taken as one long path, axes nested in it.
+**Torus.** Every axis has dims of its own if there are enough. Spare dims go to the largest axes,
+which are cut as near to square as divisors allow (16 on two dims is 4x4, the slice one would rent).
+An axis on several dims uses all their links. With more axes than dims, those with the smallest
+product share a dim: the minor axis has neighbouring chips, an axis outside it has every s-th chip,
+and s such rings share the links, so it gets 1/s of the rate and s times the hops. Axes also share a
+dim if that lets a longer axis have the dims that it needs. If a dim would still be longer than the
+machine's, axes fill the dims one after the other, minor first. If that fails too (a prime larger
+than any dim), the torus counts as one long path in which the axes are nested.
 
 A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with
-half the rate for everything that has to pass its middle or reach its ends.
+half the rate for all data that has to pass its middle or reach its ends.
 
-**Ring.**  Every axis has a closed ring of its own.
+**Ring.** Every axis has a closed ring of its own.
 
 Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's
-``mesh_utils.create_device_mesh`` lays meshes onto tori likewise.
+``mesh_utils.create_device_mesh`` lays meshes onto tori in the same way.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from toast_lab.machines.links import COLLECTIVES, CollectiveTerms, Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.mesh import Mesh
 
-#: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a
-#: switch, in units of the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an
-#: all_to_all and in a permute to the farthest, for each local byte, at the axis's rate.  GROUP:
-#: axes with equal numbers share links.  From WAYS on for all axes of the group together: their
-#: devices, rate, hops, spread, permuted.  FITTED: 0: no fitted terms, ALONE: they replace rate and
-#: latency, STRADDLES: they hold for the inner level of an axis that goes on outside.  From TERMS on
-#: for each of ``links.COLLECTIVES``: its ``CollectiveTerms``, the first below 0 if it has none.
+#: Columns of ``AxisLinks.shape``, which has one row for each axis. HOPS: hops to the farthest
+#: device, or rounds on a switch, in units of the axis's latency. SPREAD, PERMUTED: bytes over the
+#: busiest link in an all_to_all and in a permute to the farthest device, per local byte, at the
+#: axis's rate. GROUP: axes with equal numbers share links. WAYS and the following ones are for all
+#: axes of the group together: their devices, rate, hops, spread, permuted. FITTED: 0 means no
+#: fitted terms, ALONE that they replace rate and latency, STRADDLES that they hold for the inner
+#: level of an axis that continues outside. TERMS and the following ones: for each of
+#: ``links.COLLECTIVES`` its ``CollectiveTerms``, the first below 0 if it has none.
 HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
 FITTED, TERMS = 9, 10
 N_TERMS = len(CollectiveTerms._fields)
@@ -66,12 +67,12 @@ Extents = tuple[int, ...]
 class AxisLinks:
     """The links under each of A mesh axes, for the formulas of ``machines/collectives.py``."""
 
-    bytes_per_s: np.ndarray  #: [A] float64, sent by one device
-    latency_s: np.ndarray  #: [A] float64, one hop
-    switched: np.ndarray  #: [A] bool: all devices one hop apart
-    shape: np.ndarray  #: [A, N_COLUMNS] float64, see ``HOPS`` and the lines above it
-    where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
-    slice: Extents  #: extents of the torus that the mesh takes, () without one
+    bytes_per_s: np.ndarray  #: [A] float64, rate at which one device sends
+    latency_s: np.ndarray  #: [A] float64, latency of one hop
+    switched: np.ndarray  #: [A] bool: all devices are one hop apart
+    shape: np.ndarray  #: [A, N_COLUMNS] float64, see the comment above ``HOPS``
+    where: tuple[str, ...]  #: as shown to users: "torus dim 0, ring of 16"
+    slice: Extents  #: extents of the part of the torus that the mesh takes, () without a torus
 
 
 class Span(NamedTuple):
@@ -83,7 +84,7 @@ class Span(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """What one axis has on one level."""
+    """The links of one axis on one level; the fields are those of ``AxisLinks`` and ``shape``."""
 
     rate: float
     latency_s: float
@@ -92,7 +93,7 @@ class _Path(NamedTuple):
     spread: float
     permuted: float
     where: str
-    #: Of the innermost level that has any.
+    #: Fitted terms of the innermost level that has any.
     collectives: Mapping[str, CollectiveTerms] = types.MappingProxyType({})
 
 
@@ -100,12 +101,12 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
     """Lay ``mesh`` onto the links of ``machine``.
 
     Raises:
-        InvalidProblem: the mesh has more devices than the links join, with both numbers.
+        InvalidProblem: the mesh has more devices than the links join; the message has both numbers.
     """
-    most = machine.max_devices
-    if most is not None and mesh.n_devices > most:
+    max_devices = machine.max_devices
+    if max_devices is not None and mesh.n_devices > max_devices:
         raise InvalidProblem(
-            f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {most} "
+            f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {max_devices} "
             f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a "
             "machine file can add a level of links outside"
         )
@@ -131,41 +132,43 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
                 if link.topology == "ring":
                     path = _own_ring(link, sizes[axis])
                 else:
-                    others = mesh.sizes[axis] // sizes[axis]
-                    path = _switch(link, sizes[axis], outside=level > 0, others=others)
+                    group_size = mesh.sizes[axis] // sizes[axis]
+                    path = _switch(link, sizes[axis], is_outer=level > 0, group_size=group_size)
                 paths[axis].append((sizes[axis], path))
-            whole = [axis for axis in range(n_axes) if 1 < sizes[axis] == mesh.sizes[axis]]
+            whole_axes = [axis for axis in range(n_axes) if 1 < sizes[axis] == mesh.sizes[axis]]
             if link.topology == "switch":
-                group[whole] = group[whole[:1]]
-    chosen = [_combine(axis_paths) for axis_paths in paths]
+                group[whole_axes] = group[whole_axes[:1]]
+    combined = [_combine(axis_paths) for axis_paths in paths]
     shape = np.zeros((n_axes, N_COLUMNS))
-    for axis, path in enumerate(chosen):
-        same = [
+    for axis, path in enumerate(combined):
+        group_axes = [
             other
             for other in range(n_axes)
             if group[other] == group[axis] and mesh.sizes[other] > 1
         ]
-        ways = math.prod(mesh.sizes[other] for other in same)
-        together = group_path.get(int(group[axis])) if len(same) > 1 and not path.switched else path
-        if together is None or any(len(paths[other]) > 1 for other in same):
-            # 0: the group never acts as one axis.
-            ways, together = 0, path
-        own = path.hops, path.spread, path.permuted
-        shared = together.rate, together.hops, together.spread, together.permuted
-        fitted = _fitted_columns(path, straddles=len(paths[axis]) > 1)
-        shape[axis] = (*own, group[axis], ways, *shared, *fitted)
+        ways = math.prod(mesh.sizes[other] for other in group_axes)
+        joint_path = (
+            group_path.get(int(group[axis])) if len(group_axes) > 1 and not path.switched else path
+        )
+        if joint_path is None or any(len(paths[other]) > 1 for other in group_axes):
+            # 0 devices: the group never acts as one axis.
+            ways, joint_path = 0, path
+        own_columns = path.hops, path.spread, path.permuted
+        joint_columns = joint_path.rate, joint_path.hops, joint_path.spread, joint_path.permuted
+        fitted_columns = _fitted_columns(path, straddles=len(paths[axis]) > 1)
+        shape[axis] = (*own_columns, group[axis], ways, *joint_columns, *fitted_columns)
     return AxisLinks(
-        bytes_per_s=np.asarray([path.rate for path in chosen]),
-        latency_s=np.asarray([path.latency_s for path in chosen]),
-        switched=np.asarray([path.switched for path in chosen]),
+        bytes_per_s=np.asarray([path.rate for path in combined]),
+        latency_s=np.asarray([path.latency_s for path in combined]),
+        switched=np.asarray([path.switched for path in combined]),
         shape=shape,
-        where=tuple(path.where for path in chosen),
+        where=tuple(path.where for path in combined),
         slice=slice_,
     )
 
 
 def _fitted_columns(path: _Path, *, straddles: bool) -> list[float]:
-    """The columns from FITTED on of an axis."""
+    """The columns of an axis from FITTED on."""
     columns = [(STRADDLES if straddles else ALONE) if path.collectives else 0.0]
     for kind in COLLECTIVES:
         columns += path.collectives.get(kind, [-1.0] * N_TERMS)
@@ -173,32 +176,34 @@ def _fitted_columns(path: _Path, *, straddles: bool) -> list[float]:
 
 
 def _sizes_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
-    """How much of each axis runs on each level, as [level][axis].
+    """The size of the part of each axis that runs on each level, as [level][axis].
 
     Minor axes fill the inner levels first.
     """
     unplaced = list(mesh.sizes)
     by_level = []
-    inside = 1
+    inner_devices = 1
     for level, link in enumerate(machine.links):
         outermost = level == len(machine.links) - 1
-        room = mesh.n_devices if outermost or link.devices is None else link.devices // inside
-        inside = link.devices or inside
+        room = (
+            mesh.n_devices if outermost or link.devices is None else link.devices // inner_devices
+        )
+        inner_devices = link.devices or inner_devices
         sizes = [1] * len(unplaced)
         for axis in reversed(range(len(unplaced))):
             sizes[axis] = _largest_divisor(unplaced[axis], room)
             unplaced[axis] //= sizes[axis]
-            # What remains of this axis is outside, and so are all axes outside it.
+            # If a part of this axis remains, it is outside, and so are all axes outside it.
             room = room // sizes[axis] if unplaced[axis] == 1 else 1
         by_level.append(sizes)
     return by_level
 
 
-def _switch(link: Link, devices: int, *, outside: bool, others: int) -> _Path:
+def _switch(link: Link, devices: int, *, is_outer: bool, group_size: int) -> _Path:
     where = f"{link.name}, {devices} devices"
-    if outside:
+    if is_outer:
         where = f"{link.name} between {devices} groups"
-        where += f" of {others}" if others > 1 else ""
+        where += f" of {group_size}" if group_size > 1 else ""
     return _Path(
         rate=link.bytes_per_s,
         latency_s=link.latency_s,
@@ -246,10 +251,10 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
     for size, path in paths:
         rate = min(rate, inner * path.rate)
         if path.switched:
-            outside = inner * (size - 1) / devices
-            level_s = path.spread / (1 - 1 / size) * outside / path.rate
+            outside_share = inner * (size - 1) / devices
+            level_s = path.spread / (1 - 1 / size) * outside_share / path.rate
         else:
-            # The share of the destinations that lie within this level
+            # The share of destinations within this level
             level_s = path.spread * (inner * size / devices) / path.rate
         all_to_all_s = max(all_to_all_s, level_s)
         permute_s = max(permute_s, path.permuted / path.rate)
@@ -271,28 +276,28 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
 
 
 class TorusPlaces(NamedTuple):
-    """Where the devices of a mesh are on a torus."""
+    """The positions of a mesh's devices on a torus."""
 
-    place: tuple[tuple[int, ...], ...]  #: of each device, in the mesh's order: one number a dim
+    place: tuple[tuple[int, ...], ...]  #: coordinates of each device, in the mesh's order
     extents: Extents
-    wraps: tuple[bool, ...]  #: is a dim closed to a ring?
+    wraps: tuple[bool, ...]  #: for each dim, is it closed into a ring?
 
 
 def torus_places(machine: Machine, mesh: Mesh) -> TorusPlaces | None:
-    """Places of all devices; None unless the innermost links are a torus that joins them all."""
+    """Positions of all devices; None unless the innermost links are a torus that joins them all."""
     link, sizes = machine.links[0], list(mesh.sizes)
     if link.topology != "torus" or _sizes_by_level(machine, mesh)[0] != sizes:
         return None
     spans, extents = _torus(link, sizes)
-    if any(span.dim < 0 for of_axis in spans for span in of_axis):
+    if any(span.dim < 0 for axis_spans in spans for span in axis_spans):
         return None  # no torus of the machine holds the mesh
     places = []
     for index in np.ndindex(*sizes):
         place = [0] * len(extents)
-        for of_axis, position in zip(spans, index, strict=True):
-            for span in reversed(of_axis):
-                position, along = divmod(position, span.size)
-                place[span.dim] += along * span.stride
+        for axis_spans, position in zip(spans, index, strict=True):
+            for span in reversed(axis_spans):
+                position, offset = divmod(position, span.size)
+                place[span.dim] += offset * span.stride
         places.append(tuple(place))
     return TorusPlaces(tuple(places), extents, tuple(_wraps(link, extents)))
 
@@ -301,41 +306,41 @@ def torus_places(machine: Machine, mesh: Mesh) -> TorusPlaces | None:
 
 
 def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], Extents]:
-    """Spans of each axis, and the slice: extents of all dims."""
+    """The spans of each axis, and the extents of the slice."""
     extents = link.extents
     axes = [axis for axis, size in enumerate(sizes) if size > 1]
-    tried = [
+    bundled = [
         _own_dims(axes, sizes, extents, n_bundles)
         for n_bundles in range(min(len(axes), len(extents)), 0, -1)
     ]
-    candidates = [*tried, _poured(axes, sizes, extents)]
+    candidates = [*bundled, _poured(axes, sizes, extents)]
     factors = next((candidate for candidate in candidates if candidate is not None), None)
     spans: list[list[Span]] = [[] for _ in sizes]
-    if factors is None:  # one long path, axes nested in it, minor first
+    if factors is None:  # one long path with nested axes, minor first
         stride = 1
         for axis in reversed(axes):
             spans[axis] = [Span(-1, sizes[axis], stride)]
             stride *= sizes[axis]
         return spans, (stride,)
     slice_ = []
-    for dim, on_dim in enumerate(factors):
+    for dim, dim_factors in enumerate(factors):
         stride = 1
-        for axis, factor in on_dim:
+        for axis, factor in dim_factors:
             spans[axis].append(Span(dim, factor, stride))
             stride *= factor
         slice_.append(stride)
     return spans, tuple(slice_)
 
 
-_Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, part)
+_Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, its factor on this dim)
 
 
 def _own_dims(
     axes: list[int], sizes: list[int], extents: Extents, n_bundles: int
 ) -> _Factors | None:
-    """Axes as ``n_bundles`` bundles on dims of their own.
+    """Axes in ``n_bundles`` bundles, each on dims of its own.
 
-    It is None if a dim would be longer than the torus.
+    None if a dim would be longer than that of the torus.
     """
     bundles = [[axis] for axis in axes]
     while len(bundles) > n_bundles:
@@ -345,44 +350,46 @@ def _own_dims(
         bundles[i] = sorted(bundles[i] + bundles.pop(j))
     n_dims = [1] * len(bundles)
     for _ in range(len(extents) - len(bundles)):
-        # Only an axis alone on its dims is given another one, and only if every dim gets at least 2
-        # of it.
-        open_ = [
+        # Only an axis that is alone on its dims gets another one, and only if it has a factor of at
+        # least 2 for each.
+        extendable = [
             i
             for i, bundle in enumerate(bundles)
             if len(bundle) == 1 and min(_near_square(sizes[bundle[0]], n_dims[i] + 1)) > 1
         ]
-        if not open_:
+        if not extendable:
             break
-        i = max(open_, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
+        i = max(extendable, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
         n_dims[i] += 1
     factors: _Factors = []
     for bundle, count in zip(bundles, n_dims, strict=True):
         if count == 1:
             factors.append([(axis, sizes[axis]) for axis in reversed(bundle)])
         else:
-            square = _near_square(sizes[bundle[0]], count)
-            factors += [[(bundle[0], factor)] for factor in square if factor > 1]
+            axis_factors = _near_square(sizes[bundle[0]], count)
+            factors += [[(bundle[0], factor)] for factor in axis_factors if factor > 1]
     # The longest dims of the slice take the longest dims of the torus.
     lengths = [math.prod(factor for _, factor in dim) for dim in factors]
     longest_first = zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)
     if any(length > extent for length, extent in longest_first):
         return None
     by_dim: _Factors = [[] for _ in extents]
-    free = sorted(range(len(extents)), key=lambda dim: extents[dim])
+    free_dims = sorted(range(len(extents)), key=lambda dim: extents[dim])
     if extents == tuple(sorted(extents)) and all(length <= extents[0] for length in lengths):
-        # In mesh order where any order fits.
+        # Keep the mesh's order if any order fits.
         by_dim[: len(factors)] = factors
         return by_dim
     for i in sorted(range(len(factors)), key=lambda i: -lengths[i]):
-        by_dim[free.pop()] = factors[i]
+        by_dim[free_dims.pop()] = factors[i]
     return by_dim
 
 
 @functools.lru_cache(maxsize=1024)
 def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    small_divisors = [
+        divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0
+    ]
+    return sorted({*small_divisors, *(number // divisor for divisor in small_divisors)})
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -391,7 +398,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _near_square(number: int, count: int) -> Extents:
-    """``number`` as ``count`` factors, the largest as small as can be, largest last."""
+    """``number`` as ``count`` ascending factors, the largest being as small as possible."""
     if count == 1:
         return (number,)
     options = [divisor for divisor in _divisors(number) if divisor**count <= number]
@@ -405,7 +412,7 @@ def _near_square(number: int, count: int) -> Extents:
 
 
 def _poured(axes: list[int], sizes: list[int], extents: Extents) -> _Factors | None:
-    """Minor axes fill the dims one after the other; None if something does not fit."""
+    """Fill the dims with the axes one after the other, minor first; None if one does not fit."""
     by_dim: _Factors = [[] for _ in extents]
     room = list(extents)
     for axis in reversed(axes):
@@ -422,19 +429,19 @@ def _poured(axes: list[int], sizes: list[int], extents: Extents) -> _Factors | N
 
 
 def _wraps(link: Link, slice_: Extents) -> list[bool]:
-    whole = [extent % link.wrap_multiple == 0 for extent in slice_]
+    is_multiple = [extent % link.wrap_multiple == 0 for extent in slice_]
     one_path = len(slice_) != len(link.extents)
-    if one_path or (link.wrap_all and not all(whole)):
+    if one_path or (link.wrap_all and not all(is_multiple)):
         return [False] * len(slice_)
-    return [fits and extent > 2 for fits, extent in zip(whole, slice_, strict=True)]
+    return [multiple and extent > 2 for multiple, extent in zip(is_multiple, slice_, strict=True)]
 
 
 def _torus_path(link: Link, spans: list[Span], slice_: Extents, wraps: list[bool]) -> _Path:
-    """Rates of an axis on one dim, or on several whose links it uses together."""
+    """The path of an axis on one dim, or on several whose links it uses together."""
     devices = math.prod(span.size for span in spans)
     rates, hops, spread_s, permute_s, where = [], 0, 0.0, 0.0, []
     for dim, size, stride in spans:
-        # The outermost axis of a dim closes with it; one inside has lines.
+        # The outermost axis of a dim is a ring if the dim is; inner axes are lines.
         ring = wraps[dim] and size * stride == slice_[dim] and slice_[dim] > 2
         one_way = link.bytes_per_s / 2 / stride
         rate = 2 * one_way if ring else one_way
@@ -442,15 +449,15 @@ def _torus_path(link: Link, spans: list[Span], slice_: Extents, wraps: list[bool
         hops += stride * (size // 2 if ring else size - 1)
         spread = size * size // 4 / size / rate
         spread_s = max(spread_s, spread)
-        # All go the longest way: on a ring half of them each way, on a line all of one half over
-        # its middle.
+        # All messages go the longest way: on a ring half of them in each direction, on a line those
+        # of one half across its middle.
         permute_s = max(permute_s, 1 / one_way, 2 * spread if ring else size // 2 / rate)
-        shared = f", stride {stride}" if stride > 1 else ""
+        sharing = f", stride {stride}" if stride > 1 else ""
         name = f"torus dim {dim}" if dim >= 0 else "a path through the torus"
         where.append(
-            f"{name} ({'ring' if ring else 'line'} of {size}{', wraps' if ring else ''}{shared})"
+            f"{name} ({'ring' if ring else 'line'} of {size}{', wraps' if ring else ''}{sharing})"
         )
-    # The bound of collectives._simultaneous_s, over the dims of this one axis.
+    # The bound of collectives._simultaneous_s, here over the dims of one axis.
     worst_s = max(
         (math.prod(spans[i].size for i in chosen) - 1) / devices / sum(rates[i] for i in chosen)
         for count in range(1, len(spans) + 1)
@@ -474,9 +481,9 @@ def _join_groups(
     spans: list[list[Span]],
     path_of: Callable[[list[Span]], _Path],
 ) -> None:
-    """Give axes that share a torus dim one group number.
+    """Give axes that share a torus dim the same group number.
 
-    A dim that a group fills alone adds its path to ``group_path``.
+    If all axes of a group are on that dim alone, their joint path is added to ``group_path``.
     """
     for dim in {span.dim for axis_spans in spans for span in axis_spans}:
         members = [
@@ -484,8 +491,8 @@ def _join_groups(
             for axis, axis_spans in enumerate(spans)
             if any(span.dim == dim for span in axis_spans)
         ]
-        shared = group[members[0]]
-        group[np.isin(group, group[members])] = shared
+        shared_number = group[members[0]]
+        group[np.isin(group, group[members])] = shared_number
         if len(members) > 1 and all(len(spans[axis]) == 1 for axis in members):
             size = math.prod(span.size for axis in members for span in spans[axis])
-            group_path[int(shared)] = path_of([Span(dim, size, stride=1)])
+            group_path[int(shared_number)] = path_of([Span(dim, size, stride=1)])

@@ -1,11 +1,11 @@
-"""Names of JAX that are not documented, in one place: compiling a module and running what came out.
+"""All uses of undocumented JAX names: compiling a module and running the executable.
 
-``jax.extend.backend`` is public, and gives the client and the compile options; the methods of the
-client and of the executable are not documented.  (The documented road, ``jax.export``, re-traces a
-module under ``jit``, which loses the donations and the argument shardings as they were written.)
-Tried with jax 0.10.2 and 0.12.0.1.
+``jax.extend.backend`` is public and gives the client and the compile options; the methods of the
+client and of the executable are not documented. (The documented way, ``jax.export``, re-traces a
+module under ``jit``, which loses the donations and argument shardings as written.) Tried with jax
+0.10.2 and 0.12.0.1.
 
-This file is apart from ``toast_lab._jaxlib`` because that one must never import jax.
+This file is separate from ``toast_lab._jaxlib`` because the latter must never import jax.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def compile_module(
 ) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy.
 
-    Gives an executable that is loaded, or one that cannot be run if the devices are only described
-    (a topology's).  ``flags`` are flags of XLA by name, without the dashes, for this compile alone.
+    Gives a loaded executable, or one that cannot be run if the devices are those of a topology
+    description. ``flags`` maps names of XLA flags, without dashes, to values for this compilation
+    alone.
     """
     from jax.extend import backend
 
@@ -45,7 +46,7 @@ def compile_module(
         return client.compile_and_load(stablehlo, devices, options)
     from jaxlib import _jax
 
-    # This client takes a parsed module only.
+    # This client takes only a parsed module.
     module = _jaxlib.parse_module(_jaxlib.make_context(), stablehlo)
     return client.compile(
         module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options
@@ -61,12 +62,12 @@ def _with_pinned_layouts(stablehlo: str) -> str:
 
 
 def _load_lapack() -> None:
-    """Make XLA's CPU client know the LAPACK routines.
+    """Register the LAPACK routines with XLA's CPU client.
 
-    Without this a program that calls one crashes the process.
+    Otherwise a program that calls one crashes the process.
 
-    JAX does so when it lowers the first such op, which a program that comes as text never goes
-    through.
+    JAX registers them when it lowers the first such op, which never happens for a program that
+    comes as text.
     """
     import jax
 
@@ -74,7 +75,7 @@ def _load_lapack() -> None:
 
 
 def execute(executable: Any, arguments: Sequence[Any]) -> list[list[Any]]:
-    """Start one execution on global arrays; gives for each result its single-device arrays."""
+    """Start one execution on global arrays; gives the single-device arrays of each result."""
     return list(executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays())
 
 
@@ -84,7 +85,7 @@ def optimised_hlo(executable: Any) -> str:
 
 
 def flops(executable: Any) -> float | None:
-    """Floating-point operations of one device by XLA's own count; None if it does not say.
+    """Floating-point operations on one device by XLA's own count; None if it gives none.
 
     A loop's body counts once, whatever its number of rounds.
     """
@@ -101,11 +102,11 @@ def flops(executable: Any) -> float | None:
 def memory_stats(executable: Any) -> dict[str, int]:
     """Bytes that the compiled program holds on one device while it runs.
 
-    They are taken from XLA's buffer assignment.
+    They come from XLA's buffer assignment.
 
-    Keys: argument, output, alias (of the outputs, what reuses donated arguments), temp, code, and
-    peak: arguments + outputs - aliases + temporaries.  XLA's own ``peak_memory_in_bytes`` is not
-    used: on CPU it was seen far below the temporaries alone (118 KB beside 711 KB).
+    Keys: argument, output, alias (part of the outputs that reuses donated arguments), temp, code,
+    and peak: arguments + outputs - aliases + temporaries. XLA's own ``peak_memory_in_bytes`` is not
+    used: on CPU it was seen far below the temporaries alone (118 KB against 711 KB).
     """
     stats = executable.get_compiled_memory_stats()
     sizes = {
@@ -118,10 +119,10 @@ def memory_stats(executable: Any) -> dict[str, int]:
 
 
 def set_assembler_folder(folder: str) -> None:
-    """Let XLA's compiler for GPUs take the assembler ``bin/ptxas`` of a folder.
+    """Make XLA's compiler for GPUs use the assembler ``bin/ptxas`` of a folder.
 
-    JAX looks for one while it is imported, among what can be imported then.  Without it XLA takes
-    whatever the machine has, which may know none of the GPU.
+    JAX looks for one during its import, among the packages that can be imported then. Without it
+    XLA takes whichever the machine has, which may not support the GPU.
     """
     from jax._src import lib
 

@@ -1,11 +1,11 @@
-"""Does a sharded program compute what the unsharded one does?  The one place for tolerances.
+"""Does a sharded program compute what the unsharded one does? All tolerances are defined here.
 
-Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n
-terms in a type whose rounding unit is eps comes out with an error of about eps times the root of n,
-and what is made from it carries that on.  Everything up to 1/eps terms is within the root of eps:
-that is the tolerance, for the coarsest floating-point type of the program.  Where an op sums more
-terms than that in its own type, the tolerance is that op's error, up to ``MOST``.  Products are
-left out, since backends sum them in a wider type.
+Sharding changes the order of sums and nothing else, so errors are those of rounding. A sum of n
+terms in a type whose rounding unit is eps has a relative error of about eps times the square root
+of n, and values computed from it inherit that error. Up to 1/eps terms it stays below the square
+root of eps: that is the tolerance, for the coarsest floating-point type of the program. Where an op
+sums more terms than that in its own type, the tolerance is that op's error, up to ``MOST``. Matrix
+products are left out, since backends sum them in a wider type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import REDUCTION, Program
 from toast_lab.runtime import inputs
 
-MOST = 0.25  #: beyond it results that lack half of a sum would pass
+MOST = 0.25  #: a larger tolerance would pass results that lack half of a sum
 
 
 def tolerance(program: Program) -> float:
@@ -30,36 +30,36 @@ def tolerance(program: Program) -> float:
 
     dtypes = {dtype for dtype in program.value_dtype if dtype.startswith(("f", "bf"))}
     rounding_units = {dtype: float(ml_dtypes.finfo(inputs.dtype_of(dtype)).eps) for dtype in dtypes}
-    least = math.sqrt(max(rounding_units.values(), default=0.0))
-    summed = np.where(program.factor_class == REDUCTION, program.factor_size, 1)
-    largest = least
+    usual_tolerance = math.sqrt(max(rounding_units.values(), default=0.0))
+    summed_sizes = np.where(program.factor_class == REDUCTION, program.factor_size, 1)
+    largest = usual_tolerance
     for op in range(program.n_ops):
         factors = program.factors(op)
-        terms = math.prod(summed[factors.start : factors.stop].tolist())
+        term_count = math.prod(summed_sizes[factors.start : factors.stop].tolist())
         results = program.results(op)
-        if terms <= 1 or not results or op_kind(program.kind[op]).sums_wider:
+        if term_count <= 1 or not results or op_kind(program.kind[op]).sums_wider:
             continue
         rounding_unit = rounding_units.get(program.value_dtype[results[0]], 0.0)
-        largest = max(largest, min(MOST, rounding_unit * math.sqrt(terms)))
+        largest = max(largest, min(MOST, rounding_unit * math.sqrt(term_count)))
     return largest
 
 
 def agrees(error: float | None, limit: float | None) -> bool | None:
-    """Is an error within a tolerance?
+    """Is an error within a tolerance? NaN is not.
 
-    None: nothing was compared; an error that is not a number is none that is.
+    None if nothing was compared.
     """
     return None if error is None or limit is None else error <= limit
 
 
 def verdict(error: float | None, limit: float | None) -> str:
-    """In words: agrees, DIFFERS or not compared.
+    """The answer of ``agrees`` in words.
 
-    As in ``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or
+    For example ``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or
     ``not compared``.
     """
-    word = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
+    answer = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
     if error is None:
-        return word
+        return answer
     tolerated = "" if limit is None else f", tolerance {limit:.1e}"
-    return f"{word} (largest error {error:.1e}{tolerated})"
+    return f"{answer} (largest error {error:.1e}{tolerated})"

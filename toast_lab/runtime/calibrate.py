@@ -1,7 +1,7 @@
-"""``calibrate``: measure attached devices and make a machine of the numbers.
+"""``calibrate``: measure attached devices and fit a machine model to the numbers.
 
-The benchmarks run in a child process and send each point as it is measured, so that a time limit, a
-cancel or a crash of the child keeps what was measured until then.
+The benchmarks run in a child process that sends each point as it is measured, so that a time limit,
+a cancellation or a crash of the child loses nothing measured before.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import OnProgress, RunProgress
 
-#: The most virtual devices: each is a few threads of the host.
+#: Most virtual devices: each takes a few threads of the host.
 MOST_VIRTUAL = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """A measured machine with everything that it was made from."""
+    """A measured machine with the points that it was fitted to."""
 
     fit: Fit
     points: tuple[CalibrationPoint, ...]
     skipped: tuple[child.Skipped, ...]
-    note: str  #: why it ended early, "" if it did not
+    note: str  #: why the measurement ended early, "" if it did not
 
     def save(self, path: str) -> None:
-        """Write the machine file.
-
-        The measured points and the fit's residuals stand as comments at its end.
-        """
+        """Write the machine file, with the measured points and residuals as comments at its end."""
         lines = [self.note] if self.note else []
         lines += [f"Not measured: {skip.what}: {skip.why}" for skip in self.skipped]
         lines += [
@@ -65,17 +62,17 @@ def calibrate(
     """Measure ``devices`` and fit a machine to them.
 
     Args:
-        devices: "cpu:8" (virtual ones, which share this host), "gpu" (all attached), "tpu:4" or
+        devices: "cpu:8" (virtual devices, which share this host), "gpu" (all attached), "tpu:4" or
             "auto".
-        name: of the machine; made of the device's by default.
-        time_limit_s: what is not measured by then is left out.
+        name: name of the machine; by default derived from that of the devices.
+        time_limit_s: limit in seconds; whatever is not measured by then is left out.
         on_event: called with progress, in this thread.
-        cancel: polled; True ends the measurement and keeps what there is.
-        quick: few and small sizes; good for trying out, not for numbers.
+        cancel: polled; True ends the measurement and keeps the points so far.
+        quick: measure few, small sizes; good for trying it out, not for reliable numbers.
 
     Raises:
         InvalidProblem: ``devices`` cannot be read, or too few are attached.
-        RunFailed: nothing was measured, with the reason.
+        RunFailed: nothing was measured; the message says why.
         Cancelled: cancelled before anything was measured.
     """
     platform, count = _read(devices)
@@ -83,7 +80,7 @@ def calibrate(
         platform = dev.find("auto", 1, time_limit_s=120.0, cancel=cancel).platform
     if platform == "cpu" and count is None:
         count = 8
-    reported: list[child.Hardware] = []
+    hardware_reports: list[child.Hardware] = []
     points: list[CalibrationPoint] = []
     skipped: list[child.Skipped] = []
 
@@ -91,7 +88,7 @@ def calibrate(
         if isinstance(event, CalibrationPoint):
             points.append(event)
         elif isinstance(event, child.Hardware):
-            reported.append(event)
+            hardware_reports.append(event)
         elif isinstance(event, child.Skipped):
             skipped.append(event)
         elif isinstance(event, RunProgress) and on_event is not None:
@@ -121,9 +118,9 @@ def calibrate(
             raise
         note = f"Ended early: {error}"
     if not points:
-        refused = "; ".join(f"{skip.what}: {skip.why}" for skip in skipped[:3])
-        raise RunFailed(f"calibrating {devices}: nothing was measured. {note or refused}")
-    hardware = reported[0]
+        reasons = "; ".join(f"{skip.what}: {skip.why}" for skip in skipped[:3])
+        raise RunFailed(f"calibrating {devices}: nothing was measured. {note or reasons}")
+    hardware = hardware_reports[0]
     label = f"{hardware.kind}-x{hardware.n_devices}".lower()
     versions = [f"{package} {version}" for package, version in hardware.versions.items()]
     provenance = {
@@ -144,12 +141,12 @@ def calibrate(
 
 
 def _read(devices: str) -> tuple[str, int | None]:
-    number = re.search(r":(\d+)\s*$", devices)
-    count = int(number.group(1)) if number else None
+    count_match = re.search(r":(\d+)\s*$", devices)
+    count = int(count_match.group(1)) if count_match else None
     dev.parse(devices, count if count is not None else 1)
-    word = devices.strip().lower().partition(":")[0]
-    if count is not None and (count < 1 or (word == "cpu" and count > MOST_VIRTUAL)):
+    platform = devices.strip().lower().partition(":")[0]
+    if count is not None and (count < 1 or (platform == "cpu" and count > MOST_VIRTUAL)):
         raise InvalidProblem(
             f"--devices {devices}: from 1 to {MOST_VIRTUAL} devices can be measured"
         )
-    return word, count
+    return platform, count

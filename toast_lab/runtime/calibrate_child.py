@@ -1,10 +1,10 @@
-"""The micro-benchmarks of a calibration, in the child process; ``measure`` is the one entry point.
+"""The micro-benchmarks of a calibration, run in the child process; start at ``measure``.
 
-All devices work at once, as in a real step: virtual devices share the cores of their host, and
-their speed alone says nothing.  Every measurement is a loop of r rounds inside one compiled
-program, and its time is (time of r rounds - time of one round) / (r - 1): what starting a program
-costs is then gone, and r is chosen so that the clock can be trusted.  Each point is reported as
-soon as it is there; a run that is cut short keeps them.
+All devices work at once, as in a real step: virtual devices share the cores of their host, so their
+individual speed means nothing. Every measurement is a loop of r rounds inside one compiled program,
+and its time is (time of r rounds - time of one round) / (r - 1): this cancels the cost of starting
+a program, and r is large enough for the clock's resolution. Each point is reported as soon as it is
+measured, so a run that is cut short keeps its points.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from toast_lab.runtime.compile_child import versions
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
-#: A measurement lasts at least this long, or takes _MOST_ROUNDS.
+#: A measurement lasts at least this long, unless it reaches the limit on rounds.
 _WORTH_S = 0.03
 _MOST_ROUNDS = 256
-#: Larger sizes are left out once a single round takes this long.
+#: Once a single round takes longer than this, larger sizes are left out.
 _SLOWEST_S = 1.0
 _REPEATS = 3
 
@@ -39,7 +39,7 @@ class Hardware(NamedTuple):
     platform: str
     kind: str
     n_devices: int
-    memory_bytes: float  #: of one device; of a virtual one its share of the host
+    memory_bytes: float  #: of one device; for a virtual one its share of the host's memory
     versions: dict[str, str]
 
 
@@ -55,9 +55,9 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
 
     Args:
         platform: "cpu", "gpu" or "tpu".
-        count: number of devices; None: all that are attached.
-        time_limit_s: no new measurement is begun after this.
-        quick: few and small sizes, for tests.
+        count: number of devices; None means all that are attached.
+        time_limit_s: no measurement starts after this many seconds.
+        quick: measure few, small sizes, for tests.
 
     Returns:
         False if time ran out before the last measurement.
@@ -73,10 +73,10 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
     if count is None:
         devices = list(jax.local_devices(backend=platform))
     isolate.report(_hardware(platform, devices))
-    plan = _plan(len(devices), platform, quick)
+    measurements = _plan(len(devices), platform, quick)
     last_round_s: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
-    for number, (series, label, start) in enumerate(plan):
-        isolate.report(RunProgress(label, number / len(plan)))
+    for position, (series, label, start) in enumerate(measurements):
+        isolate.report(RunProgress(label, position / len(measurements)))
         if time.monotonic() > deadline:
             return False
         if last_round_s.get(series, 0.0) > _SLOWEST_S:
@@ -85,7 +85,7 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
             for point in start(devices):
                 last_round_s[series] = point.time_s if point.what != "overlap" else 0.0
                 isolate.report(point)
-        except Exception as error:  # one type or size that a device refuses must not end the rest
+        except Exception as error:  # a refused type or size must not end the run
             last_round_s[series] = float("inf")
             isolate.report(
                 Skipped(label, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
@@ -99,33 +99,37 @@ _Start = Callable[[Devices], Iterator[CalibrationPoint]]
 
 
 def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str, _Start]]:
-    """What to measure, the most needed first: (series, label, start)."""
+    """Measurements as (series, label, start), the most important first."""
     on_host = platform == "cpu"
     sides = [64, 128, 256, 512, 1024, *([] if on_host else [2048, 4096, 8192])]
-    traffic = [2.0**power for power in range(14, 27 if on_host else 31, 2)]
+    memory_sizes = [2.0**power for power in range(14, 27 if on_host else 31, 2)]
     sizes = [2.0**power for power in range(10, 25 if on_host else 29, 2)]
     shares = [0.25, 0.5, 1.0, 2.0, 4.0]
     group_sizes = [2, 4, 8, 16, 32, 64, 128]
     if quick:
-        sides, traffic, sizes = [32, 64], [2.0**14, 2.0**18], [2.0**10, 2.0**16]
+        sides, memory_sizes, sizes = [32, 64], [2.0**14, 2.0**18], [2.0**10, 2.0**16]
         shares, group_sizes = [0.25, 1.0], [2]
-    plan: list[tuple[_Series, str, _Start]] = [(("overhead", "", 1), "start of an op", _overhead)]
+    measurements: list[tuple[_Series, str, _Start]] = [
+        (("overhead", "", 1), "start of an op", _overhead)
+    ]
 
     def dots(dtype: str) -> None:
         for side in sides:
             label = f"dot {dtype} {side}x{side}"
-            plan.append((("dot", dtype, n_devices), label, partial(_dot, dtype=dtype, side=side)))
+            measurements.append(
+                (("dot", dtype, n_devices), label, partial(_dot, dtype=dtype, side=side))
+            )
 
     def collectives(group: int) -> None:
         for kind, size in itertools.product(COLLECTIVES, sizes):
             label = f"{kind} over {group}, {size / 1024:g} KiB"
             start = partial(_collective, group=group, kind=kind, size_bytes=size)
-            plan.append(((kind, "", group), label, start))
+            measurements.append(((kind, "", group), label, start))
 
     dots("f32")
-    for size in traffic:
+    for size in memory_sizes:
         label = f"memory {size / 1024:g} KiB"
-        plan.append((("memory", "", n_devices), label, partial(_memory, size_bytes=size)))
+        measurements.append((("memory", "", n_devices), label, partial(_memory, size_bytes=size)))
     if n_devices > 1:
         collectives(n_devices)
     dots("bf16")
@@ -136,11 +140,11 @@ def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str
         for share in shares:
             label = f"overlap, {share:g} as much compute"
             start = partial(_overlap, share=share, quick=quick)
-            plan.append((("overlap", "", n_devices), label, start))
+            measurements.append((("overlap", "", n_devices), label, start))
     if not quick:
         dots("f16")
         dots("f64")
-    return plan
+    return measurements
 
 
 def _hardware(platform: str, devices: Devices) -> Hardware:
@@ -161,20 +165,20 @@ def _hardware(platform: str, devices: Devices) -> Hardware:
 
 
 def _per_round_s(build: Callable[[int], Callable[[], Any]]) -> float:
-    """Seconds of one round; ``build(r)`` gives a call that runs r rounds, compiled and warm."""
-    once = _best_s(build(1), 1)
-    rounds = int(min(_MOST_ROUNDS, max(3, _WORTH_S / once)))
+    """Seconds of one round; ``build(r)`` gives a compiled function that runs r rounds."""
+    once_s = _median_s(build(1), 1)
+    rounds = int(min(_MOST_ROUNDS, max(3, _WORTH_S / once_s)))
     looped = build(rounds)
-    spent = _best_s(looped, _REPEATS)
-    while spent < _WORTH_S and rounds < _MOST_ROUNDS * 16:  # starting it was most of that one round
-        rounds = int(min(_MOST_ROUNDS * 16, rounds * min(16.0, 2 * _WORTH_S / spent)))
+    looped_s = _median_s(looped, _REPEATS)
+    while looped_s < _WORTH_S and rounds < _MOST_ROUNDS * 16:  # the start dominated
+        rounds = int(min(_MOST_ROUNDS * 16, rounds * min(16.0, 2 * _WORTH_S / looped_s)))
         looped = build(rounds)
-        spent = _best_s(looped, _REPEATS)
-    single = _best_s(build(1), _REPEATS)
-    return max(spent - single, 0.02 * spent) / (rounds - 1)
+        looped_s = _median_s(looped, _REPEATS)
+    single_s = _median_s(build(1), _REPEATS)
+    return max(looped_s - single_s, 0.02 * looped_s) / (rounds - 1)
 
 
-def _best_s(call: Callable[[], Any], repeats: int) -> float:
+def _median_s(call: Callable[[], Any], repeats: int) -> float:
     import jax
 
     jax.block_until_ready(call())
@@ -191,27 +195,27 @@ def _looped(
 ) -> Callable[[int], Any]:
     """A build function for ``_per_round_s`` that runs ``step(i, carry)`` on every device.
 
-    Arrays are split along their first dim.  Mesh axis "d" has ``group`` devices (all by default),
-    and all groups work side by side.  The number of rounds is a constant of the program, or a GPU
-    would ask the host after each one.
+    Arrays are split along their first dim. Mesh axis "d" has ``group`` devices (all by default),
+    and all groups work side by side. The number of rounds is a constant of the program; otherwise a
+    GPU would ask the host after each round.
     """
     import jax
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
     mesh = jax.sharding.Mesh(np.asarray(devices).reshape(-1, group or len(devices)), ("group", "d"))
-    split = PartitionSpec(("group", "d"))
-    placed = [jax.device_put(array, NamedSharding(mesh, split)) for array in arrays]
+    split_spec = PartitionSpec(("group", "d"))
+    placed = [jax.device_put(array, NamedSharding(mesh, split_spec)) for array in arrays]
 
     def build(rounds: int) -> Callable[[], Any]:
-        def body(*locals_: Any) -> Any:
-            return jax.lax.fori_loop(0, rounds, step, tuple(locals_))
+        def body(*local_arrays: Any) -> Any:
+            return jax.lax.fori_loop(0, rounds, step, tuple(local_arrays))
 
         mapped = jax.shard_map(
             body,
             mesh=mesh,
-            in_specs=(split,) * len(placed),
-            out_specs=(split,) * len(placed),
+            in_specs=(split_spec,) * len(placed),
+            out_specs=(split_spec,) * len(placed),
             check_vma=False,
         )
         compiled = jax.jit(mapped).lower(*placed).compile()
@@ -228,11 +232,11 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
     return jnp.asarray(rng.standard_normal(shape, np.float32) * scale, dtype)
 
 
-# -- what is measured ------------------------------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------
 
 
 def _overhead(devices: Devices) -> Iterator[CalibrationPoint]:
-    """Tiny dots one after the other, each an op of its own whose numbers take no time."""
+    """Tiny dots one after the other, each a separate op whose arithmetic takes no time."""
     length = 64
 
     def step(_: Any, carry: Any) -> Any:
@@ -259,7 +263,7 @@ def _product(_: Any, carry: Any) -> Any:
 
 
 def _squares(devices: Devices, side: int, dtype: str) -> list[Any]:
-    """Two square matrices for each device, whose product has elements of the same size."""
+    """Two square matrices for each device, scaled so that products keep their magnitude."""
     shape = (len(devices) * side, side)
     return [_normal(shape, dtype), _normal(shape, dtype, side**-0.5)]
 
@@ -295,25 +299,25 @@ def _memory(devices: Devices, size_bytes: float) -> Iterator[CalibrationPoint]:
 
 
 def _collective_step(kind: str, group: int, length: int) -> Callable[[Any, Any], Any]:
-    """One collective on ``length`` elements of its larger side.
+    """A step that runs one collective, whose larger side has ``length`` elements.
 
-    What is left over is carried on, with next to no copying.
+    The step returns an array of its input's shape, with next to no copying.
     """
     from jax import lax
 
-    part = length // group
+    shard_length = length // group
 
     def step(i: Any, array: Any) -> Any:
         if kind == "all_reduce":
             return lax.psum(array, "d")
         if kind == "all_gather":
             gathered = lax.all_gather(array, "d", tiled=True)
-            return lax.dynamic_slice(gathered, ((i % group) * part,), (part,))
+            return lax.dynamic_slice(gathered, ((i % group) * shard_length,), (shard_length,))
         if kind == "reduce_scatter":
             return lax.dynamic_update_slice(array, lax.psum_scatter(array, "d", tiled=True), (0,))
         if kind == "all_to_all":
             return lax.all_to_all(array, "d", 0, 0, tiled=True)
-        # To the farthest of a ring
+        # To the farthest device of a ring
         return lax.ppermute(
             array, "d", [(device, (device + group // 2) % group) for device in range(group)]
         )
@@ -327,9 +331,9 @@ def _collective(
     import jax.numpy as jnp
 
     length = max(1, int(size_bytes / 4 / group)) * group
-    local = length // group if kind == "all_gather" else length
+    local_length = length // group if kind == "all_gather" else length
     step = _collective_step(kind, group, length)
-    zeros = jnp.zeros(len(devices) * local, "float32")
+    zeros = jnp.zeros(len(devices) * local_length, "float32")
     build = _looped(devices, lambda i, carry: (step(i, carry[0]),), [zeros], group)
     yield CalibrationPoint(
         kind,
@@ -342,9 +346,9 @@ def _collective(
 
 
 def _overlap(devices: Devices, share: float, quick: bool) -> Iterator[CalibrationPoint]:
-    """Which part of a collective is hidden behind an independent dot of the same program.
+    """The share of a collective that overlaps with independent dots of the same program.
 
-    It is the hidden part of whichever of the two is shorter.
+    It is relative to whichever of the two is shorter.
     """
     import jax.numpy as jnp
 
@@ -355,10 +359,10 @@ def _overlap(devices: Devices, share: float, quick: bool) -> Iterator[Calibratio
     array = jnp.zeros(count * length, "float32")
     comm_s = _per_round_s(_looped(devices, lambda i, carry: (reduce(i, carry[0]),), [array]))
     dot_s = _per_round_s(_looped(devices, _product, matrices))
-    dots = max(1, min(64, round(share * comm_s / dot_s)))
+    dot_count = max(1, min(64, round(share * comm_s / dot_s)))
 
     def compute(i: Any, carry: Any) -> Any:
-        for _ in range(dots):
+        for _ in range(dot_count):
             carry = _product(i, carry)
         return carry
 
@@ -367,12 +371,12 @@ def _overlap(devices: Devices, share: float, quick: bool) -> Iterator[Calibratio
 
     compute_s = _per_round_s(_looped(devices, compute, matrices))
     both_s = _per_round_s(_looped(devices, both, [array, *matrices]))
-    hidden = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
+    hidden_share = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
     yield CalibrationPoint(
         "overlap",
         "f32",
         devices=count,
         size_bytes=4.0 * length,
-        flops=2.0 * side**3 * dots,
-        time_s=min(1.0, max(0.0, hidden)),
+        flops=2.0 * side**3 * dot_count,
+        time_s=min(1.0, max(0.0, hidden_share)),
     )

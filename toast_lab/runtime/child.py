@@ -1,7 +1,7 @@
-"""What happens in the child process: compile, put the inputs, run, compare.
+"""The work of the child process: compile, put the inputs on the devices, run, compare.
 
-``execute`` is the one entry point; it takes a ``RunRequest`` and gives plain data, and sends
-``RunProgress`` on the way.  The reference is the program as it was read, with no annotation on it,
+``execute`` is the only entry point: it takes a ``RunRequest``, gives plain data, and sends
+``RunProgress`` on the way. The reference is the program as it was read, without annotations,
 compiled for one device; it runs first, because its results decide which made-up inputs are usable.
 """
 
@@ -20,7 +20,7 @@ from toast_lab.runtime import hlo, inputs
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak, whole_job
 from toast_lab.runtime.measuring import Execution
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Runs once, before the children that execute this module are forked (``fork_server``).
 before_fork = fork_server.import_jax
 
 
@@ -36,7 +36,7 @@ OnProgress = Callable[[RunProgress], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRequest:
-    """Everything that a child needs to know."""
+    """Everything that a child needs to run the jobs."""
 
     program: Program
     reference: str | None  #: StableHLO without annotations; None: no reference
@@ -52,7 +52,7 @@ class ExecutableMeasurement(NamedTuple):
     step_times_s: tuple[float, ...]
     memory: dict[str, int]  #: see _jax_private.memory_stats
     collectives: tuple[hlo.Collective, ...]
-    errors: dict[str, float] | None  #: by output path; None for the reference, or without one
+    errors: dict[str, float] | None  #: by output path; None if not compared with a reference
 
 
 class RunReport(NamedTuple):
@@ -74,48 +74,48 @@ def execute(request: RunRequest) -> RunReport:
     """
     import jax
 
-    # Otherwise 64-bit inputs would be cut to 32 bits on their way in
+    # Otherwise JAX would truncate 64-bit inputs to 32 bits
     jax.config.update("jax_enable_x64", True)
     devices = dev.attached(request.devices)
-    program, given = request.program, request.options.inputs
-    arrays, inputs_are = given, "given"
+    program, given_arrays = request.program, request.options.inputs
+    arrays, inputs_kind = given_arrays, "given"
     if arrays is None:
-        arrays, inputs_are = inputs.draw(program, request.options.seed), "normal"
-    reference, expected, failure = None, None, ""
+        arrays, inputs_kind = inputs.draw(program, request.options.seed), "normal"
+    reference, expected, reference_failure = None, None, ""
     if request.reference is not None:
-        reference, expected, failure = try_reference(request, devices[0], arrays)
-        if expected is not None and given is None and not all_finite(expected):
+        reference, expected, reference_failure = try_reference(request, devices[0], arrays)
+        if expected is not None and given_arrays is None and not all_finite(expected):
             arrays = inputs.draw(program, request.options.seed, non_negative=True)
-            inputs_are = "non-negative"
-            reference, expected, failure = try_reference(request, devices[0], arrays)
+            inputs_kind = "non-negative"
+            reference, expected, reference_failure = try_reference(request, devices[0], arrays)
     measured = []
-    start = 0.2 if request.reference is not None else 0.0
-    for number, job in enumerate(request.jobs):
-        share = (1 - start) / len(request.jobs)
-        stage = Stage("sharded", start + share * number, share)
+    reference_share = 0.2 if request.reference is not None else 0.0
+    for job_index, job in enumerate(request.jobs):
+        share = (1 - reference_share) / len(request.jobs)
+        stage = Stage("sharded", reference_share + share * job_index, share)
         measured.append(measure_beside(expected, request, job, devices, arrays=arrays, stage=stage))
     return RunReport(
         device_kind=devices[0].device_kind,
-        inputs=inputs_are,
+        inputs=inputs_kind,
         reference=reference,
-        reference_failure=failure,
+        reference_failure=reference_failure,
         jobs=tuple(measured),
         allocator_peak_bytes=allocator_peak(devices[-1]),
     )
 
 
 class Stage:
-    """Turns the steps of one executable into events on its share of the whole."""
+    """Reports the steps of one executable as progress within its share of the whole run."""
 
     def __init__(self, name: str, start: float, share: float) -> None:
         self.name, self.start, self.share = name, start, share
 
     def compiling(self) -> None:
-        """The program is compiled from now on."""
+        """Report that the program is being compiled."""
         isolate.report(RunProgress(f"compiling {self.name}", self.start))
 
     def running(self, number: int, total: int) -> None:
-        """The program is executed from now on, for the ``number``-th time of ``total``."""
+        """Report that execution ``number`` of ``total`` begins."""
         fraction = self.start + self.share * (0.6 + 0.4 * number / max(total, 1))
         isolate.report(RunProgress(f"running {self.name} {number}/{total}", fraction))
 
@@ -123,17 +123,19 @@ class Stage:
 def try_reference(
     request: RunRequest, device: Any, arrays: Sequence[np.ndarray]
 ) -> tuple[ExecutableMeasurement | None, list[np.ndarray] | None, str]:
-    """Run the unsharded program: its measurements, its results, and why there are none."""
-    whole = whole_job(request.program, request.reference or "")
+    """Run the unsharded program: gives measurements, results and, if it failed, the reason."""
+    reference_job = whole_job(request.program, request.reference or "")
     stage = Stage("unsharded", 0.0, 0.2)
     results: list[np.ndarray] = []
     try:
-        measured = measure(request, whole, [device], arrays, stage=stage, on_results=results.extend)
+        measured = measure(
+            request, reference_job, [device], arrays, stage=stage, on_results=results.extend
+        )
     except Exception as error:
-        # Not to fit on one device is the very reason to shard: go on without a reference.
+        # Programs are sharded because they do not fit on one device: go on without a reference.
         if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
-            why = f"the unsharded program does not fit on one device: {str(error)[:300]}"
-            return None, None, why
+            reason = f"the unsharded program does not fit on one device: {str(error)[:300]}"
+            return None, None, reason
         raise
     return measured, results, ""
 
@@ -146,15 +148,15 @@ def measure_beside(
     arrays: Sequence[np.ndarray],
     stage: Stage,
 ) -> ExecutableMeasurement:
-    """``measure``, with the errors against the ``expected`` results, unless these are None."""
+    """``measure``, with errors against the ``expected`` results unless those are None."""
     if expected is None:
         return measure(request, job, devices, arrays, stage=stage)
     errors: dict[str, float] = {}
 
     def compare(results: list[np.ndarray]) -> None:
         paths = request.program.output_paths
-        for path, result, right in zip(paths, results, expected, strict=True):
-            errors[path] = relative_error(result, right)
+        for path, result, expected_result in zip(paths, results, expected, strict=True):
+            errors[path] = relative_error(result, expected_result)
 
     measured = measure(request, job, devices, arrays, stage=stage, on_results=compare)
     return measured._replace(errors=errors)
@@ -187,14 +189,14 @@ def measure(
 def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
     """``max|result - expected| / max|expected|`` over the elements where ``expected`` is finite.
 
-    Where all of ``expected`` is zero the difference itself is given.  Infinity: the two are not
-    finite in the same places.  NaN: there is nothing finite to compare.  0 for arrays without
-    elements.
+    If these are all zero, the result is the largest absolute difference. It is infinite if the two
+    arrays are not finite in the same places, NaN if ``expected`` has no finite element, and 0 for
+    arrays without elements.
     """
     if expected.size == 0:
         return 0.0
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    result, expected = result.astype(wide), expected.astype(wide)
+    wide_dtype = np.complex128 if np.iscomplexobj(expected) else np.float64
+    result, expected = result.astype(wide_dtype), expected.astype(wide_dtype)
     finite = np.isfinite(expected)
     if not np.array_equal(np.isfinite(result), finite):
         return float("inf")
@@ -205,5 +207,5 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
 
 
 def all_finite(arrays: Sequence[np.ndarray]) -> bool:
-    """Are there no infinities and no NaN?"""
+    """Are the arrays free of infinities and NaN?"""
     return all(bool(np.isfinite(array.astype(np.complex128)).all()) for array in arrays)

@@ -1,16 +1,16 @@
-"""Compile a plan without running it: the compiler as the judge of prices.
+"""Compile a plan without running it, so that the compiler can judge its price.
 
     compile_plan(model, plan, "tpu:v5e:4x4")   the real TPU compiler, with no TPU attached
     compile_plan(model, plan, "gpu:h100:8")    XLA's compiler for GPUs, with no GPU and no CUDA
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
-The module is the annotated one that ``run`` executes.  It is compiled in a child process, and the
+The module is the annotated one that ``run`` executes. It is compiled in a child process, and the
 result is kept: the same module for the same topology, with the same versions and flags, is compiled
-once (see ``compiled_store``).  A program that does not fit is a result (``fits`` is False), not an
-error.
+only once (see ``compiled_store``). A program that does not fit is a result (``fits`` is False), not
+an error.
 
-Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.
+Compiling for TPUs opens no TPU, so it is exempt from libtpu's limit of one process at a time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
 
-#: Of how a plan is written and of what is read from a compiled text, by platform: results of an
-#: older version are made again.
+#: Version, by platform, of how plans are written and compiled texts are read: plans whose results
+#: are of an older version are compiled again.
 _READINGS = {"tpu": 16, "gpu": 16, "cpu": 14}
 _CONSTRAINED_EVERYWHERE = (
     "a sharding constraint stands behind every op, since propagation crashed or took too long when "
@@ -78,23 +78,23 @@ def compile_plan(
 
     Args:
         model: the model that the plan shards.
-        plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the
-            topology.
+        plan: the plan to compile, from a search or ``Plan.from_actions``; its mesh has as many
+            devices as the topology.
         topology: "tpu:v5e:4x4" (see ``topologies.known``), "gpu:h100:8" or "gpu:a100:2x8" (hosts x
-            GPUs of each; see ``gpu_target`` for own ones), "cpu:8" or "gpu".
-        time_limit_s: for the child process.
+            GPUs in each; see ``gpu_target`` for GPUs of your own), "cpu:8" or "gpu".
+        time_limit_s: limit in seconds for the child process.
         on_progress: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
-        store: what was compiled before is taken from here, and the result is kept here: True is the
-            default place (see ``compiled_store``), a path names another file, and False compiles
-            anew and keeps nothing.
-        memory_limit_bytes: address space of the child.
+        store: where earlier results are looked up and this one is kept: True is the default place
+            (see ``compiled_store``), a path names another file, and False compiles anew and keeps
+            nothing.
+        memory_limit_bytes: limit on the address space of the child.
 
     Raises:
         InvalidPlan: the plan belongs to another program.
-        InvalidProblem: no such topology, another number of devices, or libtpu or the compiler for
-            GPUs is missing.
-        RunFailed: the compiler crashed, hung or refused the program for another reason than its
+        InvalidProblem: there is no such topology, it has another number of devices than the mesh,
+            or libtpu or the compiler for GPUs is missing.
+        RunFailed: the compiler crashed, hung or refused the program for a reason other than its
             memory.
 
     Examples:
@@ -108,23 +108,23 @@ def compile_plan(
     """
     plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
-    everywhere = annotate(model, plan, located=True)
+    fully_constrained = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
-        _check_calls(plan.program, everywhere, wanted)
+        _check_calls(plan.program, fully_constrained, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    key = _key(everywhere, wanted, versions, flags)
+    key = _key(fully_constrained, wanted, versions, flags)
     path = None if isinstance(store, bool) else store
-    kept = None
+    kept_result = None
     if store is not False:
-        # The result counts; without the store it is made again
+        # A store that fails costs no more than another compilation
         with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            kept = results.find(key)
-    if kept is not None:
-        # Plans that came about in other ways can be the same text
+            kept_result = results.find(key)
+    if kept_result is not None:
+        # Different plans can have the same annotated text
         return dataclasses.replace(
-            located(kept, plan.program),
+            located(kept_result, plan.program),
             program=plan.program.digest(),
             plan_key=plan.key,
             cached=True,
@@ -132,7 +132,7 @@ def compile_plan(
     if on_progress is not None:
         on_progress(RunProgress("finding the constraints that it needs", 0.0))
     needed = needed_constraints(model, plan, cancel=cancel)
-    # The folder is ours and not the child's, so it goes when a child dies as well
+    # This process owns the folder, so it is deleted even if the child dies
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
         report = isolate.run_in_child(
             "toast_lab.runtime.compile_child:compile_one",
@@ -163,7 +163,7 @@ def compile_plan(
 def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
     """Raise InvalidProblem if the compiler for these devices is not installed.
 
-    Gives where the one for GPUs is, if they need not be there.
+    Gives the location of the compiler if it is for GPUs that need not be attached, else None.
     """
     if wanted.gpu is not None:
         compiler = gpu_compiler.find()
@@ -177,23 +177,23 @@ def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
     return None
 
 
-def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
-    """Raise InvalidProblem for calls of libraries that only processors have."""
-    targets = sorted({*re.findall(r"custom_call @(lapack_\w+)", text)})
-    if not targets:
+def _check_calls(program: Program, stablehlo: str, wanted: top.Topology) -> None:
+    """Raise InvalidProblem if the program calls LAPACK, which only CPUs have."""
+    routines = sorted({*re.findall(r"custom_call @(lapack_\w+)", stablehlo)})
+    if not routines:
         return
-    places = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
+    sources = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
     raise InvalidProblem(
-        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(targets)}, the "
+        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(routines)}, the "
         "linear algebra of a processor, which JAX puts in where it traces without a GPU. Calls "
         "stand at:\n"
-        f'{join_offenders(dict.fromkeys(places))}\nCompile it for "cpu:{wanted.count}", or leave '
+        f'{join_offenders(dict.fromkeys(sources))}\nCompile it for "cpu:{wanted.count}", or leave '
         "these steps out of the function"
     )
 
 
 def reading_of(topology: str) -> int:
-    """The version that writes plans for these devices and reads what their compiler says."""
+    """Version of how plans for these devices are written and their compiled texts are read."""
     return _READINGS[topology.partition(":")[0]]
 
 
@@ -208,7 +208,7 @@ def _key(
         FORMAT,
         reading_of(str(topology)),
         without_locations(stablehlo),
-        # A described GPU is what it is described as, whatever the name of the file
+        # A described GPU is identified by its description, not by the name of its file
         str(topology) if topology.gpu is None else [str(topology), topology.gpu.proto_text()],
         sorted(versions.items()),
         sorted(flags.items()),
@@ -219,15 +219,15 @@ def _key(
 def without_locations(stablehlo: str) -> str:
     """StableHLO without its locations.
 
-    They change with every line above a model and decide nothing.
+    They change with every line added above a model, and do not affect compilation.
     """
     return _LOCATION_LINE.sub("", _LOCATION.sub("", stablehlo))
 
 
 def located(compiled: Compiled, program: Program) -> Compiled:
-    """A result with source lines as they are now.
+    """``compiled`` with the current source lines of ``program``.
 
-    A kept one knows those of the day on which it was made.
+    A kept result has the source lines of the day of its compilation.
     """
     collectives = tuple(
         row._replace(source=program.where(row.op)) if 0 <= row.op < program.n_ops else row
@@ -240,9 +240,9 @@ def located(compiled: Compiled, program: Program) -> Compiled:
 
 
 def rounds_of(program: Program) -> dict[int, float]:
-    """Rounds of every loop by the numbers of the pseudo-ops that enter it.
+    """Trip count of every loop, by the op indices of the pseudo-ops that enter it.
 
-    Compiled loops carry these numbers as names.
+    Compiled loops carry these indices in their names.
     """
     rounds_by_op = {}
     for region in program.regions:
@@ -263,7 +263,7 @@ def _result(
     memory: dict[str, Any] = report.memory or {}
     refusal, gpu = report.refusal, topology.gpu
     peak = memory.get("peak")
-    roomy = gpu is None or peak is None or peak <= gpu.default_memory_bytes
+    within_default_memory = gpu is None or peak is None or peak <= gpu.default_memory_bytes
     return Compiled(
         program=plan.program.digest(),
         plan_key=plan.key,
@@ -271,7 +271,7 @@ def _result(
         topology=str(topology),
         device_kind=report.device_kind,
         device_order=_ORDERS[topology.platform],
-        fits=refusal is None and roomy,
+        fits=refusal is None and within_default_memory,
         peak_bytes=peak,
         argument_bytes=memory.get("argument"),
         output_bytes=memory.get("output"),
@@ -303,7 +303,7 @@ def _result(
 def _schedule(
     mesh: Mesh, machine: str, report: compile_child.CompileReport
 ) -> schedule.Schedule | None:
-    """The steps of the compiler's schedule as a timeline."""
+    """The timeline of the compiler's schedule; None if it wrote none."""
     if report.schedule is None:
         return None
     links = _links(machine, mesh)
@@ -331,7 +331,7 @@ def _links(machine: str, mesh: Mesh) -> AxisLinks | None:
 def _notes(
     program: Program, gpu: gpu_target.GpuTarget | None, report: compile_child.CompileReport
 ) -> tuple[str, ...]:
-    """What the numbers of a GPU that need not be there do not say."""
+    """Notes on the result: why it has no schedule or no times, and how bfloat16 is stored."""
     reason = report.schedule_note if report.schedule is None and report.memory is not None else ""
     reasons = [f"no schedule: {reason}"] if reason else []
     if gpu is None:

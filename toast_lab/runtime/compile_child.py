@@ -1,10 +1,9 @@
-"""What the child process of ``compile`` does.
+"""The work of the child process of ``compile``.
 
-It compiles one annotated module and says what came out, as plain data.
+It compiles one annotated module and reports the outcome as plain data.
 
-Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its
-standard error while it compiles is read too: that is the only place where it says that it gave up
-on an efficient reshard.
+A refusal for lack of memory is an outcome, not an error. The compiler's standard error is read too:
+only there does it say that it gave up on an efficient reshard.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from toast_lab.runtime.gpu_target import GpuTarget
 from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Runs once, before the children that execute this module are forked (``fork_server``).
 before_fork = fork_server.import_jax
 
 
@@ -52,10 +51,10 @@ class CompileRequest:
     stablehlo: str  #: annotated, with located ops
     mesh: Mesh
     topology: top.Topology
-    #: rounds of our loops by the number of any of their ops, for compiled texts that do not tell
+    #: rounds of loops by the pseudo-ops that enter them, for texts that do not state them
     rounds_by_op: dict[int, float]
-    compiler_folder: str = ""  #: put first on the path before JAX starts, "" if none is
-    dump_folder: str = ""  #: where the compiler writes its schedule and memory, "" if nowhere
+    compiler_folder: str = ""  #: put first on ``sys.path`` before JAX starts, unless ""
+    dump_folder: str = ""  #: where the compiler writes its schedule and memory report, unless ""
 
 
 class CompileReport(NamedTuple):
@@ -65,15 +64,15 @@ class CompileReport(NamedTuple):
     compile_s: float
     refusal: compiler_messages.Refusal | None
     remats: tuple[compiler_messages.Rematerialised, ...]
-    #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
+    #: estimated cycles of one step by op index, -1: unknown; empty without estimates
     cycles: dict[int, float]
     memory: dict[str, int] | None = None  #: see ``_memory``; None: refused
     collectives: tuple[hlo.Collective, ...] = ()
-    #: (op of ours or -1, rounds) of every loop left in the program
+    #: (op index or -1, rounds) of every loop left in the program
     loops: tuple[tuple[int, float], ...] = ()
-    times: gpu_times.CompilerTimes | None = None  #: the GPU compiler's own
+    times: gpu_times.CompilerTimes | None = None  #: the GPU compiler's own times
     schedule: tuple[ScheduleStep, ...] | None = None  #: steps of the compiler's schedule
-    schedule_note: str = ""  #: why there is none, or where it is from
+    schedule_note: str = ""  #: why there is no schedule, or where it comes from
 
 
 def compile_one(request: CompileRequest) -> CompileReport:
@@ -128,7 +127,7 @@ def compile_one(request: CompileRequest) -> CompileReport:
 
 
 def _compile(request: CompileRequest, devices: list[Any]) -> Any:
-    """Compile, with the compiler's own times where it has the tables for them."""
+    """Compile; on GPUs that XLA has tables for, with the compiler's own times."""
     gpu = request.topology.gpu
     if gpu is None or gpu.architecture not in gpu_times.MEASURED:
         return _jax_private.compile_module(request.stablehlo, devices)
@@ -140,14 +139,14 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
     try:
         return _jax_private.compile_module(request.stablehlo, devices, flags)
     except Exception as error:
-        # Another version has other tables, and a program without times is better than none
+        # Another version of XLA may lack a table; a program without times is better than none
         if "Cannot find key" not in str(error):
             raise
         return _jax_private.compile_module(request.stablehlo, devices)
 
 
 def _memory(request: CompileRequest, executable: Any) -> dict[str, int]:
-    """Bytes that the program holds; its peak as the buffer assignment has it, if that is dumped."""
+    """Bytes that the program holds by use; the peak is that of the memory report, if dumped."""
     sizes = _jax_private.memory_stats(executable)
     assigned = memory_report.assigned_bytes(request.dump_folder)
     return sizes if assigned is None else {**sizes, "peak": assigned}
@@ -156,7 +155,7 @@ def _memory(request: CompileRequest, executable: Any) -> dict[str, int]:
 def _schedule(
     request: CompileRequest, module: hlo_text.Module, rounds: hlo_text.Rounds
 ) -> tuple[tuple[ScheduleStep, ...] | None, str]:
-    """The steps of the compiler's schedule, or None and why; never fails for what it reads."""
+    """The steps of the compiler's schedule, or None and why; unreadable files raise no error."""
     topology, gpu = request.topology, request.topology.gpu
     mesh = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
     if topology.platform != "tpu" and (gpu is None or gpu.architecture not in gpu_times.MEASURED):
@@ -180,14 +179,14 @@ def _schedule(
             return steps, "nothing is asynchronous: the schedule is the program's own order"
         return None, f"the compiler wrote no schedule for {topology}"
     try:
-        # One for each module: the largest is the program, others are helpers
+        # There is one file for each module: the largest is the program, the others are helpers
         with max(files, key=lambda file: file.stat().st_size).open(errors="replace") as file:
-            text, why = schedule_text.parse(file.read())
+            scheduled, reason = schedule_text.parse(file.read())
     except OSError as error:
         return None, f"the compiler's schedule cannot be read: {error.strerror}"
-    if text is None:
-        return None, why
-    return schedule_steps.steps_of(text, module, mesh, clocks=clocks, rounds=rounds), ""
+    if scheduled is None:
+        return None, reason
+    return schedule_steps.steps_of(scheduled, module, mesh, clocks=clocks, rounds=rounds), ""
 
 
 def _times(
@@ -210,17 +209,17 @@ def _memory_of(gpu: GpuTarget) -> DeviceMemory:
 
 
 def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) -> dict[int, float]:
-    """Estimated cycles of one step by op of ours, loops by their rounds.
+    """Estimated cycles of one step by op index; loop bodies count once for each round.
 
-    Op -1 stands for instructions that name none.
+    Op -1 stands for instructions that name no op of the program.
 
-    TPU programs carry ``estimated_cycles`` on what runs on the core: fusions, matrix products,
-    copies.  Collectives, asynchronous copies and custom fusions (gathers, scatters, sorts) have
-    none.
+    TPU programs carry ``estimated_cycles`` on instructions that run on the core: fusions, matrix
+    products, copies. Collectives, asynchronous copies and custom fusions (gathers, scatters, sorts)
+    have none.
     """
     cycles_by_op: dict[int, float] = {}
     for place in hlo_text.executed(module, rounds):
-        if place.fused:  # the fusion's own estimate covers what is inside
+        if place.fused:  # the fusion's own estimate covers its body
             continue
         for instruction in place.computation.instructions:
             estimate = hlo.estimated_cycles(instruction)
@@ -235,7 +234,7 @@ def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) 
 def loops(
     module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown
 ) -> Iterator[tuple[int, float]]:
-    """(op of ours or -1, rounds) of every loop that runs; 1 round where nobody knows."""
+    """(op index or -1, rounds) of every loop that runs; unknown rounds count as 1."""
     for place in hlo_text.executed(module, rounds):
         for instruction in place.computation.instructions:
             if instruction.opcode == "while":
@@ -247,9 +246,9 @@ def loops(
 def _standard_error() -> Iterator[Callable[[], str]]:
     """Collect what native code writes to standard error.
 
-    In a child of ours that is a file, which is read again, so the last words of a compiler that
-    crashes stay there for the parent to report.  Anything else is taken over meanwhile, and what
-    was written is passed on at the end.
+    In a child that ``isolate`` started, standard error is a file, which is read back: the last
+    words of a crashing compiler stay in it for the parent to report. Anything else is redirected
+    meanwhile, and the output is passed on at the end.
     """
     sys.stderr.flush()
     written = b""
@@ -274,7 +273,7 @@ def _standard_error() -> Iterator[Callable[[], str]]:
 
 
 def _can_be_read_again(descriptor: int) -> bool:
-    """Is this a file that is open for reading too?"""
+    """Is this a regular file that is open for both reading and writing?"""
     readable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
     return readable and stat.S_ISREG(os.fstat(descriptor).st_mode)
 
@@ -287,7 +286,7 @@ def _pass_on(data: bytes) -> None:
 def versions(packages: Sequence[str] = ("jax", "jaxlib", "libtpu")) -> dict[str, Any]:
     """Versions of packages, "" for those that are not installed; nothing is imported.
 
-    By default those that decide what a compile gives.
+    The default packages are those that affect the result of a compilation.
     """
     by_package = {}
     for package in packages:

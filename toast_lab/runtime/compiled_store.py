@@ -1,8 +1,8 @@
 """Compiled results kept in one sqlite file, so that nothing is compiled twice (see ``row_store``).
 
 The file is $TOAST_LAB_COMPILED, else ``toast-lab/compiled.sqlite`` in $XDG_DATA_HOME or
-~/.local/share.  A result is found again by its key, which stands for all that decides what a
-compiler makes: the annotated text, the topology, versions and flags.
+~/.local/share. A result is looked up by its key, a hash of everything that affects compilation: the
+annotated text, the topology, versions and flags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toast_lab.row_store import RowStore
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.text import JsonObject
 
-#: what ``rows`` gives
+#: Columns of ``rows``.
 COLUMNS = (
     "id",
     "time_utc",
@@ -58,9 +58,9 @@ class CompiledStore(RowStore):
     writer = "toast-lab compile"
 
     def keep(self, key: str, compiled: Compiled, model: str) -> int:
-        """Keep a result of a model of this name, in place of an older one with this key.
+        """Keep a result for the model named ``model``, replacing an older one with this key.
 
-        Gives the number of its row.
+        Gives the number of the row.
 
         Raises:
             StoreError: the disk is full, the file cannot be written, or another process holds it
@@ -86,9 +86,9 @@ class CompiledStore(RowStore):
         return self._insert(row, replace=True)
 
     def find(self, key: str) -> Compiled | None:
-        """The result with this key.
+        """The result with this key; None if there is none.
 
-        One that cannot be read is as good as none: it will be compiled anew and replaced.
+        A result that cannot be read counts as none: its plan is compiled anew and it is replaced.
         """
         with self._explained("read"):
             row = self.connection.execute(
@@ -100,14 +100,14 @@ class CompiledStore(RowStore):
             return None
 
     def rows(self, model: str | None = None, limit: int | None = None) -> list[JsonObject]:
-        """The newest rows first, by ``COLUMNS``."""
+        """Rows with the columns ``COLUMNS``, newest first."""
         return [_typed(row) for row in self._newest(COLUMNS, model, limit)]
 
     def get(self, number: int) -> tuple[JsonObject, Compiled]:
         """A row and its result.
 
         Raises:
-            StoreError: there is none of this number, or it is damaged.
+            StoreError: there is no row of this number, or it is damaged.
         """
         row = self._numbered(number, [*COLUMNS, "result"])
         try:

@@ -1,9 +1,9 @@
-"""Known faults of compilers that stop a program, in words that help.
+"""Explanations of known compiler faults that stop a program.
 
-They say which op of the user's it is, why, and a way round.
+Each names the user's op that is affected, the cause and a workaround.
 
-Plans are written so that these are not met (``ir.fourier``); what is here speaks where one is met
-all the same.  ``docs/certification.md`` has a reproducer of each.
+Plans are written so as to avoid these faults (``ir.fourier``); the explanations are for programs
+that still run into one. ``docs/certification.md`` has a reproducer of each.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _FFT = "fft_thunk.cc"
 
 
 def explain(message: str, program: Program) -> str:
-    """What a compiler's or device's error means for ``program``.
+    """Explain an error of a compiler or device to the user of ``program``.
 
-    It is empty if the error is none of the known faults.
+    Empty if the error is none of the known faults.
     """
     if _FFT not in message:
         return ""
@@ -28,11 +28,11 @@ def explain(message: str, program: Program) -> str:
         for op in program.ops()
         if program.kind[op] == "fft"
     ]
-    first = next(line.strip() for line in message.splitlines() if _FFT in line)
+    first_line = next(line.strip() for line in message.splitlines() if _FFT in line)
     return (
         "XLA's CPU compiler gave a Fourier transform a memory layout that it then refuses at run "
         "time, a fault of XLA "
-        f"and not of the plan ({first[:200]}). It does not say which of "
+        f"and not of the plan ({first_line[:200]}). It does not say which of "
         f"these:\n{join_offenders(transforms)}\n"
         "Ways round: keep the transform's operand row-major, with "
         "jax.experimental.layout.with_layout_constraint(x, "

@@ -1,7 +1,7 @@
-"""What compilers say in words: refusals for lack of memory, and involuntary rematerialisations.
+"""Read compilers' messages: refusals for lack of memory, and involuntary rematerialisations.
 
 Wordings were collected from libtpu 0.0.42.1 and XLA's CPU and GPU compilers of jaxlib 0.10.2; a
-text in none of them gives None or nothing.
+text that matches none of them gives None or an empty result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Allocation(NamedTuple):
 
     bytes: float
     shape: str  #: as the compiler writes it
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     op_name: str
     kind: str  #: "HLO temp", "scoped"
 
@@ -45,9 +45,9 @@ class Allocation(NamedTuple):
 class Refusal(NamedTuple):
     """A program that the compiler refused because it does not fit."""
 
-    needed_bytes: float | None  #: what it said it needs; None if it did not say
+    needed_bytes: float | None  #: as the compiler states it; None if it does not
     limit_bytes: float | None
-    #: ``needed_bytes`` holds the temporaries alone, a check ahead of all others
+    #: ``needed_bytes`` counts temporaries alone, which the compiler checks before all else
     only_temporaries: bool
     allocations: tuple[Allocation, ...]  #: largest first
     message: str
@@ -56,12 +56,12 @@ class Refusal(NamedTuple):
 class Rematerialised(NamedTuple):
     """An involuntary full rematerialisation.
 
-    A value is gathered whole and cut again, for want of a better way.
+    The partitioner gathers a value whole and slices it again, because it has no better way.
     """
 
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     op_name: str
-    text: str  #: the instruction, and from which sharding to which
+    text: str  #: the instruction, and the shardings before and after
 
 
 def refusal(message: str) -> Refusal | None:
@@ -103,12 +103,12 @@ def _allocations(message: str) -> tuple[Allocation, ...]:
                 kind=_field(_TYPE, details),
             )
         )
-    unique = dict.fromkeys(allocations)  # the message may list the same ones for several memories
+    unique = dict.fromkeys(allocations)  # one may be listed for several memories
     return tuple(sorted(unique, key=lambda allocation: -allocation.bytes))
 
 
 def rematerialised(log: str) -> tuple[Rematerialised, ...]:
-    """Involuntary full rematerialisations that XLA's partitioner warned of, in order, each once."""
+    """Involuntary full rematerialisations that XLA's partitioner warns of, in order, each once."""
     unique: dict[Rematerialised, None] = {}
     for match in _REMAT.finditer(log):
         warning = log[match.start() :].partition("\n")[0]
@@ -123,10 +123,10 @@ def _field(pattern: re.Pattern[str], details: str) -> str:
 
 
 def _op_and_name(pattern: re.Pattern[str], details: str) -> tuple[int, str]:
-    """Op of ours and its name, (-1, "") where ``details`` name none."""
+    """Op index and op name; (-1, "") if ``details`` name none."""
     match = pattern.search(details)
     return split_name(match[1]) if match else (-1, "")
 
 
-def _bytes(number: str, unit: str) -> float:
-    return float(number) * _UNITS[unit]
+def _bytes(amount: str, unit: str) -> float:
+    return float(amount) * _UNITS[unit]

@@ -1,7 +1,7 @@
-"""Which devices a run is to use: a word from the user becomes what the child process needs.
+"""Which devices a run uses: the user's words, such as ``cpu:8``, as the child process needs them.
 
-``cpu:8`` is eight virtual devices of this machine's processor: right for correctness and for what
-the compiler makes of a plan, meaningless for speed, since they share the same cores.
+``cpu:8`` is eight virtual devices of this machine's processor: good for checking correctness and
+what the compiler makes of a plan, meaningless for speed, since they share the same cores.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Devices:
 
 
 def parse(text: str, wanted: int) -> Devices | None:
-    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"``.
+    """Parse ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"``.
 
     The mesh has ``wanted`` devices.
 
     Returns:
-        Devices, or None for "auto", which only a look at the attached devices can settle.
+        The first ``wanted`` devices, or None for "auto", which depends on the attached devices.
 
     Raises:
-        InvalidProblem: the text is no such thing, or its number is below the mesh's.
+        InvalidProblem: the text is none of these, or its number is below the mesh's.
     """
     match = (
         re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
@@ -60,16 +60,16 @@ def parse(text: str, wanted: int) -> Devices | None:
             f"the mesh needs {wanted} devices, {text!r} are {count}. Write "
             f'"{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
         )
-    return Devices(match.group(1), wanted)  # of more than enough, the first ones
+    return Devices(match.group(1), wanted)  # the first ones if there are more
 
 
 def find(text: str, wanted: int, **limits: Any) -> Devices:
-    """``parse``, where a child that looks at the attached devices settles "auto".
+    """``parse``, but for "auto" a child process looks at the attached devices and chooses.
 
     Args:
-        text: as ``parse`` reads it.
-        wanted: how many devices the mesh has.
-        limits: of the child, see ``isolate.run_in_child``.
+        text: as for ``parse``.
+        wanted: number of devices of the mesh.
+        limits: limits of the child, see ``isolate.run_in_child``.
     """
     devices: Devices | None = parse(text, wanted)
     if devices is None:
@@ -84,12 +84,12 @@ def find(text: str, wanted: int, **limits: Any) -> Devices:
 
 
 def check(text: str, wanted: int) -> None:
-    """Refuse devices that a run on ``wanted`` of them would refuse.
+    """Raise the error that a run on ``wanted`` of these devices would raise.
 
-    For accelerators a child looks what is attached.
+    For accelerators, a child process looks at the attached devices.
 
     Raises:
-        InvalidProblem: as ``parse`` and ``attached``.
+        InvalidProblem: as for ``parse`` and ``attached``.
     """
     devices = parse(text, wanted)
     if devices is not None and devices.platform != "cpu":
@@ -103,15 +103,18 @@ def check(text: str, wanted: int) -> None:
 
 
 def count_attached(devices: Devices) -> int:
-    """``attached`` as a number.  Runs in a child."""
+    """The number of ``attached`` devices. Runs in a child."""
     return len(attached(devices))
 
 
 def environment(devices: Devices | None) -> dict[str, str]:
-    """Environment variables of the child process; None: look at whatever is attached."""
+    """Environment variables of the child process.
+
+    For None, the child sees the devices that JAX finds, within the user's JAX_PLATFORMS.
+    """
     if devices is None or devices.platform != "cpu":
-        # Empty lets JAX find the devices itself; another value, such as a test run's "cpu", would
-        # hide them.
+        # An empty value lets JAX find accelerators itself; another one, such as a test run's "cpu",
+        # would hide them.
         platforms = os.environ.get("JAX_PLATFORMS", "") if devices is None else ""
         return {"JAX_PLATFORMS": platforms, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     flags = [
@@ -124,7 +127,7 @@ def environment(devices: Devices | None) -> dict[str, str]:
 
 
 def attached(devices: Devices) -> list[Any]:
-    """The JAX devices to use, in order.  Runs in the child.
+    """The JAX devices to use, in order. Runs in the child.
 
     Raises:
         InvalidProblem: fewer are attached than the mesh needs.
@@ -148,7 +151,7 @@ def attached(devices: Devices) -> list[Any]:
 
 
 def choose(wanted: int) -> Devices:
-    """Attached accelerators if there are enough of them, else virtual CPU devices.
+    """Choose attached accelerators if there are enough of them, else virtual CPU devices.
 
     Runs in a child.
     """

@@ -1,13 +1,13 @@
-"""Collectives that a plan is priced with beside those that a compiler made of it, by source op.
+"""Compare the collectives that a plan is priced with and those of its compiled program, op by op.
 
-Both are written in the same words first: a merged collective is taken apart into its arrays,
-``times`` says how often one step runs each, and ``op`` is the op of ours that it serves.  Then
-pairs are looked for, the surest ones first: the same op, kind and axes; the same op and another way
-to do it; another op, with everything else equal.  What is left over is missing (priced, not
-compiled) or extra (compiled, not priced).
+Both are first brought into one form: a merged collective is split into its arrays, ``times`` says
+how often one step runs each, and ``op`` is the op of the program that it serves. Then pairs are
+matched, the surest first: the same op, kind and axes; the same op and another way to communicate;
+another op, with everything else equal. Whatever is left over is missing (priced, not compiled) or
+extra (compiled, not priced).
 
-A reason is given only where a check on the two sides holds, and is the likely one, not a proof;
-what no check explains has the reason ``""``.  Start reading at ``diff_compiled``.
+A reason is given only where a check of the two sides holds; it is the likely cause, not a proof. A
+difference that no check explains has the reason ``""``. Start reading at ``diff_compiled``.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from toast_lab.text import JsonObject, bytes_text
 if TYPE_CHECKING:
     from toast_lab.runtime.run import Run
 
-SHOWN = 60  #: different rows that ``str()`` writes
+SHOWN = 60  #: most differing rows that ``str()`` writes
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledDiff:
     """Every collective of a plan, priced and compiled."""
 
-    rows: tuple[DiffRow, ...]  #: in order of the ops
-    #: says so where the price is of another machine than the program was compiled for
+    rows: tuple[DiffRow, ...]  #: in the order of the ops
+    #: a sentence if the price is for another machine than the program was compiled for, else ""
     machines: str = ""
 
     @property
     def different(self) -> list[DiffRow]:
-        """Rows on which the two sides are not equal."""
+        """Rows whose two sides are not equal."""
         return [row for row in self.rows if row.status != EQUAL]
 
     @property
     def unexplained(self) -> list[DiffRow]:
-        """Rows that differ for no known reason."""
+        """Rows whose sides differ for no known reason."""
         return [row for row in self.different if not row.reason]
 
     def bytes_by_kind(self) -> dict[str, tuple[float, float]]:
-        """(priced, compiled) bytes of one step by kind."""
+        """(priced, compiled) bytes of one step, by kind of collective."""
         totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
         for row in self.rows:
             for i, side in enumerate((row.predicted, row.compiled)):
                 if side is not None:
                     totals[side.kind][i] += side.total_bytes
-        return {kind: (both[0], both[1]) for kind, both in sorted(totals.items())}
+        return {kind: (pair[0], pair[1]) for kind, pair in sorted(totals.items())}
 
     def tidy(self) -> list[JsonObject]:
-        """One flat dict a row, for tables and JSON; the same keys in each."""
+        """Each row as a flat dict with the same keys, for tables and JSON."""
         rows = []
         for row in self.rows:
             data: JsonObject = {"op": row.op, "what": row.op_kind, "where": row.where}
@@ -101,11 +101,11 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     Args:
         problem: the problem that the plan belongs to.
         plan: the plan that was compiled.
-        compiled: what ``compile`` or ``run`` gave, on any kind of device.
+        compiled: the result of ``compile`` or ``run``, for any kind of device.
 
     Raises:
-        InvalidPlan: it was compiled from another program or plan, or refused, which leaves nothing
-            to compare.
+        InvalidPlan: ``compiled`` belongs to another program or plan, or was refused, which leaves
+            nothing to compare.
 
     Examples:
         >>> import toast_lab as tl
@@ -150,9 +150,9 @@ def compare(
     compiled: Sequence[Side],
     remats: Iterable[int] = (),
 ) -> CompiledDiff:
-    """``diff_compiled`` on two lists.
+    """``diff_compiled`` for two lists of collectives.
 
-    ``remats`` are ops that the partitioner rematerialised involuntarily.
+    ``remats`` are the ops that the partitioner rematerialised involuntarily.
     """
     return CompiledDiff(
         tuple(diff_pairs.pair_up(program, mesh, priced=priced, compiled=compiled, remats=remats))
@@ -175,7 +175,7 @@ def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
 
 
 def sides(compiled: Iterable[Any]) -> list[Side]:
-    """Compiled collectives (``hlo.Collective``), array by array, without those of one device."""
+    """Compiled collectives (``hlo.Collective``) array by array, except those of a single device."""
     return [
         Side(
             op=part.op,

@@ -1,6 +1,6 @@
-"""Pairs of a priced and a compiled collective, the surest ones first.
+"""Pairs of a priced and a compiled collective, the surest first.
 
-``pair_up`` is all that others need.
+Other modules need only ``pair_up``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toast_lab.runtime.diff_sides import (
 )
 from toast_lab.sharding.mesh import Mesh
 
-#: Gathers up to here may be made as sums: the largest one seen has 30 KiB.
+#: Largest gather that may be compiled as a sum: the largest one seen has 30 KiB.
 SMALL_BYTES = 64 * 1024
-MOST_PARTS = 8  #: collectives that one of ours may become
+MOST_PARTS = 8  #: most compiled collectives that one priced collective may become
 
 
 def pair_up(
@@ -39,15 +39,15 @@ def pair_up(
     compiled: Sequence[Side],
     remats: Iterable[int] = (),
 ) -> list[DiffRow]:
-    """Every collective of both sides in one row, by op.
+    """Rows that hold each collective of both sides once, ordered by op.
 
-    ``remats`` are ops that the partitioner rematerialised involuntarily.
+    ``remats`` are the ops that the partitioner rematerialised involuntarily.
     """
     return _Pairs(program, mesh, left=priced, right=compiled, remats=set(remats)).rows()
 
 
 class _Pairs:
-    """Pairs the two sides; ``left`` and ``right`` shrink while pairs are found."""
+    """Pairs the two sides; ``left`` and ``right`` shrink as pairs are matched."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class _Pairs:
         self.pairs: list[tuple[Side, Side, str]] = []
 
     def rows(self) -> list[DiffRow]:
-        """All rows, by op."""
+        """All rows, ordered by op."""
         self.split(self.halves, reasons.COMPLEX)
         for reason, check in self.checks_on_one_op():
             self.pair(check, reason)
         self.split(self.rings, reasons.WINDOWED)
-        self.left, again = self.merged_apart()
-        for merged in ([], again):
+        self.left, repeats = self.merged_apart()
+        for merged in ([], repeats):
             self.left += merged
             for reason, check in self.checks_on_any_op():
                 self.pair(check, reason)
@@ -78,9 +78,10 @@ class _Pairs:
         for reason, check in self.checks_on_other_work():
             self.pair(check, reason)
         paired = [
-            self.row(a, b, CHANGED if reason else EQUAL, reason) for a, b, reason in self.pairs
+            self.row(priced, compiled, CHANGED if reason else EQUAL, reason)
+            for priced, compiled, reason in self.pairs
         ]
-        rest = Rest(
+        unpaired = Rest(
             self.own,
             self.mesh.n_devices,
             pairs=self.pairs,
@@ -89,41 +90,47 @@ class _Pairs:
             right=self.right,
             remats=self.remats,
         )
-        missing = [self.row(a, None, MISSING, rest.why_missing(a)) for a in self.left]
-        extra = [self.row(None, b, EXTRA, rest.why_extra(b)) for b in self.right]
+        missing = [
+            self.row(priced, None, MISSING, unpaired.why_missing(priced)) for priced in self.left
+        ]
+        extra = [
+            self.row(None, compiled, EXTRA, unpaired.why_extra(compiled)) for compiled in self.right
+        ]
         return sorted([*paired, *missing, *extra], key=lambda row: (row.op, row.status))
 
     def merged_apart(self) -> tuple[list[Side], list[Side]]:
-        """Those left, and of them those that a compiler merges with a paired or an earlier one.
+        """The unpaired priced collectives, split by whether a compiler merges them with another.
 
-        The latter may have no partner, and must not take those of others.
+        Gives those that it does not merge, then those that it merges with a paired or an earlier
+        one. The latter may have no partner, and must not take the partners of others.
         """
         forms = {self.own.merged_form(priced) for priced, _, _ in self.pairs}
-        first, again = list[Side](), list[Side]()
+        unmerged, repeats = list[Side](), list[Side]()
         for priced in self.left:
-            (again if self.own.merged_form(priced) in forms else first).append(priced)
+            (repeats if self.own.merged_form(priced) in forms else unmerged).append(priced)
             forms.add(self.own.merged_form(priced))
-        return first, again
+        return unmerged, repeats
 
     def at_product(self, compiled: Side) -> Side:
-        """What is named after a transpose of a product serves the product: XLA makes one of both.
+        """Reassign a collective named after a transpose of a product to that product.
 
-        Where we have one at the transpose too, it is that one.
+        XLA fuses the two into one. The collective stays where it is if there is a priced one at the
+        transpose too.
         """
         program, op = self.own.program, compiled.op
         if not 0 <= op < program.n_ops or program.kind[op] != "transpose":
             return compiled
         (operand,) = program.operands(op)
         product = int(program.value_op[operand])
-        is_own = any(priced.op == op for priced in self.left)
+        is_priced = any(priced.op == op for priced in self.left)
         return (
             compiled._replace(op=product)
-            if self.own.is_product(product) and not is_own
+            if self.own.is_product(product) and not is_priced
             else compiled
         )
 
     def checks_on_one_op(self) -> list[tuple[str, Check]]:
-        """Reasons and checks for pairs that serve the same op, the surest ones first."""
+        """Reasons and checks for pairs that serve the same op, the surest first."""
         checks: list[tuple[str, Check]] = [
             (UNEXPLAINED, lambda a, b: alike(a, b) and same_size(a, b)),
             (reasons.NARROWER, lambda a, b: alike(a, b) and self.own.is_narrower(a, b)),
@@ -138,17 +145,17 @@ class _Pairs:
         return [(reason, on_one_op(check)) for reason, check in checks]
 
     def checks_on_any_op(self) -> list[tuple[str, Check]]:
-        """The same for pairs whose compiled side may be named after another op.
+        """Reasons and checks for pairs whose compiled side may be named after another op.
 
-        A compiler names a merged or a fused collective after one of the ops that it serves.
+        A compiler names a merged or fused collective after one of the ops that it serves.
         """
 
         def summed(a: Side, b: Side) -> bool:
             return swapped(a, b, "reduce_scatter", "all_reduce")
 
         return [
-            # Every device's own copy of one value: what is equal but for the op is the same, unless
-            # it may be the way to what we do at its op otherwise.
+            # Collectives that differ only in their op are the same, unless the compiled one may
+            # stand for other communication that is priced at its own op.
             (
                 reasons.OTHER_OP,
                 lambda a, b: (
@@ -173,7 +180,7 @@ class _Pairs:
         ]
 
     def checks_on_other_work(self) -> list[tuple[str, Check]]:
-        """The same for pairs that do not send the same numbers, or not between the same devices."""
+        """Reasons and checks for pairs that send other numbers, or between other devices."""
 
         def moved(a: Side, b: Side) -> bool:
             return a.kind in MOVES and b.kind in MOVES
@@ -190,7 +197,7 @@ class _Pairs:
         ]
 
     def pair(self, fits: Check, reason: str) -> None:
-        """Take the nearest partner of each priced one that ``fits`` out of both lists."""
+        """Pair each priced collective with the nearest one that ``fits``; both leave the lists."""
         unpaired = []
         for priced in self.left:
             partners = [side for side in self.right if fits(priced, side)]
@@ -203,7 +210,7 @@ class _Pairs:
         self.left = unpaired
 
     def split(self, partners_of: Callable[[Side], list[Side]], reason: str) -> None:
-        """Take all partners of each priced one out of both lists, as one compiled side."""
+        """Pair each priced collective with all its partners, combined into one compiled side."""
         unpaired = []
         for priced in self.left:
             partners = partners_of(priced)
@@ -213,16 +220,16 @@ class _Pairs:
             for side in partners:
                 self.right.remove(side)
             total_bytes = sum(side.total_bytes for side in partners)
-            whole = partners[0]._replace(bytes=total_bytes / partners[0].times)
-            self.pairs.append((priced, whole, reason))
+            combined = partners[0]._replace(bytes=total_bytes / partners[0].times)
+            self.pairs.append((priced, combined, reason))
         self.left = unpaired
 
     def halves(self, priced: Side) -> list[Side]:
-        """Two collectives that send the parts of a complex value."""
+        """The two collectives that send the real and imaginary parts of a complex value."""
         value = self.own.values.get(priced.value, -1)
         if value < 0 or not self.own.program.value_dtype[value].startswith("complex"):
             return []
-        both = [
+        halves = [
             side
             for side in self.right
             if side.op == priced.op
@@ -230,10 +237,10 @@ class _Pairs:
             and alike(priced, side)
             and same_size(priced, side._replace(bytes=2 * side.bytes))
         ]
-        return both[:2] if len(both) >= 2 else []
+        return halves[:2] if len(halves) >= 2 else []
 
     def rings(self, priced: Side) -> list[Side]:
-        """Permutes that a gather before, or a scatter behind, a matrix product became."""
+        """Permutes that replace a gather before, or a scatter after, a matrix product."""
         if priced.kind not in ("all_gather", "reduce_scatter") or not self.own.is_product(
             priced.op
         ):
@@ -247,7 +254,7 @@ class _Pairs:
         ]
 
     def parts(self, priced: Side) -> list[Side]:
-        """Collectives of one size that together send as much, of a kind and over axes alike."""
+        """Collectives of equal size, and of the same kind and axes, that together send as much."""
         candidates = [
             side for side in self.right if alike(priced, side) and side.times == priced.times
         ]
@@ -260,44 +267,44 @@ class _Pairs:
         return []
 
     def has_move_at(self, compiled: Side) -> bool:
-        """Is a move of ours left at the op of a compiled one?"""
+        """Is a priced collective that moves data still unpaired at the op of a compiled one?"""
         return compiled.kind in MOVES and any(
             priced.op == compiled.op and priced.kind in MOVES for priced in self.left
         )
 
     def is_cut_more(self, first: Side, second: Side) -> bool:
-        """Is the second collective the same sum of a value that is cut further?
+        """Is the second collective the same sum, of a value that is cut further?
 
-        It has the same axes; its value is cut along one more axis of the mesh, or a part of it.
+        It is over the same axes, and its value is cut along one more mesh axis, or a part of one.
         """
         if first.kind not in SUMS or second.kind not in SUMS or axes(first) != axes(second):
             return False
-        times_more = round(first.bytes / second.bytes) if second.bytes else 0
+        factor = round(first.bytes / second.bytes) if second.bytes else 0
         return (
-            times_more > 1
-            and close(first.bytes, second.bytes * times_more)
+            factor > 1
+            and close(first.bytes, second.bytes * factor)
             and any(
-                size % times_more == 0
+                size % factor == 0
                 for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
                 if axis not in (first.axes or ())
             )
         )
 
     def is_one_step(self, priced: Side, compiled: Side) -> bool:
-        """Is the compiled all_reduce over the axes of a priced scatter and of the sum after it?"""
+        """Is the compiled all_reduce over the axes of a priced scatter and the sum after it?"""
         return (
             (priced.kind, compiled.kind) == ("reduce_scatter", "all_reduce")
             and same_size(priced, compiled)
             and any(
-                rest.kind == "all_reduce"
-                and same_value(rest, priced)
-                and axes(rest) | axes(priced) == axes(compiled)
-                for rest in self.all_left
+                later_sum.kind == "all_reduce"
+                and same_value(later_sum, priced)
+                and axes(later_sum) | axes(priced) == axes(compiled)
+                for later_sum in self.all_left
             )
         )
 
     def is_sum_of_shards(self, priced: Side, compiled: Side) -> bool:
-        """Is the compiled all_reduce a small gather of ours?"""
+        """Does the compiled all_reduce stand for a small priced gather?"""
         return (
             swapped(priced, compiled, "all_gather", "all_reduce")
             and priced.bytes <= SMALL_BYTES

@@ -1,4 +1,4 @@
-"""What a comparison of collectives asks their program: what is near, and what is merged."""
+"""What a comparison of collectives needs from their program: nearby ops and merged values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toast_lab.runtime.diff_sides import SUMS, axes, close, element_bytes, same_
 
 
 class DiffProgram:
-    """A program, and what its ops and values have in common where a compiler rewrites them."""
+    """A program, with predicates on ops and values that a compiler may rewrite or merge."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -25,10 +25,10 @@ class DiffProgram:
         for op in program.ops():
             for value in program.operands(op):
                 self.users[value].append(op)
-        self.reached: dict[int, set[int]] = {}  #: what ``reach`` has found
+        self.reached: dict[int, set[int]] = {}  #: results of ``reach`` so far
 
     def is_narrower(self, priced: Side, compiled: Side) -> bool:
-        """Is the compiled one of the same shape in another element type?"""
+        """Does the compiled collective send the same shape in another element type?"""
         value = self.values.get(priced.value, -1)
         width = element_bytes(compiled.dtype)
         if value < 0 or not width:
@@ -41,7 +41,7 @@ class DiffProgram:
         )
 
     def is_uncast(self, priced: Side, compiled: Side) -> bool:
-        """Does the compiled one send float32 where the price sends half as much?"""
+        """Does the compiled collective send float32 where the priced one sends half the bytes?"""
         value = self.values.get(priced.value, -1)
         return (
             value >= 0
@@ -51,13 +51,13 @@ class DiffProgram:
         )
 
     def is_as_large(self, priced: Side, compiled: Side) -> bool:
-        """Do both send as many numbers, whatever their element type?"""
+        """Do both send equally many elements, whatever their type?"""
         return same_size(priced, compiled) or self.is_narrower(priced, compiled)
 
     def is_near(self, priced: Side, compiled: Side) -> bool:
-        """Does one of the two ops use what the other one makes?
+        """Does one of the two ops use a result of the other, or do their results soon meet?
 
-        There may be a few elementwise ops between them.  What one loop hands on is near, too.
+        There may be a few elementwise ops between them. Pseudo-ops of one loop are near, too.
         """
         first, second = priced.op, compiled.op
         if not (0 <= first < self.program.n_ops and 0 <= second < self.program.n_ops):
@@ -67,27 +67,27 @@ class DiffProgram:
         return bool(self.reach(first) & self.reach(second))
 
     def reach(self, op: int) -> set[int]:
-        """The op and those that its results go to next.
+        """The op and the ops that its results go to next.
 
         Results are followed through elementwise ops, views and transposes, four steps at most.
         """
         if op in self.reached:
             return self.reached[op]
-        reached, edge = {op}, {op}
+        reached, frontier = {op}, {op}
         for _ in range(4):
-            edge = {
+            frontier = {
                 user
-                for current in edge
+                for current in frontier
                 for value in self.program.results(current)
                 for user in self.users[value]
             } - reached
-            reached |= edge
-            edge = {user for user in edge if self.is_passed(user)}
+            reached |= frontier
+            frontier = {user for user in frontier if self.is_passed(user)}
         self.reached[op] = reached
         return reached
 
     def is_passed(self, op: int) -> bool:
-        """Does an op hand on the numbers of its operands, one by one?"""
+        """Does an op work element by element, or only rearrange its operand?"""
         is_plain = self.program.op_class[op] in (p.ELEMENTWISE, p.VIEW)
         return is_plain or self.program.kind[op] == "transpose"
 
@@ -96,72 +96,77 @@ class DiffProgram:
         return 0 <= op < self.program.n_ops and self.program.op_class[op] in (p.DOT, p.CONVOLUTION)
 
     def has_neighbours(self, op: int) -> bool:
-        """Does an op put numbers beside those that stood elsewhere, or read those beside them?"""
+        """Does an op move elements next to others, or read neighbouring elements?"""
         moves = op_kind(self.program.kind[op]).moves_elements
         return moves or bool(self.program.op_class[op] == p.CONVOLUTION)
 
     def results(self, side: Side) -> Sequence[int]:
-        """What the op of a side computes."""
+        """Values that the op of a side computes."""
         return self.program.results(side.op) if 0 <= side.op < self.program.n_ops else ()
 
     def broadcast_of(self, priced: Side) -> Sequence[int]:
-        """What was broadcast to make the value of one of ours: a compiler sends that instead."""
+        """The value that was broadcast to make a priced value: a compiler may send it instead."""
         value = self.values.get(priced.value, -1)
         op = self.program.value_op[value]
         is_broadcast = value >= 0 and self.program.kind[op] == "broadcast_in_dim"
         return self.program.operands(op) if is_broadcast else ()
 
     def merged_form(self, priced: Side) -> tuple[object, ...]:
-        """What collectives of ours have in common that a compiler makes one of."""
-        number = self.merged_values.get(priced.value, priced.value)
-        # What scatters is an all_reduce and a slice where the sum is needed whole too.
+        """A key that is equal for priced collectives that a compiler merges into one."""
+        merged_number = self.merged_values.get(priced.value, priced.value)
+        # A scatter becomes an all_reduce and a slice where the whole sum is needed as well.
         kind = SUMS[0] if priced.kind in SUMS else priced.kind
-        return (number, kind, axes(priced), priced.bytes)
+        return (merged_number, kind, axes(priced), priced.bytes)
 
     @functools.cached_property
     def merged_values(self) -> dict[str, int]:
-        """Value names -> a number that values have in common where a compiler merges their ops.
+        """Value name -> a number that is equal for values whose ops a compiler merges.
 
-        They are results of equal ops on equal operands in one region, or sums of the same numbers,
-        in one step or in several.
+        Such values are results of equal ops on equal operands in one region, or sums of the same
+        numbers, in one step or in several.
         """
         program = self.program
-        number = np.arange(program.n_values)
-        merged: dict[tuple[object, ...], int] = {}
-        sums: dict[int, tuple[int, tuple[int, ...]]] = {}  # value -> what it sums, and dims left
+        merged_number = np.arange(program.n_values)
+        first_values: dict[tuple[object, ...], int] = {}
+        sums: dict[int, tuple[int, tuple[int, ...]]] = {}  # value -> value it sums, remaining dims
         for op in program.ops():
             if program.op_class[op] in (p.ARGUMENT, p.OPAQUE, p.CONTROL):
                 continue
-            operands = tuple(int(number[value]) for value in program.operands(op))
-            whole = self.summed(op, sums)
+            operands = tuple(int(merged_number[value]) for value in program.operands(op))
+            summed = self.summed(op, sums)
             for index, value in enumerate(program.results(op)):
-                work: tuple[object, ...] = (program.kind[op], program.detail[op], operands, index)
-                if whole is not None:
-                    sums[value] = whole
-                    work = ("sum", int(number[whole[0]]), whole[1])
+                key: tuple[object, ...] = (program.kind[op], program.detail[op], operands, index)
+                if summed is not None:
+                    sums[value] = summed
+                    key = ("sum", int(merged_number[summed[0]]), summed[1])
                 form = (program.region[op], program.dims(value), program.value_dtype[value])
-                number[value] = merged.setdefault((*work, *form), value)
-        return dict(zip(program.value_name, number.tolist(), strict=True))
+                merged_number[value] = first_values.setdefault((*key, *form), value)
+        return dict(zip(program.value_name, merged_number.tolist(), strict=True))
 
     def summed(
         self, op: int, sums: Mapping[int, tuple[int, tuple[int, ...]]]
     ) -> tuple[int, tuple[int, ...]] | None:
-        """The value whose numbers an op sums, and its dims that are left, those of one aside.
+        """The value that an op sums, and which of its dims remain; None if the op sums none.
 
-        Through ``sums`` of earlier ops, and what adds dims of one to them or drops those.
+        Dims of size 1 are left out. The sum is traced through the ``sums`` of earlier ops, and
+        through views that only add or drop dims of size 1.
         """
         program = self.program
         is_sum = program.kind[op] == "reduce" and program.detail[op].endswith("add")
         if not program.operands(op) or not (is_sum or program.op_class[op] == p.VIEW):
             return None
         operand, (result, *others) = program.operands(op)[0], program.results(op)
-        long = [dim for dim, size in enumerate(program.dims(operand)) if size > 1]
-        source, left = sums.get(operand, (operand, tuple(long)))
-        every_name, kept = program.use_names(program.uses(op)[0]), program.def_names(result)
-        names = [every_name[dim] for dim in long]
+        long_dims = [dim for dim, size in enumerate(program.dims(operand)) if size > 1]
+        source, kept_dims = sums.get(operand, (operand, tuple(long_dims)))
+        use_names, def_names = program.use_names(program.uses(op)[0]), program.def_names(result)
+        long_names = [use_names[dim] for dim in long_dims]
         if not is_sum:
-            after = [kept[dim] for dim, size in enumerate(program.dims(result)) if size > 1]
-            return (source, left) if operand in sums and names == after else None
+            result_names = [
+                def_names[dim] for dim, size in enumerate(program.dims(result)) if size > 1
+            ]
+            return (source, kept_dims) if operand in sums and long_names == result_names else None
         if others:
             return None
-        return source, tuple(dim for dim, name in zip(left, names, strict=True) if name in kept)
+        return source, tuple(
+            dim for dim, name in zip(kept_dims, long_names, strict=True) if name in def_names
+        )

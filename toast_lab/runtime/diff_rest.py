@@ -1,4 +1,4 @@
-"""Why a collective of one side has no partner on the other: the first reason that holds."""
+"""Why a collective on one side has no partner on the other: the first reason that holds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from toast_lab.runtime.diff_program import DiffProgram
 from toast_lab.runtime.diff_rows import UNEXPLAINED, Side
 from toast_lab.runtime.diff_sides import MOVES, SUMS, alike, axes, close, same_value
 
-#: Of a shard: an edge is smaller.
+#: Largest share of a shard that an exchange of edges sends.
 EDGE_SHARE = 0.1
 
 
 class Rest(NamedTuple):
-    """What has no partner, beside all that has."""
+    """Collectives without a partner, with the pairs that explain them."""
 
     own: DiffProgram
     n_devices: int
@@ -26,7 +26,7 @@ class Rest(NamedTuple):
     remats: Set[int]  #: ops that the partitioner rematerialised involuntarily
 
     def why_missing(self, missing: Side) -> str:
-        """The first reason that holds of a priced collective without a partner."""
+        """The first reason that holds for a priced collective without a partner."""
         tests: list[tuple[str, Callable[[], bool]]] = [
             (reasons.SHARED, lambda: self.is_shared(missing)),
             (reasons.BROADCAST_LATER, lambda: self.is_broadcast_later(missing)),
@@ -41,7 +41,7 @@ class Rest(NamedTuple):
         return next((reason for reason, holds in tests if holds()), UNEXPLAINED)
 
     def why_extra(self, extra: Side) -> str:
-        """The first reason that holds of a compiled collective without a partner."""
+        """The first reason that holds for a compiled collective without a partner."""
         tests: list[tuple[str, Callable[[], bool]]] = [
             (reasons.REMATERIALISED, lambda: extra.op in self.remats),
             (reasons.REPEATED, lambda: self.is_repeated(extra)),
@@ -54,7 +54,7 @@ class Rest(NamedTuple):
         return next((reason for reason, holds in tests if holds()), UNEXPLAINED)
 
     def is_shared(self, missing: Side) -> bool:
-        """Is a value paired that a compiler merges with this one, or a broadcast of this one?"""
+        """Is a collective paired that merges with this one, or moves a broadcast of its value?"""
         form, value = self.own.merged_form(missing), self.own.values.get(missing.value, -1)
         return any(
             self.own.merged_form(priced) == form
@@ -63,14 +63,14 @@ class Rest(NamedTuple):
         )
 
     def is_broadcast_later(self, missing: Side) -> bool:
-        """Does this move what a broadcast reads, or what one made of fewer numbers?"""
+        """Does this move the operand of a broadcast, or the result of one?"""
         if missing.value not in self.own.values or missing.kind not in MOVES:
             return False
         is_read = self.own.program.kind[missing.op] == "broadcast_in_dim"
         return is_read or bool(self.own.broadcast_of(missing))
 
     def is_reassociated(self, missing: Side) -> bool:
-        """Is a sum alike paired that soon meets this one?"""
+        """Is a similar sum paired whose result soon meets the result of this one?"""
         return missing.kind in SUMS and any(
             alike(priced, missing)
             and close(priced.bytes, missing.bytes)
@@ -79,10 +79,12 @@ class Rest(NamedTuple):
         )
 
     def is_step_of(self, missing: Side, reason: str) -> bool:
-        """Is another step on the same value paired, over the axes of this one as well?"""
+        """Is another step on the same value paired, over axes that include those of this one?"""
         return any(
-            why == reason and same_value(priced, missing) and (axes(missing) <= axes(compiled))
-            for priced, compiled, why in self.pairs
+            pair_reason == reason
+            and same_value(priced, missing)
+            and (axes(missing) <= axes(compiled))
+            for priced, compiled, pair_reason in self.pairs
         )
 
     def is_step_of_route(self, missing: Side) -> bool:
@@ -93,7 +95,7 @@ class Rest(NamedTuple):
         )
 
     def is_kept_whole(self, missing: Side) -> bool:
-        """Does this move put together what a paired sum left whole?"""
+        """Does this move a value that a paired sum already leaves whole?"""
         return missing.kind in MOVES and any(
             (priced.kind, compiled.kind) == ("reduce_scatter", "all_reduce")
             and (
@@ -108,31 +110,31 @@ class Rest(NamedTuple):
         )
 
     def is_repeated(self, extra: Side) -> bool:
-        """Is the same collective of the same op, or of what it computes, paired?"""
-        own = {self.own.program.value_name[value] for value in self.own.results(extra)}
+        """Is the same collective paired, for the same op or for its results?"""
+        result_names = {self.own.program.value_name[value] for value in self.own.results(extra)}
         return any(
-            (compiled.op == extra.op or priced.value in own)
+            (compiled.op == extra.op or priced.value in result_names)
             and alike(compiled, extra)
             and close(compiled.bytes, extra.bytes)
             for priced, compiled, _ in self.pairs
         )
 
     def is_step_between(self, extra: Side) -> bool:
-        """Is one of ours over more axes paired with another step?"""
+        """Is a priced collective at this op, over these and more axes, paired with another step?"""
         return any(
-            why == reasons.OTHER_AXES
+            pair_reason == reasons.OTHER_AXES
             and (priced.op, priced.kind) == (extra.op, extra.kind)
             and axes(extra) <= axes(priced)
-            for priced, _, why in self.pairs
+            for priced, _, pair_reason in self.pairs
         )
 
     def is_reorder(self, extra: Side) -> bool:
-        """Is it a permute at an op whose results we sum?"""
-        sums = any(priced.op == extra.op and priced.kind in SUMS for priced in self.priced)
-        return extra.kind == "collective_permute" and sums
+        """Is it a permute at an op whose results the plan sums?"""
+        is_summed = any(priced.op == extra.op and priced.kind in SUMS for priced in self.priced)
+        return extra.kind == "collective_permute" and is_summed
 
     def is_of_edges(self, extra: Side) -> bool:
-        """Does it permute a small part of what an op makes whose results have neighbours?"""
+        """Does it permute a small part of the results of an op that reads or moves neighbours?"""
         program = self.own.program
         return extra.kind == "collective_permute" and any(
             self.own.has_neighbours(extra.op)
@@ -141,7 +143,7 @@ class Rest(NamedTuple):
         )
 
     def is_scattered_onto(self, extra: Side) -> bool:
-        """Does it gather at most as much as a scatter makes, to which something is added?"""
+        """Does it gather at most the result of a scatter, to which another value is added?"""
         program = self.own.program
         return extra.kind == "all_gather" and any(
             program.kind[extra.op] == "scatter"
@@ -151,16 +153,16 @@ class Rest(NamedTuple):
         )
 
     def is_sum_of_other_shards(self, priced: Side, compiled: Side) -> bool:
-        """Are both sums at one op, but not of as many numbers?"""
+        """Are both sums at one op, but of different numbers of elements?"""
         are_sums = priced.kind in SUMS and compiled.kind in SUMS
         return are_sums and priced.op == compiled.op and not self.own.is_as_large(priced, compiled)
 
     def is_on_other_shards(self, left_over: Side, others: Sequence[Side]) -> bool:
-        """Does the other side sum at this op where this one moves, or over other axes?"""
+        """Does the other side sum at this op where this one moves, or sum over other axes?"""
         rerouted = [
             side
-            for priced, compiled, why in self.pairs
-            if why == reasons.OTHER_ROUTE or self.is_sum_of_other_shards(priced, compiled)
+            for priced, compiled, pair_reason in self.pairs
+            if pair_reason == reasons.OTHER_ROUTE or self.is_sum_of_other_shards(priced, compiled)
             for side in (priced, compiled)
         ]
         opposite = MOVES if left_over.kind in SUMS else SUMS

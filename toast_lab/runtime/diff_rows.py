@@ -1,4 +1,4 @@
-"""Collectives of a plan and of a compiled program in the same words, and why they may differ."""
+"""Collectives of a plan and of a compiled program in one form, and why the two may differ."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ UNEXPLAINED = ""
 class Side(NamedTuple):
     """One collective on one array, as priced or as compiled."""
 
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     kind: str
-    axes: tuple[str, ...] | None  #: None: no product of mesh axes
-    bytes: float  #: the larger of what one device holds before and after
+    axes: tuple[str, ...] | None  #: None: not over whole mesh axes
+    bytes: float  #: the larger of operand and result on one device
     times: float  #: how often one step runs it
-    value: str = ""  #: of ours; empty on the compiled side
-    dtype: str = ""  #: on the wire; empty on the priced side
+    value: str = ""  #: name in the program; empty on the compiled side
+    dtype: str = ""  #: as sent; empty on the priced side
     merged: bool = False  #: one of several arrays of one compiled collective
 
     @property
@@ -83,10 +83,10 @@ class Side(NamedTuple):
 
 
 class DiffRow(NamedTuple):
-    """One line of the comparison."""
+    """One row of the comparison."""
 
     op: int
-    op_kind: str  #: of our op, "dot_general"
+    op_kind: str  #: "dot_general"
     where: str  #: source line
     predicted: Side | None
     compiled: Side | None
@@ -94,8 +94,10 @@ class DiffRow(NamedTuple):
     reason: str  #: one of the sentences above, "" if none is known (or needed)
 
     def __str__(self) -> str:
-        left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
+        predicted, compiled = (
+            str(side) if side else "-" for side in (self.predicted, self.compiled)
+        )
         return (
-            f"%{self.op} {self.op_kind} ({self.where}): {left} | {right} | {self.status}: "
+            f"%{self.op} {self.op_kind} ({self.where}): {predicted} | {compiled} | {self.status}: "
             f"{self.reason or 'unexplained'}"
         )

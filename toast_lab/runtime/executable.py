@@ -1,13 +1,13 @@
-"""One annotated program, compiled and ready to be run again and again on its devices.
+"""One annotated program, compiled and ready to run repeatedly on its devices.
 
-What every measurement in a child process is made of: ``child.execute`` runs one after the other,
-``toast_lab.compare`` keeps several and runs them in turns.
+Every measurement in a child process uses an ``Executable``: ``child.execute`` runs one after the
+other, ``toast_lab.compare`` keeps several and runs them in turns.
 
-Donated arguments stay donated, so that memory is what the real program needs.  An execution then
+Donated arguments stay donated, so that memory is what the real program needs. Each execution then
 consumes them: they are put on the devices again before the next one, outside the timed section.
 
 The devices may belong to several processes (``jax.distributed``): every process then makes the same
-calls, and holds and times what is its own.
+calls, and holds and times only its own shards.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ShardedProgram:
 def whole_job(
     program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None
 ) -> ShardedProgram:
-    """What runs unsharded, on one device.
+    """The job that runs ``text`` unsharded, on one device.
 
-    It is the program, or another with its arguments and the given results.
+    ``text`` has the arguments of ``program`` and, unless ``result_shapes`` are given, its results.
     """
     if result_shapes is None:
         result_shapes = output_shapes(program)
@@ -57,17 +57,17 @@ def _whole_specs(shapes: Iterable[tuple[int, ...]]) -> tuple[Spec, ...]:
 
 
 def output_shapes(program: Program) -> list[tuple[int, ...]]:
-    """Shapes of the results, whole."""
+    """Global shapes of the results."""
     return [program.dims(int(value)) for value in program.outputs]
 
 
 def donated_arguments(program: Program) -> list[bool]:
-    """For each argument, may results take its place?"""
+    """For each argument, may results reuse its memory?"""
     return [bool(donated) for donated in program.donated[: program.n_arguments]]
 
 
 class Executable:
-    """A compiled job; ``compile_s`` is how long that took."""
+    """A compiled job; ``compile_s`` is how long compilation took."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Executable:
         devices: Sequence[Any],
         program: Program | None = None,
     ) -> None:
-        """``program``, if given, is what errors name ops of."""
+        """Compile ``job``; error messages name ops of ``program``, if given."""
         import jax
 
         self.program = program
@@ -93,7 +93,7 @@ class Executable:
     def of_program(
         cls, job: ShardedProgram, program: Program, devices: Sequence[Any]
     ) -> Executable:
-        """With the results and donations of ``program``."""
+        """Compile ``job`` with the result shapes and donations of ``program``."""
         return cls(
             job, output_shapes(program), donated_arguments(program), devices, program=program
         )
@@ -115,14 +115,14 @@ class Executable:
         return NamedSharding(self.mesh, to_partition_spec(spec))
 
     def put(self, arrays: Sequence[np.ndarray]) -> None:
-        """Bring to the devices what is not there (any more)."""
+        """Put arrays on the devices, except those that are still there."""
         import jax
 
         for i, array in enumerate(arrays):
-            held = self._put[i]
-            if held is not None and not self.donated[i] and not held.is_deleted():
+            on_device = self._put[i]
+            if on_device is not None and not self.donated[i] and not on_device.is_deleted():
                 continue
-            self._put[i] = held = None  # frees it before the copy is made
+            self._put[i] = on_device = None  # frees it before the copy is made
             sharding = self._sharding(self.job.argument_specs[i])
             if sharding.is_fully_addressable:
                 self._put[i] = jax.device_put(array, sharding)
@@ -133,9 +133,9 @@ class Executable:
         jax.block_until_ready(self._put)
 
     def step(self) -> tuple[float, list[list[Any]]]:
-        """Run on what was put.
+        """Run once on the arguments that were ``put``.
 
-        Gives seconds until every result is ready, and results as single-device arrays.
+        Gives the seconds until every result is ready, and the results as single-device arrays.
 
         Raises:
             RunFailed: a known fault of the compiler (``compiler_bugs``).
@@ -157,30 +157,30 @@ class Executable:
         on_step: Callable[[int, int], None] | None = None,
         on_results: Callable[[list[np.ndarray]], None] | None = None,
     ) -> tuple[float, ...]:
-        """Warm up and run, each time on ``arrays``; seconds of each timed execution.
+        """Warm up, then run on ``arrays``; gives the seconds of each timed execution.
 
         Args:
-            arrays: one for each argument, whole.
+            arrays: one global array for each argument.
             repeats: timed executions.
             warmup: untimed executions before them.
-            on_step: called before each execution with its number, from 1 on, and their count.
-            on_results: receives the results of the first execution, whole.
+            on_step: called before each execution with its number, from 1 on, and the total.
+            on_results: receives the global results of the first execution.
         """
         times = []
         total = warmup + repeats
-        for number in range(1, total + 1):
+        for run_number in range(1, total + 1):
             if on_step is not None:
-                on_step(number, total)
+                on_step(run_number, total)
             self.put(arrays)
             time_s, outputs = self.step()
             times.append(time_s)
-            if number == 1 and on_results is not None:
+            if run_number == 1 and on_results is not None:
                 on_results([np.asarray(array) for array in self.results(outputs)])
             del outputs
         return tuple(times[warmup:])
 
     def results(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:
-        """What ``step`` gave as global JAX arrays."""
+        """The results of ``step`` as global JAX arrays."""
         import jax
 
         return [
@@ -191,21 +191,21 @@ class Executable:
         ]
 
     def release(self) -> None:
-        """Drop the arguments on the devices."""
+        """Free the arguments on the devices."""
         self._put = [None] * len(self._put)
 
     def memory(self) -> dict[str, int]:
-        """See ``_jax_private.memory_stats``."""
+        """Bytes on one device by use, see ``_jax_private.memory_stats``."""
         return _jax_private.memory_stats(self.loaded)
 
     def collectives(self) -> tuple[hlo.Collective, ...]:
-        """Those of the compiled program, each once however often a loop runs it."""
+        """Collectives of the compiled program, each listed once however often a loop runs it."""
         sizes = dict(zip(self.job.mesh.axes, self.job.mesh.sizes, strict=True))
         return tuple(hlo.collectives(_jax_private.optimised_hlo(self.loaded), sizes))
 
 
 def allocator_peak(device: Any) -> int | None:
-    """The most bytes that a device's allocator held since its process began; None on CPU."""
+    """The most bytes that a device's allocator has held since the process began; None on CPU."""
     stats = device.memory_stats() or {} if device.platform != "cpu" else {}
     peak = stats.get("peak_bytes_in_use")
     return None if peak is None else int(peak)

@@ -1,16 +1,15 @@
-"""XLA's compiler for NVIDIA GPUs, used where there is neither a GPU nor CUDA: where its files are.
+"""Finding and installing XLA's compiler for NVIDIA GPUs, which needs neither a GPU nor CUDA.
 
-Two wheels are needed beside JAX: ``jax-cuda12-pjrt`` of JAX's own version is the compiler, and
-``nvidia-cuda-nvcc-cu12`` brings the assembler ``ptxas``.  (The assembler of CUDA 13 refuses GPUs
-older than compute capability 7.5; the one of 12.9 takes all since 5.0.)  Nothing else of CUDA is
-used, so they are installed without their dependencies.
+Two wheels are needed besides JAX: ``jax-cuda12-pjrt``, of JAX's own version, is the compiler, and
+``nvidia-cuda-nvcc-cu12`` has the assembler ``ptxas``. (The assembler of CUDA 13 refuses GPUs older
+than compute capability 7.5; that of 12.9 takes all since 5.0.) Nothing else of CUDA is used, so
+they are installed without their dependencies.
 
-They lie in a folder of their own that only the compiling child process puts on its path.  On the
-ordinary path they would disturb everybody: every start of JAX would try to open a GPU and complain
-that there is none.  An installed JAX with CUDA has both already, and is used as it is.
+They are in a folder of their own that only the compiling child process puts on ``sys.path``.
+Installed normally they would disturb all uses of JAX: on every start it would try to open a GPU and
+complain that there is none. An installed JAX with CUDA has both wheels already, and is used as is.
 
-``find`` says where they are, ``install`` gets them; ``environment`` and ``flags`` are what the
-child is started with.
+``find`` locates them, ``install`` gets them; ``environment`` and ``flags`` set up the child.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ FOLDER_VARIABLE = "TOAST_LAB_GPU_COMPILER"
 COMMAND = "toast-lab install-gpu-compiler"
 PLUGIN, ASSEMBLER = "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"
 ASSEMBLER_VERSION = "12.9.86"
-# What an installed JAX with CUDA calls them.
+# Their names in an installed JAX with CUDA.
 _PLUGINS = (PLUGIN, "jax-cuda13-pjrt")
 _ASSEMBLERS = (ASSEMBLER, "nvidia-cuda-nvcc")
 _OLDEST_FOR_CUDA_13 = (7, 5)
 
-#: What the compiling child adds to XLA_FLAGS, each with its reason.  The user's own flags come
-#: behind them, and so win.
+#: Flags that the compiling child adds to XLA_FLAGS, each with its reason. The user's own flags come
+#: after them and take precedence.
 FLAGS = (
-    # Untuned Triton products take tiny tiles, which distorts both time and memory; what is tuned on
-    # a real GPU mostly ends at cuBLAS.
+    # Untuned Triton products use tiny tiles, which distorts both time and memory; tuning on a real
+    # GPU mostly chooses cuBLAS.
     "--xla_gpu_enable_triton_gemm=false",
-    # A combined collective keeps the name of one of its parts only.
+    # A combined collective keeps the name of only one of its parts.
     "--xla_gpu_all_reduce_combine_threshold_bytes=0",
     "--xla_gpu_all_gather_combine_threshold_bytes=0",
     "--xla_gpu_reduce_scatter_combine_threshold_bytes=0",
     "--xla_gpu_collective_permute_combine_threshold_bytes=0",
 )
-#: Given to one compile, where XLA has what it needs for it: every instruction then carries the
+#: Set for a single compilation if XLA has the tables for it: every instruction then carries the
 #: compiler's own time, see ``gpu_times``.
 TIMES_FLAG = "xla_gpu_collect_cost_model_stats"
-#: Given with it: what runs beside what, decided by the times of the same tables, see ``schedule``.
+#: Set together with it: the times of the same tables decide what overlaps, see ``schedule``.
 SCHEDULER_FLAGS = (
     "xla_gpu_enable_latency_hiding_scheduler",
     "xla_gpu_enable_analytical_sol_latency_estimator",
@@ -65,29 +64,29 @@ SCHEDULER_FLAGS = (
 class GpuCompiler(NamedTuple):
     """Where the compiler's wheels are."""
 
-    #: to be put first on the child's path; "": they can be imported as things are
+    #: to be put first on the child's ``sys.path``; "" if the wheels can be imported without it
     folder: str
-    versions: dict[str, str]  #: of the two wheels by name
+    versions: dict[str, str]  #: of the two wheels, by name
 
     @property
     def assembler_version(self) -> str:
         """Version of ptxas, "12.9.86"."""
-        return next((v for name, v in self.versions.items() if name in _ASSEMBLERS), "")
+        return next((version for name, version in self.versions.items() if name in _ASSEMBLERS), "")
 
 
 def requirements() -> tuple[str, ...]:
-    """The wheels that go with the installed JAX, as pip takes them."""
+    """Requirements, in pip's format, of the wheels that match the installed JAX."""
     return f"{PLUGIN}=={wanted_version()}", f"{ASSEMBLER}=={ASSEMBLER_VERSION}"
 
 
 def cache_folder() -> Path:
-    """Where compilers are kept, which can be installed again.
+    """The folder for files that can be obtained again, such as compilers.
 
-    It is ``$TOAST_LAB_CACHE``, else a folder of ours in the platform's folder for caches.
+    It is ``$TOAST_LAB_CACHE``, else ``toast-lab`` in the platform's cache folder.
     """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named)
+    named_folder = os.environ.get(CACHE_VARIABLE)
+    if named_folder:
+        return Path(named_folder)
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif os.name == "nt":
@@ -98,56 +97,57 @@ def cache_folder() -> Path:
 
 
 def default_folder() -> Path:
-    """Where ``install`` puts the wheels, and where they are looked for.
+    """Where ``install`` puts the wheels and ``find`` looks for them.
 
     It is ``$TOAST_LAB_GPU_COMPILER``, else a folder for the installed version of JAX in
     ``cache_folder()``.
     """
-    own = os.environ.get(FOLDER_VARIABLE)
-    if own:
-        return Path(own)
+    named_folder = os.environ.get(FOLDER_VARIABLE)
+    if named_folder:
+        return Path(named_folder)
     return cache_folder() / "gpu-compiler" / f"jax-{wanted_version()}"
 
 
 def find() -> GpuCompiler:
-    """The compiler that goes with the installed JAX.
+    """The compiler that matches the installed JAX.
 
-    It is looked for in ``default_folder()``, then among what can be imported; where the variable
-    names a folder, nowhere else.
+    It is looked for in ``default_folder()``, then among the importable packages; if
+    ``$TOAST_LAB_GPU_COMPILER`` names a folder, only there.
 
     Raises:
-        InvalidProblem: it is not there, or goes with another version of JAX; with the line to run.
+        InvalidProblem: it is missing, or belongs to another version of JAX; the message has the
+            command to run.
     """
     folder = default_folder()
     versions = _versions([str(folder)])
-    wrong = _mistakes(versions)
-    if not wrong:
+    mistakes = _mistakes(versions)
+    if not mistakes:
         return GpuCompiler(str(folder), versions)
     if not os.environ.get(FOLDER_VARIABLE):
         importable = _versions(sys.path)
         if not _mistakes(importable):
             return GpuCompiler("", importable)
-        # A JAX with CUDA that is nearly right is worth more words than an empty folder.
+        # If an installed JAX with CUDA nearly fits, report that instead of the empty folder.
         if importable and not versions:
-            wrong, folder = _mistakes(importable), Path(sys.prefix)
+            mistakes, folder = _mistakes(importable), Path(sys.prefix)
     raise InvalidProblem(
         f"compiling for a GPU that is not attached needs XLA's compiler for GPUs (550 MB); in "
-        f"{folder} {' and '.join(wrong)}. Get it with the command:\n  {COMMAND}\n"
+        f"{folder} {' and '.join(mistakes)}. Get it with the command:\n  {COMMAND}\n"
         f"(pip, into a folder of its own: {command_line()})"
     )
 
 
 def assembler_folder(folder: str) -> str:
-    """The folder of ``bin/ptxas`` among the wheels of a folder."""
+    """The folder that holds ``bin/ptxas``, for wheels installed in ``folder``."""
     return str(Path(folder) / "nvidia" / "cuda_nvcc")
 
 
 def check(compiler: GpuCompiler, target: GpuTarget) -> None:
-    """Raise InvalidProblem if this compiler cannot make programs for this GPU."""
+    """Raise InvalidProblem if this compiler cannot compile for this GPU."""
     major = compiler.assembler_version.partition(".")[0]
     if major.isdigit() and int(major) >= 13 and target.compute_capability < _OLDEST_FOR_CUDA_13:
         capability, oldest = (
-            ".".join(map(str, c)) for c in (target.compute_capability, _OLDEST_FOR_CUDA_13)
+            ".".join(map(str, pair)) for pair in (target.compute_capability, _OLDEST_FOR_CUDA_13)
         )
         raise InvalidProblem(
             f"{target.name} has compute capability {capability}; the installed assembler of CUDA "
@@ -157,14 +157,14 @@ def check(compiler: GpuCompiler, target: GpuTarget) -> None:
 
 
 def install(folder: PathLike | None = None) -> GpuCompiler:
-    """Get the wheels with pip, whole or not at all; what lay in the folder before is replaced.
+    """Install the wheels with pip, whole or not at all, replacing those already in the folder.
 
     Args:
-        folder: where to; ``default_folder()`` if left out.
+        folder: the folder to install into; ``default_folder()`` if left out.
 
     Raises:
-        InvalidProblem: the folder holds something else.
-        RunFailed: pip failed; with its words.
+        InvalidProblem: the folder holds other files.
+        RunFailed: pip failed; the message has its output.
         NotSaved: the folder cannot be written.
     """
     target = Path(folder) if folder is not None else default_folder()
@@ -173,32 +173,32 @@ def install(folder: PathLike | None = None) -> GpuCompiler:
             f"{target} holds other things than the GPU compiler: name an empty folder, or one "
             "that does not exist"
         )
-    part = None
+    staging = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        done = subprocess.run(
-            _pip(part / "new"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        completed = subprocess.run(
+            _pip(staging / "new"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        if done.returncode:
+        if completed.returncode:
             raise RunFailed(
                 f"pip could not get {' and '.join(requirements())} (exit status "
-                f"{done.returncode}; wheels exist for Linux on x86-64 and ARM):\n"
-                f"{done.stdout.strip()[-2000:]}"
+                f"{completed.returncode}; wheels exist for Linux on x86-64 and ARM):\n"
+                f"{completed.stdout.strip()[-2000:]}"
             )
         if target.exists():
-            target.rename(part / "old")
-        (part / "new").rename(target)
+            target.rename(staging / "old")
+        (staging / "new").rename(target)
     except OSError as error:
         raise NotSaved(f"{target}: cannot write the GPU compiler: {error.strerror}") from None
     finally:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
     return GpuCompiler(str(target), _versions([str(target)]))
 
 
 def command_line(folder: Path | None = None) -> str:
-    """What ``install`` runs, as a line for a shell."""
+    """The command of ``install``, as a line for a shell."""
     import shlex
 
     return shlex.join(_pip(folder or default_folder()))
@@ -210,24 +210,24 @@ def environment(flags: str) -> dict[str, str]:
 
 
 def flags(environment: Mapping[str, str] = os.environ) -> str:
-    """XLA_FLAGS of the compiling child: ours, then the user's."""
+    """XLA_FLAGS of the compiling child: ``FLAGS``, then the user's."""
     return " ".join([*FLAGS, *environment.get("XLA_FLAGS", "").split()])
 
 
 def recorded_flags() -> dict[str, str]:
-    """What the results of such a compile depend on beside the program; part of the store's key."""
+    """Flags that the results of such a compilation depend on; part of the store's key."""
     return {"XLA_FLAGS": flags()} | dict.fromkeys(
         (TIMES_FLAG, *SCHEDULER_FLAGS), "true where measured"
     )
 
 
 def _pip(folder: Path) -> list[str]:
-    where = ["--no-deps", "--target", str(folder)]
-    return [sys.executable, "-m", "pip", "install", *where, *requirements()]
+    options = ["--no-deps", "--target", str(folder)]
+    return [sys.executable, "-m", "pip", "install", *options, *requirements()]
 
 
 def wanted_version() -> str:
-    """Version of the compiler that goes with the installed JAX: the one that its extra pins."""
+    """Version of the compiler that matches the installed JAX: the one that its extra pins."""
     for line in metadata.requires("jax") or ():
         pinned = re.match(r"jax-cuda12-plugin\b[^;]*>=\s*([\w.]+)[^;]*;.*\bcuda12\b", line)
         if pinned:
@@ -236,7 +236,7 @@ def wanted_version() -> str:
 
 
 def _versions(path: list[str]) -> dict[str, str]:
-    """Versions of the wheels on a path, by name."""
+    """Versions of the wheels on a search path, by name."""
     versions = {}
     for names in (_PLUGINS, _ASSEMBLERS):
         for name in names:
@@ -248,14 +248,16 @@ def _versions(path: list[str]) -> dict[str, str]:
 
 
 def _mistakes(versions: Mapping[str, str]) -> list[str]:
-    """What is wrong with these versions; empty: they can be used."""
-    wrong = []
+    """Says what is wrong with these versions; empty if they can be used."""
+    mistakes = []
     plugin = next((name for name in _PLUGINS if name in versions), "")
     if not plugin:
-        wrong.append(f"there is no {PLUGIN} {wanted_version()}")
+        mistakes.append(f"there is no {PLUGIN} {wanted_version()}")
     elif versions[plugin] != wanted_version():
         jax = metadata.version("jax")
-        wrong.append(f"{plugin} {versions[plugin]} goes with another JAX than the {jax} installed")
+        mistakes.append(
+            f"{plugin} {versions[plugin]} goes with another JAX than the {jax} installed"
+        )
     if not any(name in versions for name in _ASSEMBLERS):
-        wrong.append(f"there is no {ASSEMBLER}")
-    return wrong
+        mistakes.append(f"there is no {ASSEMBLER}")
+    return mistakes

@@ -1,7 +1,7 @@
-"""GPUs to compile for that need not be there: what a compiler has to know of one.
+"""Descriptions of GPUs to compile for that need not be attached.
 
-Each known GPU is a file in ``gpu_targets/``, every number from a public data sheet, and anybody can
-describe another one in the same way:
+Each known GPU is a file in ``gpu_targets/``, with every number from a public data sheet. Users can
+describe another GPU in the same way:
 
     name = "my-gpu"
     compute_capability = "9.0"
@@ -12,16 +12,16 @@ describe another one in the same way:
     memory_bytes_per_s = 3.35e12
     l2_bytes = 52428800
     shared_memory_bytes = 233472           # of one multiprocessor
-    shared_memory_per_block_bytes = 232448 # the most that one block can be given
+    shared_memory_per_block_bytes = 232448 # the most that one block can have
     title = "My GPU"                       # optional: what the device calls itself
     machine = "h100"                       # optional: the machine that plans for it are priced on
-    memory_sustained = 0.9                 # optional, 1 if left out: what kernels reach of the rate
+    memory_sustained = 0.9                 # optional, 1 by default: share of the rate in kernels
     threads = 2048                         # optional: of one multiprocessor
     registers = 65536                      # optional: of one multiprocessor
-    [sources]                              # optional texts: where the numbers are from
+    [sources]                              # optional texts: where the numbers come from
 
-``proto_text`` is such a GPU in XLA's words.  What all of NVIDIA's GPUs have in common (blocks of at
-most 1024 threads, 48 KiB of shared memory that needs no asking, limits of a grid) is written there.
+``proto_text`` writes such a GPU in XLA's own format. It adds the numbers that all NVIDIA GPUs share
+(blocks of at most 1024 threads, 48 KiB of shared memory without opting in, limits of a grid).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from typing import Any
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 
 FOLDER = Path(__file__).parent / "gpu_targets"
-#: In the order in which lists show them.
+#: Known GPUs, in the order in which lists show them.
 NAMES = ("h100", "a100", "p100", "h200", "b200")
 #: Part of a GPU's memory that JAX's allocator takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says
 #: otherwise.
 DEFAULT_MEMORY_SHARE = 0.75
-#: A description is a page; anything larger is something else.
+#: A description is about a page long; a larger file is not one.
 LARGEST_BYTES = 2**20
 
 _POSITIVE = (
@@ -70,9 +70,9 @@ _FIRST_WITH_BFLOAT16 = (8, 0)
 
 @dataclasses.dataclass(frozen=True)
 class GpuTarget:
-    """One kind of GPU; sizes of shared memory, threads and registers are a multiprocessor's."""
+    """One kind of GPU; shared memory, threads and registers are those of one multiprocessor."""
 
-    name: str  #: of a known one, or the path of its file
+    name: str  #: of a known GPU, or the path of its file
     compute_capability: tuple[int, int]  #: (9, 0)
     multiprocessors: int
     fp32_lanes: int  #: of one multiprocessor
@@ -91,20 +91,20 @@ class GpuTarget:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Has it bfloat16 at all?  Where not, XLA widens every such value to float32."""
+        """Does the GPU support bfloat16? If not, XLA widens every such value to float32."""
         return self.compute_capability >= _FIRST_WITH_BFLOAT16
 
     @property
     def architecture(self) -> str:
-        """The compiler's name of the generation, "sm_90"."""
+        """The compiler's name for the generation, "sm_90"."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
     @property
     def xla_name(self) -> str:
-        """What the compiler is told that the device is called.
+        """The device name that the compiler is given.
 
-        It looks for its measured tables by a word of this name where an architecture has several.
+        If an architecture has several measured tables, XLA chooses one by a word of this name.
         """
         if self.compute_capability == (10, 0):
             return "NVIDIA GB200" if "gb200" in self.title.lower() else "NVIDIA B200"
@@ -114,13 +114,13 @@ class GpuTarget:
     def reached_bytes_per_s(self) -> float:
         """The rate of memory traffic that kernels reach.
 
-        XLA is told this one: its cost model takes the rate that it is given for reached.
+        XLA is given this rate, because its cost model assumes that kernels reach it.
         """
         return self.memory_sustained * self.memory_bytes_per_s
 
     @property
     def default_memory_bytes(self) -> float:
-        """What JAX's allocator takes unless it is told otherwise."""
+        """Bytes that JAX's allocator takes by default."""
         return self.memory_bytes * DEFAULT_MEMORY_SHARE
 
     def proto_text(self) -> str:
@@ -155,11 +155,11 @@ device_description_str: "{name}"
 
 
 def find(which: str) -> GpuTarget:
-    """A known GPU by name, or the one that a file describes (a name that ends in ``.toml``).
+    """A known GPU by name, or the GPU that a file describes (a name that ends in ``.toml``).
 
     Raises:
-        InvalidProblem: there is no such GPU, with how to describe one; or the file is wrong, with
-            everything that is wrong with it.
+        InvalidProblem: there is no such GPU (the message says how to describe one), or the file is
+            wrong (the message lists all mistakes).
     """
     if which.lower().endswith(".toml"):
         return read(which)
@@ -179,10 +179,10 @@ def _known(name: str) -> GpuTarget:
 
 
 def read(path: str | Path, name: str = "") -> GpuTarget:
-    """The GPU that a file describes; ``name`` is what it is called, its path if left out.
+    """The GPU that a file describes; ``name`` is its name, by default the path.
 
     Raises:
-        InvalidProblem: the file is missing, no TOML or wrong; every offending key is listed.
+        InvalidProblem: the file is missing, not TOML or wrong; every offending key is listed.
     """
     file = Path(path)
     try:
@@ -202,20 +202,20 @@ def read(path: str | Path, name: str = "") -> GpuTarget:
 
 
 def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
-    """The GPU of a file's data.
+    """The GPU that parsed TOML data describes.
 
     Raises:
-        InvalidProblem: as ``read`` does.
+        InvalidProblem: as for ``read``.
     """
     mistakes: list[str] = []
-    known = [*_TEXTS, "compute_capability", *_POSITIVE, "sources"]
+    known_keys = [*_TEXTS, "compute_capability", *_POSITIVE, "sources"]
     for key in data:
-        if key not in known:
-            mistakes.append(f"{key}: no such key{did_you_mean(key, known)}")
+        if key not in known_keys:
+            mistakes.append(f"{key}: no such key{did_you_mean(key, known_keys)}")
     fields: dict[str, Any] = {"name": name}
     for key in _TEXTS:
         value = data.get(key, "")
-        if not isinstance(value, str) or any(ord(c) < 32 for c in value):
+        if not isinstance(value, str) or any(ord(character) < 32 for character in value):
             mistakes.append(f"{key} = {value!r} is not a text of one line")
         elif key != "name":
             fields[key] = value
@@ -228,7 +228,7 @@ def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
             mistakes.append(f"{key} is missing")
     sources = data.get("sources", {})
     if isinstance(sources, dict):
-        fields["sources"] = {key: str(text) for key, text in sources.items()}
+        fields["sources"] = {key: str(source) for key, source in sources.items()}
     else:
         mistakes.append(f"sources = {sources!r} is not a table")
     if not mistakes and fields["shared_memory_per_block_bytes"] > fields["shared_memory_bytes"]:
@@ -248,8 +248,8 @@ def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
 def _capability(value: Any, mistakes: list[str]) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,2})\.(\d)", value) if isinstance(value, str) else None
     if not match:
-        given = "is missing" if value is None else f"= {value!r}"
-        mistakes.append(f'compute_capability {given}: write it as a text such as "9.0"')
+        problem = "is missing" if value is None else f"= {value!r}"
+        mistakes.append(f'compute_capability {problem}: write it as a text such as "9.0"')
         return 0, 0
     return int(match.group(1)), int(match.group(2))
 

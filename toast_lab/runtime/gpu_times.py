@@ -1,22 +1,23 @@
-"""The GPU compiler's own times, read from the compiled text, and which of them to believe.
+"""The GPU compiler's own times, read from the compiled text, and which of them to trust.
 
-XLA writes a time beside every instruction (``reification_cost``, the entry "sol", in microseconds)
-when it is asked to collect the statistics of its cost model.  Where these come from, as tried with
-jax 0.10.2:
+When XLA is asked to collect the statistics of its cost model, it writes a time next to every
+instruction (``reification_cost``, the entry "sol", in microseconds). As tried with jax 0.10.2,
+these times come from two sources:
 
 * products and collectives: tables that were measured on H100, B200, GB200 and GB300 (``MEASURED``),
-  between which it interpolates.  For other GPUs it has none, and refuses to collect statistics.
-* fusions: what their bytes and operations take by the description of the GPU; what of that is
-  believed, ``gpu_fusions`` says.
+  between whose points XLA interpolates. For other GPUs it has no tables and refuses to collect
+  statistics.
+* fusions: estimates from their bytes and operations and the description of the GPU;
+  ``gpu_fusions`` corrects them.
 
-Of products of few rows they know the operations alone: a decoding step of 8 rows "reads" 134 MB of
-weights in 3 us, at 44 TB/s.  Such a product takes as long as its operands take to come from memory
-and its result to go there (``DeviceMemory``).
+For products of few rows the tables count operations alone: a decoding step of 8 rows "reads" 134 MB
+of weights in 3 us, at 44 TB/s. Such a product takes as long as reading its operands from memory and
+writing its result (``DeviceMemory``).
 
-Outside of its tables it goes on with other rules, whose numbers are no estimates at all.  Those are
-not passed on: ``CompilerTimes.left_out`` names each of them with the reason.  Times that are passed
-on but look wrong are in ``doubtful``.  None of them knows of overlap.  What kernels take on an H100
-is in docs/measured.md.
+Outside of its tables XLA uses other rules, whose numbers are not estimates at all. These are not
+passed on: ``CompilerTimes.left_out`` lists each with the reason. Times that are passed on but look
+wrong are in ``doubtful``. None of them accounts for overlap. Times of kernels measured on an H100
+are in docs/measured.md.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from toast_lab.runtime import gpu_fusions, hlo, hlo_text
 from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.hlo_text import Executed, Instruction, Module
 
-#: Architectures that XLA has tables of, and the largest group of each in its table of collectives.
+#: Architectures that XLA has tables for, with the largest group in the table of collectives.
 MEASURED = {"sm_90": 8, "sm_100": 8, "sm_103": 72}
-#: Types of the products in its tables: left operand, right operand, result.
+#: Types of the products in XLA's tables: left operand, right operand, result.
 MEASURED_PRODUCTS = frozenset(
     {
         ("bf16", "bf16", "bf16"),
@@ -43,7 +44,7 @@ MEASURED_PRODUCTS = frozenset(
         ("f8e5m2", "f8e4m3fn", "bf16"),
     }
 )
-#: The smallest collective in its tables.
+#: Size of the smallest collective in XLA's tables.
 SMALLEST_BYTES = 1024
 
 NO_TABLES = "XLA has no measured tables for this GPU"
@@ -73,49 +74,51 @@ _TRITON_PRODUCT = '"__triton_gemm"'
 
 
 class NotTimed(NamedTuple):
-    """An instruction whose time is left out, or doubtful."""
+    """An instruction whose time is left out or doubtful."""
 
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     kind: str  #: "product bf16 x bf16 -> f32", "all_reduce", "fusion"
     times: float  #: how often one step runs it
     reason: str  #: one of REASONS, or why its time is doubtful
 
 
 class CompilerTimes(NamedTuple):
-    """Seconds of one step on one device by op of ours (-1: unknown), loops by their rounds.
+    """Seconds of one step on one device by op index (-1: unknown), counting every round of loops.
 
-    The sums hold what is not ``left_out``, one after the other as if nothing overlapped.
+    The sums have all instructions that are not ``left_out``, as if nothing overlapped.
     """
 
     compute_s_by_op: Mapping[int, float]  #: products and fusions
     collective_s_by_op: Mapping[int, float]
     left_out: tuple[NotTimed, ...]
-    doubtful: tuple[NotTimed, ...]  #: these are in the sums
+    doubtful: tuple[NotTimed, ...]  #: the sums include these
 
     @property
     def compute_s(self) -> float:
-        """Products and fusions of one step, without those that are left out."""
+        """Seconds of products and fusions in one step, without those that are left out."""
         return math.fsum(self.compute_s_by_op.values())
 
     @property
     def collective_s(self) -> float:
-        """Collectives of one step, without those that are left out."""
+        """Seconds of collectives in one step, without those that are left out."""
         return math.fsum(self.collective_s_by_op.values())
 
     @property
     def total_s(self) -> float:
-        """Both sums, as if nothing overlapped."""
+        """Seconds of computing and collectives, as if nothing overlapped."""
         return self.compute_s + self.collective_s
 
     def left_out_by_reason(self) -> dict[str, int]:
-        """How many instructions are left out for which reason."""
+        """Number of instructions that are left out, by reason."""
         return dict(collections.Counter(row.reason for row in self.left_out))
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain data, with the sums."""
+        """All fields and sums as plain data."""
         return {
-            "compute_s_by_op": {str(op): s for op, s in self.compute_s_by_op.items()},
-            "collective_s_by_op": {str(op): s for op, s in self.collective_s_by_op.items()},
+            "compute_s_by_op": {str(op): time_s for op, time_s in self.compute_s_by_op.items()},
+            "collective_s_by_op": {
+                str(op): time_s for op, time_s in self.collective_s_by_op.items()
+            },
             "left_out": [row._asdict() for row in self.left_out],
             "doubtful": [row._asdict() for row in self.doubtful],
             "compute_s": self.compute_s,
@@ -125,10 +128,10 @@ class CompilerTimes(NamedTuple):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompilerTimes:
-        """The inverse of ``to_json``; raises what reading a wrong mapping raises."""
+        """The inverse of ``to_json``; wrong data raises KeyError, TypeError or ValueError."""
         return cls(
-            {int(op): float(s) for op, s in data["compute_s_by_op"].items()},
-            {int(op): float(s) for op, s in data["collective_s_by_op"].items()},
+            {int(op): float(time_s) for op, time_s in data["compute_s_by_op"].items()},
+            {int(op): float(time_s) for op, time_s in data["collective_s_by_op"].items()},
             tuple(NotTimed(**row) for row in data["left_out"]),
             tuple(NotTimed(**row) for row in data["doubtful"]),
         )
@@ -142,15 +145,15 @@ def read(
     rounds: hlo_text.Rounds = hlo_text.unknown,
     memory: DeviceMemory | None = None,
 ) -> CompilerTimes | None:
-    """The times in a compiled text; None if XLA has no tables of this GPU and gave none.
+    """The times in a compiled text; None if XLA has no tables for this GPU and gave none.
 
     Args:
         module: the parsed text.
-        architecture: of the GPU that it was compiled for, "sm_90".
-        n_devices: that it was compiled for.
-        hosts: that these devices stand in, equally many in each.
-        rounds: asked for a loop's number of rounds where the text does not tell.
-        memory: of the GPU; None: times are not held against it.
+        architecture: architecture of the GPU that it was compiled for, "sm_90".
+        n_devices: number of devices that it was compiled for.
+        hosts: number of hosts, each with equally many of these devices.
+        rounds: gives a loop's number of rounds where the text does not state it.
+        memory: memory of the GPU; if None, XLA's times are not corrected by it.
     """
     compute_s_by_op: dict[int, float] = {}
     collective_s_by_op: dict[int, float] = {}
@@ -171,15 +174,15 @@ def read(
 
 
 class Timed(NamedTuple):
-    """An instruction with the compiler's time of it."""
+    """An instruction with the compiler's time."""
 
     instruction: Instruction
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     kind: str  #: as in ``NotTimed``
     times: float  #: how often one step runs it
     time_s: float | None  #: of one run; None: the compiler gives none
     reason: str  #: one of REASONS if the time means nothing, else ""
-    doubt: str  #: why it looks wrong all the same, else ""
+    doubt: str  #: why a time that is passed on looks wrong, else ""
     is_collective: bool
 
 
@@ -191,8 +194,8 @@ def timed(
     rounds: hlo_text.Rounds = hlo_text.unknown,
     memory: DeviceMemory | None = None,
 ) -> Iterator[Timed]:
-    """Every instruction that takes time, with what the compiler says of it; as ``read`` takes."""
-    largest = MEASURED.get(architecture, 0)
+    """Every instruction that takes time, with its time; the arguments are those of ``read``."""
+    largest_group = MEASURED.get(architecture, 0)
     for place, instruction in _timed(module, rounds):
         collective = hlo.kind_of(instruction)
         op = hlo.served(module, place, instruction)[0] if collective else _op(module, instruction)
@@ -202,16 +205,21 @@ def timed(
             kind = collective
             groups = hlo.device_groups(instruction, n_devices)
             size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
-            reason = _doubt_in_collective(
-                kind, groups, size, seconds=seconds, largest=largest, per_host=n_devices // hosts
+            reason = _why_collective_left_out(
+                kind,
+                groups,
+                size,
+                seconds=seconds,
+                largest_group=largest_group,
+                per_host=n_devices // hosts,
             )
             if kind == "collective_permute" and 2**22 <= size <= 2**27:
                 doubt = PERMUTE
         else:
             kind = _kind_of_compute(place, instruction)
-            if memory is not None and largest and gpu_fusions.is_believed(instruction):
+            if memory is not None and largest_group and gpu_fusions.is_believed(instruction):
                 seconds = gpu_fusions.time_s(module, place.computation, instruction, memory)
-            reason = _doubt_in_compute(kind, instruction, seconds, largest)
+            reason = _why_compute_left_out(kind, instruction, seconds, largest_group)
             if memory is not None and seconds is not None and kind.startswith("product "):
                 least_s = memory.product_s(instruction, _operands(place, instruction))
                 if least_s > seconds:
@@ -229,17 +237,17 @@ def timed(
 
 
 def _timed(module: Module, rounds: hlo_text.Rounds) -> Iterator[tuple[Executed, Instruction]]:
-    """What is run, one by one: everything outside of fusions but what takes no time."""
+    """Every instruction outside fusions that takes time, with the place where it runs."""
     for place in hlo_text.executed(module, rounds):
         if place.fused:
             continue
         for instruction in place.computation.instructions:
             opcode = instruction.opcode
-            # The two halves of an asynchronous one are one
+            # The start and done of an asynchronous instruction count once
             if opcode in _NOTHING or opcode.endswith("-done"):
                 continue
             if opcode == "async-start" and instruction.called("calls") in module.computations:
-                continue  # what it wraps is visited by itself
+                continue  # the wrapped instruction is visited itself
             yield place, instruction
 
 
@@ -249,35 +257,35 @@ def _seconds(instruction: Instruction) -> float | None:
     return None if cost is None else cost.time_s
 
 
-def _doubt_in_collective(
+def _why_collective_left_out(
     kind: str,
     groups: list[list[int]],
     size: int,
     *,
     seconds: float | None,
-    largest: int,
+    largest_group: int,
     per_host: int,
 ) -> str:
-    """Why the time of a collective is not to be passed on; "" if it is."""
-    if not largest:
+    """Why the time of a collective is left out; "" if it is not."""
+    if not largest_group:
         return NO_TABLES
     if seconds is None:
         return NO_TIME
     if any(device // per_host != group[0] // per_host for group in groups for device in group):
         return BETWEEN_HOSTS
-    if kind != "collective_permute" and max(map(len, groups), default=1) > largest:
+    if kind != "collective_permute" and max(map(len, groups), default=1) > largest_group:
         return LARGE_GROUP
     return TOO_SMALL if size < SMALLEST_BYTES else ""
 
 
-def _doubt_in_compute(
-    kind: str, instruction: Instruction, seconds: float | None, largest: int
+def _why_compute_left_out(
+    kind: str, instruction: Instruction, seconds: float | None, largest_group: int
 ) -> str:
-    """Why the time of what is computed is not to be passed on; "" if it is."""
+    """Why the time of a computing instruction is left out; "" if it is not."""
     if _TRITON_PRODUCT in instruction.attributes:
         return TRITON
     if kind.startswith("product "):
-        if not largest:
+        if not largest_group:
             return NO_TABLES
         types = tuple(re.split(" x | -> ", kind.removeprefix("product ")))
         if types not in MEASURED_PRODUCTS:
@@ -290,7 +298,7 @@ def _doubt_in_compute(
 def _kind_of_compute(place: Executed, instruction: Instruction) -> str:
     target = instruction.field("custom_call_target")
     if instruction.opcode == "dot" or target.startswith("__cublas"):
-        types = [hlo.first_dtype(side.type) for side in _operands(place, instruction)]
+        types = [hlo.first_dtype(operand.type) for operand in _operands(place, instruction)]
         types += ["?"] * (2 - len(types))
         return f"product {' x '.join(types)} -> {hlo.first_dtype(instruction.type)}"
     return f"custom call {target}" if target else instruction.opcode
@@ -302,7 +310,7 @@ def _op(module: Module, instruction: Instruction) -> int:
 
 
 def _operands(place: Executed, product: Instruction) -> list[Instruction]:
-    """What a product multiplies, views looked through."""
+    """The two factors of a product, before bitcasts."""
     operands = []
     for name in product.operands[:2]:
         operand = place.computation.by_name.get(name)

@@ -1,15 +1,15 @@
 """Collectives of a compiled program, read from its optimised HLO text.
 
-They are laid beside those that the plan asks for.  Each collective counts once, with the number of
-times that the loops around it run it, however it is written:
+They are compared with those that the plan asks for. However the text writes a collective, it counts
+once, with the number of times that the loops around it run it:
 
-* the two halves of an asynchronous one (``-start`` and ``-done``) are one; the first has the
-  operand beside the result in its type, and on GPUs it may have lost its name, which is then found
-  at what makes its operand;
-* TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
-  fusions, have one channel;
+* the start and the done of an asynchronous collective (``-start``, ``-done``) are one collective;
+  the type of the start has both operand and result. On GPUs the start may have lost its op
+  name, which is then taken from the instruction that computes its operand;
+* TPU programs spread a gather over the matrix products that it overlaps with; its pieces, each in
+  a fusion, share one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
-* one that was merged from several has a ``CollectivePart`` for each of them.
+* a collective that was merged from several has a ``CollectivePart`` for each of them.
 
 Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh
 d=2, m=4 is ``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3", ...)``.
@@ -47,39 +47,39 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _ROW = re.compile(r"\{([0-9, ]*)\}")
 _WIDTH = re.compile(r"[a-z]+(\d+)")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-#: libtpu writes the largest whole number where it cannot tell: no step takes a century.
+#: libtpu writes the largest integer where it has no estimate: no step takes a century.
 _MOST_CYCLES = 1 << 62
 
 
 class CollectivePart(NamedTuple):
     """One array of a collective."""
 
-    op: int  #: op of ours that it belongs to, -1 if unknown
-    bytes: int  #: the larger of what one device holds before and after
-    dtype: str  #: element type on the wire, "bf16"
+    op: int  #: index of the op that it belongs to, -1 if unknown
+    bytes: int  #: the larger of operand and result on one device
+    dtype: str  #: element type as sent, "bf16"
 
 
 class Collective(NamedTuple):
     """One collective of a compiled program."""
 
     kind: str  #: "all_gather", "collective_permute"
-    bytes: int  #: the larger of what one device holds before and after
-    group_size: int  #: devices that talk to each other
-    #: mesh axes it runs over, None if its groups are no product of axes
+    bytes: int  #: the larger of operand and result on one device
+    group_size: int  #: number of devices that communicate with each other
+    #: mesh axes that it runs over, None if its groups are not those of whole axes
     axes: tuple[str, ...] | None
-    op_name: str  #: what it was compiled from, "jit(f)/dot_general"
+    op_name: str  #: name of the op that it was compiled from, "jit(f)/dot_general"
     source: str  #: "model.py:12", empty if unknown
-    op: int = -1  #: number of the op of ours that it was compiled from, -1 if the text does not say
+    op: int = -1  #: index of the op that it was compiled from, -1 if the text does not say
     times: float = 1.0  #: how often one step runs it
-    parts: tuple[CollectivePart, ...] = ()  #: what it was merged from; one part if it was not
+    parts: tuple[CollectivePart, ...] = ()  #: collectives it was merged from, else one part
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data; parts are tuples."""
+        """All fields as plain data; parts stay tuples."""
         return {**self._asdict(), "axes": None if self.axes is None else list(self.axes)}
 
 
 def counts_text(counts: Mapping[str, float]) -> str:
-    """Numbers of collectives by kind in words, "" if there are none."""
+    """Counts of collectives by kind as a phrase, "" if there are none."""
     return ", ".join(f"{count:g} {kind}" for kind, count in sorted(counts.items()))
 
 
@@ -92,8 +92,8 @@ def collectives(
 
     Args:
         hlo_source: the optimised HLO of a program.
-        mesh: that it was compiled for: axis sizes in mesh order.
-        rounds: asked for a loop's number of rounds where the text does not tell.
+        mesh: axis sizes, in mesh order, of the mesh that it was compiled for.
+        rounds: gives a loop's number of rounds where the text does not state it.
     """
     return collectives_of(hlo_text.parse(hlo_source), source_lines(hlo_source), mesh, rounds)
 
@@ -104,7 +104,7 @@ def collectives_of(
     mesh: Mapping[str, int],
     rounds: hlo_text.Rounds = hlo_text.unknown,
 ) -> list[Collective]:
-    """``collectives`` of a text that was parsed before; ``frames`` is ``source_lines`` of it."""
+    """``collectives`` of a parsed text; ``frames`` is its ``source_lines``."""
     position = {name: i for i, name in enumerate(module.computations)}
     placed: list[tuple[tuple[int, int], Collective]] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -113,7 +113,7 @@ def collectives_of(
             if not kind_of(instruction):
                 continue
             channel = _CHANNEL.search(instruction.attributes)
-            # A piece of a gather that is spread over several fusions of one body
+            # Count once a gather that is spread over several fusions of one body
             if place.fused and channel:
                 calls = [call.name for call in place.via]
                 depth = next(i for i, call in enumerate(place.via) if call.opcode == "fusion")
@@ -133,91 +133,93 @@ def collectives_of(
 
 
 def estimated_cycles(instruction: Instruction) -> int:
-    """Cycles that libtpu expects an instruction to take; 0 where it does not say."""
+    """Cycles that libtpu expects an instruction to take; 0 if it has no estimate."""
     cycles = int(instruction.field("estimated_cycles") or 0)
     return cycles if 0 < cycles < _MOST_CYCLES else 0
 
 
 def op_of(instruction: Instruction | None) -> int:
-    """Number of the op of ours that an instruction was compiled from, -1 if it does not say."""
+    """Index of the op that an instruction was compiled from, -1 if it does not say."""
     name = _OP_NAME.search(instruction.attributes) if instruction is not None else None
     return split_name(name.group(1))[0] if name else -1
 
 
 def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
-    """The op that most instructions of a fusion belong to; -1 if none says."""
-    inside = module.computations.get(fusion.called("calls"))
-    instructions = inside.instructions if inside else ()
+    """Index of the op that most instructions of a fusion belong to; -1 if none names an op."""
+    body = module.computations.get(fusion.called("calls"))
+    instructions = body.instructions if body else ()
     ops = [op for instruction in instructions if (op := op_of(instruction)) >= 0]
     return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
 
 def kind_of(instruction: Instruction) -> str:
-    """Kind of collective that an instruction is, "" if none; the second half of one is none."""
+    """Kind of a collective instruction, "" for others, including the done of a collective."""
     return kind_of_opcode(instruction.opcode)
 
 
 def kind_of_opcode(opcode: str) -> str:
-    """Kind of collective that an opcode begins, "" if none."""
+    """Kind of the collective that an opcode runs or starts, "" if none."""
     match = _OPCODE.fullmatch(opcode)
     return match["kind"].replace("-", "_").removeprefix("ragged_") if match else ""
 
 
 def device_groups(instruction: Instruction, n_devices: int) -> list[list[int]]:
-    """Groups of devices that a collective joins; the pairs of a permute."""
+    """Groups of devices that communicate in a collective; for a permute its pairs."""
     if kind_of(instruction) == "collective_permute":
         return _rows(_PAIRS.search(instruction.line))
     return replica_groups(instruction.line, n_devices)
 
 
 def local_bytes(instruction: Instruction, group_size: int) -> int:
-    """The larger of what one device holds before and after a collective."""
-    before, after = _before_and_after(instruction)
-    sizes = [sum(_array_bytes(*array) for array in side) for side in (before, after)]
-    if kind_of(instruction) == "reduce_scatter" and not before:
+    """The larger of a collective's operand and result on one device, in bytes."""
+    operand_arrays, result_arrays = _operand_and_result_arrays(instruction)
+    sizes = [
+        sum(_array_bytes(*array) for array in arrays) for arrays in (operand_arrays, result_arrays)
+    ]
+    if kind_of(instruction) == "reduce_scatter" and not operand_arrays:
         return sizes[1] * group_size
     return max(sizes)
 
 
 def type_bytes(result_type: str) -> int:
-    """Bytes of all arrays of an instruction's type."""
+    """Bytes of all arrays in an instruction's type."""
     return sum(_array_bytes(*array) for array in _ARRAY.findall(result_type))
 
 
 def served(
     module: hlo_text.Module, place: Executed, instruction: Instruction
 ) -> tuple[int, str, Instruction]:
-    """What a collective serves: the number of our op, its name and the instruction that tells both.
+    """The op that a collective serves: its index, its name and the instruction that names it.
 
-    The number is -1 if no instruction tells it.
+    The index is -1 if no instruction names an op.
     """
-    match = _own_or_outer(place, instruction, _OP_NAME)
+    match = _match_outwards(place, instruction, _OP_NAME)
     op, op_name = split_name(match.group(1)) if match else (-1, "")
     neighbour = None
     if op < 0 and place.via and place.via[-1].opcode == "async-start":
-        # Its operand is a parameter: what is summed stands outside, before the call
+        # Its operand is a parameter: the summed value is computed outside, before the call
         call = place.via[-1]
-        outside = (each for each in module.computations.values() if call.name in each.by_name)
-        for computation in outside:
+        callers = (caller for caller in module.computations.values() if call.name in caller.by_name)
+        for computation in callers:
             neighbour = _summed(module, computation, call)
     elif op < 0:
         neighbour = _neighbour(module, place.computation, instruction)
     if neighbour is None:
         return op, op_name, instruction
-    op, named = neighbour
-    match = _OP_NAME.search(named.attributes)
-    return op, split_name(match.group(1))[1] if match else "", named
+    op, naming_instruction = neighbour
+    match = _OP_NAME.search(naming_instruction.attributes)
+    return op, split_name(match.group(1))[1] if match else "", naming_instruction
 
 
 def _neighbour(
     module: hlo_text.Module, computation: Computation, instruction: Instruction
 ) -> tuple[int, Instruction] | None:
-    """The op of ours beside a collective that names none, and the instruction that names it."""
+    """The op next to a collective that names none, and the instruction that names the op."""
     if kind_of(instruction) in ("all_reduce", "reduce_scatter") and instruction.operands:
         summed = _summed(module, computation, instruction)
         if summed is not None:
             return summed
-    # Newer compilers name it after the argument that it moves: it serves the op that reads the copy
+    # Newer compilers name it after the argument it moves: it serves the op that reads the copy
     reader = _reader(computation, instruction, 0)
     return (op_of(reader), reader) if reader is not None else None
 
@@ -225,12 +227,12 @@ def _neighbour(
 def _summed(
     module: hlo_text.Module, computation: Computation, instruction: Instruction
 ) -> tuple[int, Instruction] | None:
-    """The op that makes what a sum without a name adds up, and the instruction that names it."""
-    maker = hlo_text.chain_up(computation, (*instruction.operands, "")[0])
-    op = op_of(maker)
-    if maker is not None and op < 0 and maker.opcode == "fusion":
-        op = op_inside(module, maker)
-    return (op, maker) if maker is not None and op >= 0 else None
+    """The op that computes the operand of an unnamed sum, and the instruction that names it."""
+    producer = hlo_text.chain_up(computation, (*instruction.operands, "")[0])
+    op = op_of(producer)
+    if producer is not None and op < 0 and producer.opcode == "fusion":
+        op = op_inside(module, producer)
+    return (op, producer) if producer is not None and op >= 0 else None
 
 
 def _collective(
@@ -248,16 +250,16 @@ def _collective(
     else:
         axes, group_size = group_axes(groups, mesh), max(map(len, groups), default=1)
     size = local_bytes(instruction, group_size)
-    op, op_name, named = served(module, place, instruction)
+    op, op_name, naming_instruction = served(module, place, instruction)
     if kind == "all_reduce" and place.fused and _only_sliced(place.computation, instruction):
-        kind = "reduce_scatter"  # the sum is as large as what a device held before
+        kind = "reduce_scatter"  # the sum is as large as a device's operand
     return Collective(
         kind=kind,
         bytes=size,
         group_size=group_size,
         axes=axes,
         op_name=op_name,
-        source=source_of(named),
+        source=source_of(naming_instruction),
         op=op,
         times=place.times,
         parts=_parts(module, place, instruction, CollectivePart(op, size, dtype=""), kind=kind),
@@ -269,10 +271,10 @@ def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
     return bool(users) and all(user.opcode == "dynamic-slice" for user in users)
 
 
-def _own_or_outer(
+def _match_outwards(
     place: Executed, instruction: Instruction, pattern: re.Pattern[str]
 ) -> re.Match[str] | None:
-    """What an instruction says of itself or, inside of fusions, what those say, innermost first."""
+    """Match ``pattern`` on an instruction or else on the fusions around it, innermost first."""
     match = pattern.search(instruction.attributes)
     for call in reversed(place.via):
         if match or call.opcode not in ("fusion", "async-start"):
@@ -289,14 +291,14 @@ def _parts(
     *,
     kind: str,
 ) -> tuple[CollectivePart, ...]:
-    """The arrays that a collective was merged from; ``whole`` is all of them as one.
+    """The arrays that a collective was merged from; ``whole`` is all of them as one part.
 
-    The merged one carries the name of one of them only.  Gathers belong to the op that reads the
-    copy, all others to the op that makes the value.
+    A merged collective carries the name of only one of them. Gathers belong to the op that reads
+    the copy, all others to the op that computes the value.
     """
-    _, arrays = _before_and_after(instruction)
+    _, arrays = _operand_and_result_arrays(instruction)
     n_arrays = len(instruction.operands)
-    # Without a dim to cut, an all-to-all has an operand for each device of a group: one array cut
+    # Without ``dimensions``, an all-to-all has one array, with an operand for each device's piece
     is_cut = kind == "all_to_all" and "dimensions=" not in instruction.attributes
     if n_arrays <= 1 or len(arrays) != n_arrays or is_cut:
         return (whole._replace(dtype=arrays[0][0] if arrays else ""),)
@@ -313,7 +315,7 @@ def _parts(
 
 
 def _reader(computation: Computation, instruction: Instruction, index: int) -> Instruction | None:
-    """The first instruction with a number that reads element ``index`` of a collective's tuple."""
+    """The first instruction with an op index that reads element ``index`` of a collective."""
     name, steps = instruction.name, 0
     while steps < 8:
         users = computation.users.get(name, [])
@@ -344,15 +346,15 @@ def first_dtype(result_type: str) -> str:
     return match.group(1) if match else ""
 
 
-def _before_and_after(
+def _operand_and_result_arrays(
     instruction: Instruction,
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Arrays that a collective's type says it takes, and those that it gives.
+    """Arrays of a collective's operands and of its results, as far as its type has them.
 
-    The first half of an asynchronous collective has both in its type, ``(operand, result)``,
-    perhaps followed by words of its own.  Several operands stand in brackets, and those of some
-    kinds always do: ``((operand), result)``.  An all_reduce takes what it gives, so its type has
-    the results alone, as has that of every collective that is not asynchronous.
+    The start of an asynchronous collective has both in its type, ``(operand, result)``, perhaps
+    followed by context words. Several operands are a tuple, and for some kinds a single one is too:
+    ``((operand), result)``. An all_reduce has results of its operands' shapes, so its type has the
+    results alone, as does that of every collective that is not asynchronous.
     """
     elements = _elements(instruction.type)
     if instruction.opcode.endswith("-start") and len(elements) > 1:
@@ -362,7 +364,7 @@ def _before_and_after(
 
 
 def _elements(result_type: str) -> list[str]:
-    """The elements of a tuple's type; a type that is no tuple is its only one."""
+    """The elements of a tuple type; any other type is its own single element."""
     if not result_type.startswith("("):
         return [result_type]
     elements, depth, start = [], 0, 1
@@ -381,21 +383,21 @@ def _array_bytes(element: str, dims: str) -> int:
         bits = 8
     else:
         width = _WIDTH.match(element)
-        bits = int(width.group(1)) if width else 0  # tokens hold nothing
+        bits = int(width.group(1)) if width else 0  # tokens have no data
     return math.prod(int(extent) for extent in dims.split(",") if extent) * bits // 8
 
 
-# -- who talks to whom -----------------------------------------------------------------------------
+# -- groups of devices -----------------------------------------------------------------------------
 
 
 def replica_groups(line: str, n_devices: int) -> list[list[int]]:
-    """Groups of devices that an HLO collective joins.
+    """Groups of devices that communicate in an HLO collective.
 
-    Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and
-    some axes of a mesh of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
+    There are three notations: explicit lists ``{{0,1},{2,3}}``, a transposed iota
+    ``[2,2]<=[4]``, and axes of the compiler's own mesh, ``mesh['a'=2,'b'=2] {'b'}``.
     """
     mesh = _MESH.search(line)
-    # Parts of an axis are written 'a':(1)2; they are not taken apart
+    # Parts of an axis are written 'a':(1)2; they are not supported
     if mesh and "(" not in mesh.group(3):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh.group(1))}
         joined = _product_groups(re.findall(r"'([^']*)'", mesh.group(3)), sizes)
@@ -407,28 +409,28 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
         flat = _transposed_iota(iota.group(2), iota.group(3))
         return [flat[i : i + size] for i in range(0, len(flat), size)]
     groups = _rows(_LISTED.search(line))
-    return groups or [list(range(n_devices))]  # no groups at all means everyone
+    return groups or [list(range(n_devices))]  # no groups means all devices
 
 
 def _device_order(order: str) -> list[int]:
-    """Devices of a compiler's mesh in order: ``3,2,1,0`` or ``[2,4]T(1,0)``."""
+    """Device order of a compiler's mesh, written ``3,2,1,0`` or ``[2,4]T(1,0)``."""
     iota = _TRANSPOSED.fullmatch(order)
     return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(order)
 
 
 def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
-    """0, 1, 2, ... as an array of ``shape``, transposed and read in order."""
+    """0, 1, 2, ... as an array of ``shape``, transposed and flattened."""
     dims = _ints(shape)
     order = _ints(permutation) if permutation else list(range(len(dims)))
     return np.arange(math.prod(dims)).reshape(dims).transpose(order).ravel().tolist()
 
 
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Mesh axes whose product these groups are.
+    """Mesh axes along which devices form these groups.
 
-    They are () for groups of one, None if there are no such axes.
+    They are () for groups of one device, None if there are no such axes.
     """
-    wanted = {frozenset(group) for group in groups}
+    group_sets = {frozenset(group) for group in groups}
     axes = list(mesh)
     size = max(map(len, groups), default=1)
     for count in range(len(axes) + 1):
@@ -437,7 +439,7 @@ def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tupl
                 mesh[axis] == 1 for axis in chosen
             ):
                 continue
-            if wanted == _product_groups(chosen, mesh):
+            if group_sets == _product_groups(chosen, mesh):
                 return chosen
     return None
 
@@ -454,12 +456,12 @@ def permute_axes(pairs: Iterable[Sequence[int]], mesh: Mapping[str, int]) -> tup
     return tuple(axis for axis in mesh if axis in moved)
 
 
-def _product_groups(chosen: Sequence[str], mesh: Mapping[str, int]) -> set[frozenset[int]]:
+def _product_groups(axes: Sequence[str], mesh: Mapping[str, int]) -> set[frozenset[int]]:
     groups: dict[tuple[int, ...], set[int]] = {}
     for device in range(math.prod(mesh.values())):
         position = _coordinates(device, mesh)
-        outside = tuple(position[axis] for axis in mesh if axis not in chosen)
-        groups.setdefault(outside, set()).add(device)
+        other_coordinates = tuple(position[axis] for axis in mesh if axis not in axes)
+        groups.setdefault(other_coordinates, set()).add(device)
     return {frozenset(group) for group in groups.values()}
 
 
@@ -473,25 +475,25 @@ def _rows(match: re.Match[str] | None) -> list[list[int]]:
 
 
 def _ints(numbers: str) -> list[int]:
-    return [int(part) for part in numbers.split(",") if part.strip()]
+    return [int(digits) for digits in numbers.split(",") if digits.strip()]
 
 
-# -- where it comes from ---------------------------------------------------------------------------
+# -- source lines ----------------------------------------------------------------------------------
 
 
 def _source(place: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
     """Source line of an instruction ("file.py:12"), "" if unknown."""
-    direct = _own_or_outer(place, instruction, _SOURCE)
-    if direct:
-        return ":".join(filter(None, direct.groups()))
-    frame = _own_or_outer(place, instruction, _FRAME)
+    location = _match_outwards(place, instruction, _SOURCE)
+    if location:
+        return ":".join(filter(None, location.groups()))
+    frame = _match_outwards(place, instruction, _FRAME)
     return frames.get(int(frame.group(1)), "") if frame else ""
 
 
 def source_lines(hlo_source: str) -> dict[int, str]:
     """Source lines ("file.py:12") by stack frame id.
 
-    They are read from the tables at the top of newer HLO texts.
+    They come from the tables at the top of newer HLO texts.
     """
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None
@@ -501,9 +503,9 @@ def source_lines(hlo_source: str) -> dict[int, str]:
         elif not line.strip():
             current = None
         elif current is not None:
-            number, _, rest = line.partition(" ")
-            if number.isdigit():
-                current[int(number)] = rest
+            row_id, _, row = line.partition(" ")
+            if row_id.isdigit():
+                current[int(row_id)] = row
     files = {i: name.strip('"') for i, name in tables.get("FileNames", {}).items()}
     source_of = {}
     for frame, entry in tables.get("StackFrames", {}).items():

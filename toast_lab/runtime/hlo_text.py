@@ -1,11 +1,11 @@
 """The structure of an HLO text: computations, their instructions, and how often each of them runs.
 
-Only what judging a compiled program needs: names, types, operands, called computations and the
-attributes as text.
+It has only what judging a compiled program needs: names, types, operands, called computations and
+the attributes as text.
 
-Loops: XLA leaves a loop's number of rounds in ``known_trip_count`` on CPU and GPU, and nowhere on
-TPU; there it is worked out from the loop itself, a counter that is compared with a constant and
-increased by a constant in each round.  Start reading at ``parse`` and ``executed``.
+The number of rounds (trip count) of a loop is in ``known_trip_count`` on CPU and GPU, and nowhere
+on TPU. There it is derived from the loop itself: a counter that is compared with a constant and
+increased by a constant in each round. Start reading at ``parse`` and ``executed``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _NUMBER = re.compile(r"-?\d+")
-# Calls that run their computation where they stand; other ``to_apply``s are reducers.
+# Instructions that run the computations they call; any other ``to_apply`` is a reducer.
 _RUNS = ("fusion", "call", "conditional", "async-start")
 _PERMUTES = ("collective-permute", "collective-permute-start", "collective-permute-done")
 _CHAINS = (
@@ -45,28 +45,28 @@ class Instruction:
     """One line of a computation."""
 
     name: str
-    type: str  #: "f32[8,16]{1,0}", or several in brackets
+    type: str  #: "f32[8,16]{1,0}", or a tuple of several in parentheses
     opcode: str
-    #: names; a literal of a constant or a parameter's number stand here as text
+    #: names; for a constant its literal, for a parameter its number, as text
     operands: tuple[str, ...]
-    attributes: str  #: all behind the operands
+    attributes: str  #: everything after the operands
     line: str
     root: bool
 
     def called(self, key: str) -> str:
-        """Name of the computation that attribute ``key`` names, "" if none."""
+        """The computation that attribute ``key`` names, "" if there is none."""
         match = re.search(rf"\b{key}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else ""
 
     def number(self, key: str) -> int | None:
-        """The attribute ``key`` as a whole number, None if there is none."""
+        """The attribute ``key`` as an integer, None if there is none."""
         match = re.search(rf"\b{key}=(\d+)", self.attributes)
         return int(match[1]) if match else None
 
     def field(self, key: str) -> str:
-        """The value of an attribute by its key, "" if there is none.
+        """The string value of attribute ``key``, "" if there is none.
 
-        It is the quoted value of ``"key":"value"`` or ``key="value"``.
+        It is written ``"key":"value"`` or ``key="value"``.
         """
         match = re.search(rf'"?\b{key}"?[:=]"((?:[^"\\]|\\.)*)"', self.attributes)
         return match.group(1) if match else ""
@@ -86,7 +86,7 @@ class Computation:
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """Instructions that read each name."""
+        """For each name, the instructions that read it."""
         users_of: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in instruction.operands:
@@ -95,7 +95,7 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose value is the computation's."""
+        """The instruction whose value is the computation's result."""
         return next(
             (instruction for instruction in self.instructions if instruction.root),
             self.instructions[-1],
@@ -110,32 +110,32 @@ class Module(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """A computation where it runs."""
+    """A computation at one place where it runs."""
 
     computation: Computation
-    times: float  #: how often in one step of the program
-    via: tuple[Instruction, ...]  #: the calls that lead here, outermost first
-    fused: bool  #: inside a fusion: its instructions are not run one by one
+    times: float  #: how often it runs in one step of the program
+    via: tuple[Instruction, ...]  #: the chain of calls to it, outermost first
+    fused: bool  #: it is inside a fusion: its instructions do not run one by one
     loops: tuple[float, ...]  #: rounds of the loops around it, outermost first
 
 
-#: Asked for a loop's number of rounds where the text does not tell; None: unknown.
+#: Gives a loop's number of rounds where the text does not state it; None if unknown.
 Rounds = Callable[[Instruction], float | None]
 
 
 def unknown(_: Instruction) -> None:
-    """Nobody knows a loop's number of rounds."""
+    """The default ``Rounds``: no loop's number of rounds is known."""
 
 
 def parse(hlo_source: str) -> Module:
-    """Take HLO ``text`` apart.
+    """Parse an HLO text.
 
-    A text without any computation gives one of all its instructions.
+    If the text has no computations, its instructions form a single one.
     """
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     instructions: list[Instruction] = []
-    outside: list[Instruction] = []
+    loose_instructions: list[Instruction] = []
     for line in hlo_source.splitlines():
         header = None if line[:1].isspace() else _HEADER.match(line)
         if header:
@@ -148,25 +148,26 @@ def parse(hlo_source: str) -> Module:
         else:
             instruction = _instruction(line)
             if instruction is not None:
-                (instructions if name else outside).append(instruction)
+                (instructions if name else loose_instructions).append(instruction)
     if not computations:
-        computations[""] = Computation("", tuple(outside))
+        computations[""] = Computation("", tuple(loose_instructions))
     return Module(computations, entry or next(reversed(computations)))
 
 
 def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
-    """Every computation that runs, with its calls: a computation called twice comes twice.
+    """Every computation that runs, with its calls; a computation called twice comes twice.
 
-    Which branch of a condition runs is not known: each counts as often, as in a price.
+    Which branch of a conditional runs is unknown: all count equally often, as in a price.
 
     Args:
         module: the parsed text.
-        rounds: of loops of which the text does not tell; 1 where it is unknown.
+        rounds: gives a loop's number of rounds where the text does not state it; unknown ones
+            count as 1.
     """
     entry = module.computations[module.entry]
-    todo = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
-    while todo:
-        caller = todo.pop()
+    pending = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
+    while pending:
+        caller = pending.pop()
         yield caller
         for instruction in caller.computation.instructions:
             for name, times in _calls(module, caller.computation, instruction, rounds):
@@ -180,15 +181,15 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
                     fused=caller.fused or instruction.opcode == "fusion",
                     loops=(*caller.loops, times) if is_loop else caller.loops,
                 )
-                todo.append(callee)
+                pending.append(callee)
 
 
 def _calls(
     module: Module, computation: Computation, instruction: Instruction, rounds: Rounds
 ) -> list[tuple[str, float]]:
-    """Names of computations that an instruction runs, and how often it runs each.
+    """Names of the computations that an instruction runs, and how often it runs each.
 
-    A loop's condition runs once more than its body.
+    The condition of a loop runs once more than its body.
     """
     if instruction.opcode == "while":
         times = loop_rounds(module, computation, instruction, rounds)
@@ -206,13 +207,13 @@ def _calls(
 def loop_rounds(
     module: Module, computation: Computation, loop: Instruction, rounds: Rounds
 ) -> float:
-    """Rounds of a ``while`` instruction, 1 where nobody knows."""
+    """Rounds of a ``while`` instruction, 1 if unknown."""
     count = trip_count(module, computation, loop)
     return (rounds(loop) if count is None else count) or 1.0
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
-    """Rounds of a ``while`` instruction, None if the text does not tell."""
+    """Rounds of a ``while`` instruction, None if they cannot be told from the text."""
     match = _TRIPS.search(loop.attributes)
     if match:
         return float(match.group(1))
@@ -233,20 +234,20 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that makes ``name``, behind copies, casts, permutes and tuple elements."""
+    """The instruction that computes ``name``, before copies, casts, permutes and tuple elements."""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
-        above = computation.by_name.get(instruction.operands[0])
-        if above is None or above.opcode in ("parameter", "tuple"):
+        producer = computation.by_name.get(instruction.operands[0])
+        if producer is None or producer.opcode in ("parameter", "tuple"):
             break
-        instruction = above
+        instruction = producer
     return instruction
 
 
 def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
-    """The instruction that makes ``name`` inside of a fusion of several results.
+    """The instruction that computes ``name`` inside a fusion with several results.
 
-    None: ``name`` comes from no such fusion.
+    None if ``name`` comes from no such fusion.
     """
     index = None
     instruction = computation.by_name.get(name)
@@ -256,49 +257,53 @@ def element_of(module: Module, computation: Computation, name: str) -> Instructi
         instruction = computation.by_name.get(instruction.operands[0])
     if instruction is None or instruction.opcode != "fusion" or index is None:
         return None
-    inside = module.computations.get(instruction.called("calls"))
-    if inside is None:
+    body = module.computations.get(instruction.called("calls"))
+    if body is None:
         return None
-    return chain_up(inside, _element(inside, inside.root, index, own=True))
+    return chain_up(body, _element(body, body.root, index, is_tuple=True))
 
 
 # -- one line --------------------------------------------------------------------------------------
 
 
 def _instruction(line: str) -> Instruction | None:
-    head, separator, rest = line.strip().partition(" = ")
+    head, separator, definition = line.strip().partition(" = ")
     if not separator or " " in head.removeprefix("ROOT "):
         return None
     root = head.startswith("ROOT ")
     name = head.removeprefix("ROOT ").lstrip("%")
-    end = _balanced(rest, 0) if rest.startswith("(") else rest.find(" ")
+    end = _balanced(definition, 0) if definition.startswith("(") else definition.find(" ")
     if end <= 0:
         return None
-    kind, behind = rest[:end], rest[end:].lstrip()
-    opcode, separator, _ = behind.partition("(")
+    result_type, after_type = definition[:end], definition[end:].lstrip()
+    opcode, separator, _ = after_type.partition("(")
     if not separator or not re.fullmatch(r"[a-z][\w\-]*", opcode):
         return None
-    close = _balanced(behind, len(opcode))
-    inside = behind[len(opcode) + 1 : close - 1]
-    operands = tuple(_OPERAND.findall(inside)) if "%" in inside else _plain_operands(inside)
+    close = _balanced(after_type, len(opcode))
+    operand_text = after_type[len(opcode) + 1 : close - 1]
+    operands = (
+        tuple(_OPERAND.findall(operand_text))
+        if "%" in operand_text
+        else _plain_operands(operand_text)
+    )
     return Instruction(
         name=name,
-        type=kind,
+        type=result_type,
         opcode=opcode,
         operands=operands,
-        attributes=behind[close:],
+        attributes=after_type[close:],
         line=line,
         root=root,
     )
 
 
-def _plain_operands(inside: str) -> tuple[str, ...]:
-    """Operands of a text written without percent signs, or a constant's literal."""
-    return tuple(part.split()[-1] for part in inside.split(",") if part.strip())
+def _plain_operands(operand_text: str) -> tuple[str, ...]:
+    """Operands in a text without percent signs, or the literal of a constant."""
+    return tuple(operand.split()[-1] for operand in operand_text.split(",") if operand.strip())
 
 
 def _balanced(line: str, start: int) -> int:
-    """Position behind the bracket that closes the one at ``start``."""
+    """Position after the parenthesis that closes the first one from ``start`` on."""
     depth = 0
     for match in re.finditer(r"[()]", line[start:]):
         depth += 1 if match.group() == "(" else -1
@@ -311,7 +316,7 @@ def called_by(instruction: Instruction) -> list[str]:
     """Computations that an instruction runs."""
     branches = _BRANCHES.search(instruction.attributes)
     if branches:
-        return [part.strip().lstrip("%") for part in branches.group(1).split(",")]
+        return [name.strip().lstrip("%") for name in branches.group(1).split(",")]
     return _CALLED.findall(instruction.attributes)
 
 
@@ -319,7 +324,7 @@ def called_by(instruction: Instruction) -> list[str]:
 
 
 def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
-    """(index of the counter, limit, limit included) of a condition ``counter < limit``."""
+    """(tuple index of the counter, limit, is the limit included) of ``counter < limit``."""
     root = condition.root
     if root.opcode != "compare" or len(root.operands) != 2:
         return None
@@ -333,12 +338,12 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
 
 
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:
-    """By how much a round increases the counter; None if not by a constant."""
-    addition, computation = chain_up(body, _element(body, body.root, index, own=True)), body
+    """The constant that each round adds to the counter; None if it adds no constant."""
+    addition, computation = chain_up(body, _element(body, body.root, index, is_tuple=True)), body
     if addition is not None and addition.opcode == "fusion":
-        inside = module.computations.get(addition.called("calls"))
-        if inside is not None:
-            addition, computation = inside.root, inside
+        body_of_fusion = module.computations.get(addition.called("calls"))
+        if body_of_fusion is not None:
+            addition, computation = body_of_fusion.root, body_of_fusion
     if addition is None or addition.opcode != "add":
         return None
     steps = [_constant(computation, operand) for operand in addition.operands]
@@ -346,10 +351,10 @@ def _counter_step(module: Module, body: Computation, index: int) -> int | None:
 
 
 def _element(
-    computation: Computation, instruction: Instruction, index: int, own: bool = False
+    computation: Computation, instruction: Instruction, index: int, is_tuple: bool = False
 ) -> str:
-    """Name of element ``index`` of the tuple that is ``instruction`` (own) or its operand."""
-    source = instruction if own else computation.by_name.get((*instruction.operands, "")[0])
+    """Name of element ``index`` of the tuple ``instruction``, or of its tuple operand."""
+    source = instruction if is_tuple else computation.by_name.get((*instruction.operands, "")[0])
     if source is None or source.opcode != "tuple" or index >= len(source.operands):
         return ""
     return source.operands[index]

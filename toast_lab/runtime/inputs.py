@@ -1,15 +1,15 @@
-"""Made-up inputs for a program: the same for the same seed, good enough to compare two executions.
+"""Made-up inputs for a program: reproducible from a seed, good enough to compare two executions.
 
-* Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
+* Floats are normal; matrices are scaled so that values neither explode nor vanish in a matmul.
 * Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they
   index, so that no row is out of bounds; other integers are 0 or 1.
-* Start indices of dynamic slices stay where the slice lies inside the operand.
+* Start indices of dynamic slices keep the slice inside the operand.
 * Unsigned integers that index nothing take all values: they are mostly random keys.
-* Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of
-  its second moment.  So are floats that divide, or that are summed and multiplied to what does: a
-  sum of both signs comes near zero somewhere, and its quotient is mostly rounding.
+* Floats whose root or logarithm is taken are positive: an Adam step divides by the root of its
+  second moment. So are divisors, and floats that are summed or multiplied to make one: a sum of
+  both signs comes near zero somewhere, and the quotient is then mostly rounding.
 
-What still gives infinities or NaN may do better with ``draw(..., non_negative=True)``.
+If a program still gives infinities or NaN, ``draw(..., non_negative=True)`` may help.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dtype_of(element: str) -> np.dtype[Any]:
     """The numpy dtype of a StableHLO element type; bfloat16, float8 and int4 come from ml_dtypes.
 
     Raises:
-        UnsupportedOp: no array can have this type, a token for instance.
+        UnsupportedOp: no array can have this type, for instance a token.
     """
     import ml_dtypes
 
@@ -54,17 +54,17 @@ def draw(
     non_negative: bool = False,
     shapes: Sequence[Shape] | None = None,
 ) -> list[np.ndarray]:
-    """One array for each argument of ``program``, whole and unsharded.
+    """One global, unsharded array for each argument of ``program``.
 
     Args:
-        program: its argument shapes and types are used, and what its gathers and scatters index.
+        program: gives the shapes and types of the arguments, and the bounds of those that index.
         seed: the same seed gives the same arrays.
-        non_negative: absolute values of the same floats.
-        shapes: make arrays of these shapes instead, such as those of one shard; the numbers are
-            others then.
+        non_negative: take absolute values of the floats.
+        shapes: use these shapes instead of the arguments', such as those of one shard; the numbers
+            then differ.
 
     Raises:
-        UnsupportedOp: an argument is no array.
+        UnsupportedOp: an argument is not an array.
     """
     bounds, positive = index_bounds(program), under_roots(program) | under_fractions(program)
     arrays = []
@@ -83,7 +83,7 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
     """The user's arrays as numpy arrays of the program's types.
 
     Raises:
-        InvalidProblem: wrong number, shapes or types (all are listed).
+        InvalidProblem: wrong number, shapes or types of arrays (all wrong ones are listed).
     """
     if len(arrays) != program.n_arguments:
         raise InvalidProblem(
@@ -106,10 +106,11 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
 
 
 def index_bounds(program: Program) -> dict[int, int]:
-    """For each integer argument that ends up indexing: the smallest dim that it indexes.
+    """For each integer argument that reaches an index operand: the smallest dim that it indexes.
 
-    Integers are followed from the arguments through every op whose result is an integer too, up to
-    the index operands of a gather, scatter, dynamic_slice or dynamic_update_slice.
+    Integers are followed from the arguments through every op with an integer result, up to the
+    index operands of a gather, scatter, dynamic_slice or dynamic_update_slice. For slices, the
+    number of valid start positions counts instead of the dim.
     """
     reaches: list[frozenset[int]] = [frozenset()] * program.n_values
     for argument in range(program.n_arguments):
@@ -117,7 +118,7 @@ def index_bounds(program: Program) -> dict[int, int]:
             reaches[argument] = frozenset([argument])
     bounds: dict[int, int] = {}
     total = -1
-    # What a round returns is what the next one starts with
+    # A loop's results flow back into its body, so repeat until nothing changes
     while total != (total := sum(map(len, reaches))):
         _follow_indices(program, reaches, bounds)
         if not program.regions:
@@ -138,27 +139,25 @@ def _follow_indices(
             for argument in reaches[value]:
                 bounds[argument] = min(bounds.get(argument, size), size)
         carried = frozenset[int]().union(*(reaches[value] for value in operands))
-        for value in _given(program, op):
+        for value in _result_values(program, op):
             if carried and _is_integer_type(program.value_dtype[value]):
                 reaches[value] |= carried
 
 
-def _given(program: Program, op: int) -> list[int]:
-    """What an op gives.
-
-    A pseudo-op of a loop or conditional gives all values that hold what it hands on.
-    """
+def _result_values(program: Program, op: int) -> list[int]:
+    """Results of an op; for a pseudo-op of a loop or conditional, all values that alias them."""
     owner = int(program.owner[op])
     if program.op_class[op] != CONTROL:
         return list(program.results(op))
-    return _handed_on(program).get(owner, [])
+    return _carried_values(program).get(owner, [])
 
 
 @functools.lru_cache(maxsize=4)
-def _handed_on(program: Program) -> dict[int, list[int]]:
-    """Values of pseudo-ops by the op whose factors they share.
+def _carried_values(program: Program) -> dict[int, list[int]]:
+    """Results of pseudo-ops, by the op whose factors they share.
 
-    Together they are one value of a loop or conditional, seen from all sides.
+    The values of one op are the same value of a loop or conditional, at its entry, in its body and
+    at its exit.
     """
     values_of: dict[int, list[int]] = {}
     for op in program.ops():
@@ -168,84 +167,88 @@ def _handed_on(program: Program) -> dict[int, list[int]]:
 
 
 def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
-    """(start index value, number of places) of the dims that a dynamic slice cuts.
+    """(start index value, number of start positions) of the dims that a dynamic slice cuts.
 
-    The places are those at which the slice lies inside.
+    The positions are those at which the slice lies inside its operand.
     """
     facts = op_kind(program.kind[op])
     if facts.first_start < 0:
         return []
-    piece = program.results(op)[0] if facts.brings < 0 else operands[facts.brings]
-    window = program.dims(piece)
-    whole = program.dims(operands[0])
-    # A dim that is taken whole has one place only, and must not force the same on an index shared
-    # with others.
+    window_value = program.results(op)[0] if facts.brings < 0 else operands[facts.brings]
+    window = program.dims(window_value)
+    operand_dims = program.dims(operands[0])
+    # A dim that is taken whole has a single start position, which must not bound an index that it
+    # shares with other dims.
     return [
         (start, extent - length + 1)
-        for start, extent, length in zip(operands[facts.first_start :], whole, window, strict=True)
+        for start, extent, length in zip(
+            operands[facts.first_start :], operand_dims, window, strict=True
+        )
         if extent > length
     ]
 
 
 def under_roots(program: Program) -> frozenset[int]:
-    """Arguments that a root or logarithm takes.
+    """Arguments whose root or logarithm is taken.
 
-    They may have been scaled by scalars and had other things added.
+    They may be scaled by scalars and added to other values first.
 
-    Followed backwards: through ops that keep a sign, and through products and quotients with a
-    scalar.  A product of two tensors ends the way, for it is most often a square.
+    They are traced backwards through ops that keep the sign, and through products and quotients
+    with a scalar. A product of two tensors ends the trace, for it is most often a square.
     """
     return _leading_to(program, _into_roots)
 
 
 def under_fractions(program: Program) -> frozenset[int]:
-    """Arguments that something is divided by, as they are or summed and multiplied.
+    """Arguments that are divisors, directly or after sums and products.
 
-    Followed backwards: through ops that keep a sign, and through products of two different values.
-    What is the same on both sides is a square, and a root was seen to by ``under_roots``.
+    They are traced backwards through ops that keep the sign, and through products of two different
+    values. A product of a value with itself is a square, and ``under_roots`` deals with its root.
     """
     return _leading_to(program, _into_fractions)
 
 
-def _leading_to(program: Program, follow: Callable[[Program, set[int]], None]) -> frozenset[int]:
-    """Arguments among what ``follow`` adds, which is called until it adds no more."""
-    positive: set[int] = set()
+def _leading_to(
+    program: Program, add_operands: Callable[[Program, set[int]], None]
+) -> frozenset[int]:
+    """Arguments among the values that ``follow`` adds; it is called until it adds no more."""
+    positive_values: set[int] = set()
     count = -1
-    while count != (count := len(positive)):
-        follow(program, positive)
-        # Only a loop hands back what was followed already
+    while count != (count := len(positive_values)):
+        add_operands(program, positive_values)
+        # Only loops feed values back to ops that were visited already
         if not program.regions:
             break
-    return frozenset(value for value in positive if value < program.n_arguments)
+    return frozenset(value for value in positive_values if value < program.n_arguments)
 
 
-def _into_roots(program: Program, positive: set[int]) -> None:
+def _into_roots(program: Program, positive_values: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
         facts = op_kind(program.kind[op])
-        if not facts.needs_positive and positive.isdisjoint(_given(program, op)):
+        if not facts.needs_positive and positive_values.isdisjoint(_result_values(program, op)):
             continue
         if facts.needs_positive or facts.keeps_sign:
-            positive.update(operands)
+            positive_values.update(operands)
         for position in facts.linear_in:
             if _is_scalar(program, operands[1 - position]):
-                positive.add(operands[position])
+                positive_values.add(operands[position])
 
 
-def _into_fractions(program: Program, positive: set[int]) -> None:
+def _into_fractions(program: Program, positive_values: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
         facts = op_kind(program.kind[op])
         if facts.divides_by >= 0:
-            positive.add(operands[facts.divides_by])
-        if positive.isdisjoint(_given(program, op)):
+            positive_values.add(operands[facts.divides_by])
+        if positive_values.isdisjoint(_result_values(program, op)):
             continue
         if facts.keeps_sign or (facts.multiplies and len(set(operands)) > 1):
-            positive.update(operands)
+            positive_values.update(operands)
 
 
 def _is_scalar(program: Program, value: int) -> bool:
-    """Is this one number, possibly spread out, or made of constants?"""
+    """Is this value a single number, possibly broadcast, or computed from constants?"""
     while not program.value_is_constant[value] and program.dims(value):
         op = int(program.value_op[value])
         if not op_kind(program.kind[op]).keeps_number:
@@ -255,21 +258,21 @@ def _is_scalar(program: Program, value: int) -> bool:
 
 
 def _indexed_size(program: Program, op: int, index: int) -> int:
-    """Smallest dim of operand 0 that the op looks up.
+    """Smallest dim of operand 0 that a gather or scatter indexes.
 
-    Such a dim does not pass through to the slices.
+    Indexed dims are those that do not pass through to the slices.
     """
-    first = int(program.use_ptr[op])
-    # What a gather takes out of its operand, and what a scatter puts in, is shaped like the slices.
+    first_use = int(program.use_ptr[op])
+    # A gather's result and a scatter's updates have the shape of the slices.
     slices = (
         program.def_names(program.results(op)[0])
         if program.kind[op] == "gather"
-        else program.use_names(first + index + 1)
+        else program.use_names(first_use + index + 1)
     )
     sizes = [
         size
         for size, name in zip(
-            program.dims(program.operands(op)[0]), program.use_names(first), strict=True
+            program.dims(program.operands(op)[0]), program.use_names(first_use), strict=True
         )
         if size > 1 and (name not in slices or program.factor_class[name] != PASS)
     ]
@@ -291,23 +294,23 @@ def _draw_one(
 
 
 def _off_zero(array: np.ndarray) -> np.ndarray:
-    """Absolute values, raised by their mean.
+    """Absolute values plus their mean.
 
-    What is divided by the root of nearly nothing is mostly rounding.
+    A quotient by the root of a number near zero would be mostly rounding.
     """
-    wide = np.abs(array.astype(np.float64))
-    return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
+    absolute = np.abs(array.astype(np.float64))
+    return np.asarray(absolute + (absolute.mean() if absolute.size else 0.0)).astype(array.dtype)
 
 
 def _normal(random: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Normal floats; from rank 2 on the deviation is 1/sqrt(side) of the square of equal size."""
+    """Normal floats; from rank 2 on, of deviation 1/sqrt(n) for an n x n matrix of equal size."""
     size = int(np.prod(shape, dtype=np.int64))
     scale = max(size, 1) ** -0.25 if len(shape) > 1 else 0.5
     return random.standard_normal(shape) * scale
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    # ml_dtypes' floats are of numpy kind "V" or "f", its integers too: tell them by name.
+    # Floats and integers of ml_dtypes are both of NumPy kind "V" or "f": tell them by name.
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 

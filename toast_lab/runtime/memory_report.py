@@ -1,13 +1,13 @@
-"""What XLA's buffer assignment takes of a device's memory, from the report that it dumps.
+"""Device memory that XLA's buffer assignment takes, from the report that XLA dumps.
 
-``--xla_dump_to`` makes XLA write a ``*memory-usage-report.txt`` for each module: for every memory
-space the bytes of all its allocations, arguments and what reuses their place counted once.
+``--xla_dump_to`` makes XLA write a ``*memory-usage-report.txt`` for each module, with the bytes of
+all allocations in each memory space; arguments and results that reuse their memory count once.
 
-libtpu's ``get_compiled_memory_stats`` cannot stand in for it.  There "temp" holds more than the
-allocations do, by up to the size of all arguments (libtpu 0.0.42.1), so that arguments + outputs -
-aliases + temp comes out up to a third too large: a step of two towers with 5.4 million items comes
-to 20.4 GiB that way, to 15.5 GiB by the report, and is compiled for a chip of 16 GiB.  And its
-"peak_memory" counts vector memory with the rest.
+libtpu's ``get_compiled_memory_stats`` cannot replace it. There "temp" exceeds the allocations by up
+to the size of all arguments (libtpu 0.0.42.1), so that arguments + outputs - aliases + temp is up
+to a third too large: a step of a two-tower model with 5.4 million items comes to 20.4 GiB that way
+and to 15.5 GiB by the report, and it does compile for a chip of 16 GiB. Its "peak_memory" includes
+vector memory as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HEAD_LETTERS = 4000  #: the totals of the default space come first
 
 
 def assigned_bytes(dump_folder: str) -> int | None:
-    """Bytes of a device's memory that a dumped program takes; None if no report is there.
+    """Bytes of device memory that a dumped program takes; None if there is no report.
 
-    Of several modules the largest counts: the others are helpers.
+    If several modules were dumped, the largest counts: the others are helpers.
     """
     if not dump_folder:
         return None

@@ -1,14 +1,14 @@
 """Execute a plan.
 
-It is compiled for real or virtual devices, timed, and compared with the unsharded program.
+The plan is compiled for real or virtual devices, timed, and compared with the unsharded program.
 
     run(model, plan)                    8 virtual devices of this machine's processor
     run(model, plan, devices="gpu")     attached GPUs
     run(model, plan, devices="auto")    attached accelerators if there are enough, else virtual ones
 
 Everything happens in a child process, so that a compiler that crashes or hangs, or a machine that
-runs out of memory, ends in an error with a sentence and not in the end of the caller.  Virtual CPU
-devices say whether a plan computes the right thing and which collectives it becomes; their times
+runs out of memory, raises an error with an explanation instead of ending the caller. Virtual CPU
+devices show whether a plan computes the right results and which collectives it becomes; their times
 say nothing about accelerators.
 """
 
@@ -45,15 +45,15 @@ class Run:
     """Measurements of one executed plan; bytes are those of one device.
 
     ``argument_bytes`` to ``peak_bytes`` are XLA's own buffer assignment of the compiled program
-    (``memory_analysis`` in JAX's words), not a measurement; ``allocator_peak_bytes`` is what an
-    accelerator's allocator really reached, over the whole process (on a mesh of one device the
-    unsharded reference is part of it).
+    (``memory_analysis`` in JAX), not a measurement; ``allocator_peak_bytes`` is the peak that an
+    accelerator's allocator really reached over the whole process (on a mesh of one device this
+    includes the unsharded reference).
     """
 
     devices: str  #: "cpu:8"
     device_kind: str  #: what the device calls itself, "cpu" or "NVIDIA H100 80GB HBM3"
     n_devices: int
-    step_times_s: tuple[float, ...]  #: each repeat, from dispatch until every result is ready
+    step_times_s: tuple[float, ...]  #: of each repeat, from dispatch until every result is ready
     median_s: float
     spread_s: float  #: interquartile range of the step times, 0 for fewer than 2
     compile_s: float
@@ -63,9 +63,9 @@ class Run:
     temp_bytes: int
     peak_bytes: int  #: arguments + outputs - aliases + temporaries
     allocator_peak_bytes: int | None  #: None on CPU
-    #: of the compiled program, each once however often a loop runs it
+    #: of the compiled program; each is listed once, however often a loop runs it
     collectives: tuple[Collective, ...]
-    #: by output path, see child.relative_error; None without a reference
+    #: by output path, see ``child.relative_error``; None without a reference
     errors: Mapping[str, float] | None
     inputs: str  #: "normal", "non-negative" (normal ones gave non-finite results) or "given"
     seed: int
@@ -92,12 +92,12 @@ class Run:
     def agrees(self) -> bool | None:
         """Are all outputs within the tolerance of the unsharded program's?
 
-        None: they were not compared.
+        None if they were not compared.
         """
         return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data, with the derived ones; collectives as a list of dicts."""
+        """All fields and derived numbers as plain data; collectives as a list of dicts."""
         data = dataclasses.asdict(self)
         data["step_times_s"] = list(self.step_times_s)
         data["collectives"] = [collective.to_json() for collective in self.collectives]
@@ -128,18 +128,19 @@ def run(
 
     Args:
         model: the model that the plan shards.
-        plan: what a search or ``Plan.from_actions`` gave.
-        devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The
-            first ones are used, as many as the mesh has.
+        plan: the plan to run, from a search or ``Plan.from_actions``.
+        devices: "cpu:N" for N virtual devices, "gpu" or "tpu" for attached ones, or "auto". Only
+            the first are used, as many as the mesh has.
         on_event: receives ``child.RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
-        memory_limit_bytes: address space of the child.
+        memory_limit_bytes: limit on the address space of the child.
         options: ``repeats``, ``warmup``, ``seed``, ``time_limit_s``, ``inputs``, ``reference`` and
             ``tolerance``: the fields of ``measuring.Execution``.
 
     Raises:
         InvalidPlan: the plan belongs to another program.
-        InvalidProblem: bad devices, too few of them, wrong options, or inputs that do not fit.
+        InvalidProblem: unreadable or too few devices, wrong options, or inputs that do not fit the
+            program.
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
 
@@ -176,8 +177,8 @@ def run_many(
 ) -> list[Run]:
     """``run`` for several plans of one model, in one child process.
 
-    They have one reference and the same inputs.  The meshes may differ, their numbers of devices
-    may not.  Arguments and errors are those of ``run``.
+    The plans share one reference and the same inputs. Their meshes may differ, but must all have
+    the same number of devices. Arguments and errors are those of ``run``.
     """
     execution = Execution(**options)
     device_count = _device_count(plans)
@@ -186,8 +187,8 @@ def run_many(
         "cancel": cancel,
         "memory_limit_bytes": memory_limit_bytes,
     }
-    chosen = dev.find(devices, device_count, **limits)
-    text = unsharded_text(model, plans[0]) if execution.reference else None
+    chosen_devices = dev.find(devices, device_count, **limits)
+    reference_text = unsharded_text(model, plans[0]) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
         execution = dataclasses.replace(execution, inputs=arrays)
@@ -195,25 +196,25 @@ def run_many(
         "toast_lab.runtime.child:execute",
         child.RunRequest(
             program=model.program,
-            reference=text,
+            reference=reference_text,
             jobs=tuple(job_of(model, plan) for plan in plans),
-            devices=chosen,
+            devices=chosen_devices,
             options=execution,
         ),
-        env=dev.environment(chosen),
+        env=dev.environment(chosen_devices),
         on_event=on_event,
-        activity=f"running {model.name} on {chosen}",
+        activity=f"running {model.name} on {chosen_devices}",
         **limits,
     )
     tolerance = execution.tolerance_for(model.program)
     return [
-        _result(report, measured, devices=chosen, seed=execution.seed, tolerance=tolerance)
+        _result(report, measured, devices=chosen_devices, seed=execution.seed, tolerance=tolerance)
         for measured in report.jobs
     ]
 
 
 def _device_count(plans: Sequence[ShardingPlan]) -> int:
-    """The number of devices that each of the plans is for."""
+    """The number of devices, which must be the same for all of the plans."""
     if not plans:
         raise InvalidProblem("there is no plan to run")
     counts = sorted({plan.mesh.n_devices for plan in plans})
@@ -223,7 +224,7 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
 
 
 def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
-    """What a child needs to compile and run ``plan``."""
+    """The program that a child compiles and runs for ``plan``."""
     specs = plan.value_specs()
     return ShardedProgram(
         annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
@@ -234,12 +235,12 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
 
 
 def unsharded_text(model: Model, plan: ShardingPlan) -> str:
-    """The program as it was read; if it came with shardings of its own, with those taken off."""
+    """The StableHLO of the program as it was read, without any shardings that it came with."""
     plan.check_is_of(model.program)
     if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
         return model.stablehlo
-    one = Mesh(("one",), (1,))
-    return annotate(model, ShardingPlan(plan.program, one, Sharding.whole(plan.program, 1)))
+    one_device = Mesh(("one",), (1,))
+    return annotate(model, ShardingPlan(plan.program, one_device, Sharding.whole(plan.program, 1)))
 
 
 def _result(

@@ -1,10 +1,11 @@
-"""A compiler's schedule as a timeline of one step: what computes when, and what waits for whom.
+"""A compiler's schedule as a timeline of one step: computing, communication and waiting.
 
 ``replay`` runs the steps of a schedule through a device of two lanes: one computes, the other
-carries collectives.  Steps run in the compiler's order; an asynchronous collective runs beside what
-stands between its two halves, and whatever of it is left at its second half is waited for.  This
-waiting, and all of a collective that is not asynchronous, is *exposed*: the compute lane is idle
-for it.  At each moment the device waits for one collective, so exposed times add up, and
+carries collectives. Steps run in the compiler's order. An asynchronous collective overlaps with the
+steps between its start and its done instruction, and at the done instruction the device waits for
+whatever is left of it. This waiting, and the whole of a collective that is not asynchronous, is
+*exposed*: the compute lane is idle meanwhile. At any moment the device waits for only one
+collective, so exposed times add up, and
 
     time of a step = computing + exposed communication
 
@@ -18,51 +19,51 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-#: What a step is to the lanes.
+#: Roles of steps.
 FREE, COMPUTE, SYNC, START, DONE, LOOP = "free", "compute", "sync", "start", "done", "loop"
-#: Lanes of events.
+#: Lane of events, besides ``COMPUTE`` and ``LOOP``.
 COLLECTIVE = "collective"
-#: Events that are kept of a program with more; the longest are.
+#: Most events that a schedule keeps: the most exposed, then the longest.
 MAX_EVENTS = 4000
 MAX_MEMORY_POINTS = 1500
 
 
 class ScheduleStep(NamedTuple):
-    """One instruction of a schedule, in its place."""
+    """One instruction of a schedule."""
 
-    role: str  #: FREE, COMPUTE, SYNC (a collective that is waited for), START, DONE or LOOP
+    role: str  #: FREE, COMPUTE, SYNC (a collective that blocks), START, DONE or LOOP
     name: str  #: of the instruction
     kind: str  #: opcode, or kind of a collective
-    op: int  #: op of ours, -1 if unknown
-    #: COMPUTE and SYNC: how long it takes; START: how long its collective does; None: no clock
+    op: int  #: op index, -1 if unknown
+    #: COMPUTE and SYNC: time of the step; START: time of its collective; None: no clock
     time_s: float | None = 0.0
-    #: of a collective without a clock and without a price: how long the schedule makes it at most
+    #: upper limit by the schedule, used for a collective without a clock and without a price
     own_s: float = math.inf
-    memory_bytes: float | None = None  #: in use after it
+    memory_bytes: float | None = None  #: in use after the step
     start: str = ""  #: DONE: name of its START
-    bytes: float = 0.0  #: of a collective without a clock: the larger of before and after
+    bytes: float = 0.0  #: collective without a clock: the larger of its operand and its result
     axes: tuple[str, ...] | None = None  #: of a collective, None if unknown
-    #: of a permute: (source, target) in the order of the mesh's devices
+    #: of a permute: (source, target) positions in the mesh's device order
     pairs: tuple[tuple[int, int], ...] = ()
     rounds: float = 1.0  #: LOOP: of the body
     body: tuple[ScheduleStep, ...] = ()
 
 
 class ScheduleEvent(NamedTuple):
-    """A bar of the timeline.
+    """One bar of the timeline.
 
-    A loop's first round is drawn with all its events; one event of lane "loop" stands for the
-    others.
+    The first round of a loop is drawn with all its events; one event in lane "loop" stands for the
+    other rounds.
     """
 
     lane: str  #: "compute", "collective" or "loop"
     kind: str  #: opcode, "fusion", or kind of a collective
     name: str  #: of the instruction
-    op: int  #: op of ours, -1 if unknown
+    op: int  #: op index, -1 if unknown
     start_s: float
     end_s: float
-    exposed_s: float = 0.0  #: of a collective: its last so many seconds, the compute lane is idle
-    times: float = 1.0  #: rounds of the loops around it
+    exposed_s: float = 0.0  #: of a collective: seconds at its end in which the compute lane idles
+    times: float = 1.0  #: how often it runs: the rounds of the loops around it
     source: str = ""  #: "model.py:12", "" if unknown
 
 
@@ -71,19 +72,19 @@ class Schedule:
     """Timeline of one step on one device."""
 
     events: tuple[ScheduleEvent, ...]  #: in the order of their starts
-    #: (seconds, bytes in use from then on) by the scheduler's own count
+    #: (seconds, bytes in use from then on), as the scheduler counts them
     memory: tuple[tuple[float, float], ...]
-    time_s: float | None  #: of one step; None if something of it has no clock at all
+    time_s: float | None  #: of one step; None if a step of the schedule has no clock at all
     compute_s: float
     exposed_s: float
     collective_s: float  #: all collectives, exposed or not
     exposed_s_by_op: Mapping[int, float]  #: -1: unknown
-    left_out: int = 0  #: events beyond ``MAX_EVENTS``; they are in all sums
-    left_out_s: float = 0.0  #: how long those take, loops by their rounds
+    left_out: int = 0  #: events beyond ``MAX_EVENTS``; all sums include them
+    left_out_s: float = 0.0  #: total time of those, counting every round of loops
     notes: tuple[str, ...] = ()
 
     def exposed_s_by_source(self) -> dict[str, float]:
-        """Exposed communication by source line, longest first; "" stands for unknown ones."""
+        """Exposed communication by source line, longest first; "" stands for unknown lines."""
         by_source: dict[str, float] = {}
         source_of = {event.op: event.source for event in self.events}
         for op, exposed_s in self.exposed_s_by_op.items():
@@ -95,9 +96,9 @@ class Schedule:
         """(source line, kinds, exposed seconds), longest first."""
         kinds: dict[str, list[str]] = {}
         for event in self.events:
-            of_line = kinds.setdefault(event.source, [])
-            if event.exposed_s > 0 and event.kind not in of_line:
-                of_line.append(event.kind)
+            line_kinds = kinds.setdefault(event.source, [])
+            if event.exposed_s > 0 and event.kind not in line_kinds:
+                line_kinds.append(event.kind)
         return [
             (source, ", ".join(kinds.get(source, ())), exposed_s)
             for source, exposed_s in self.exposed_s_by_source().items()
@@ -105,28 +106,30 @@ class Schedule:
         ]
 
     def located(self, where: Callable[[int], str]) -> Schedule:
-        """The same with the source lines of ops as ``where`` gives them now."""
+        """The same schedule with the source lines that ``where`` gives for ops now."""
         events = tuple(
             event._replace(source=where(event.op) if event.op >= 0 else "") for event in self.events
         )
         return dataclasses.replace(self, events=events)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data, an event as the list of its fields."""
+        """All fields as plain data, each event as a list of its fields."""
         data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             **data,
             "event_fields": list(ScheduleEvent._fields),
             "events": [list(event) for event in self.events],
             "memory": [list(point) for point in self.memory],
-            "exposed_s_by_op": {str(op): s for op, s in self.exposed_s_by_op.items()},
+            "exposed_s_by_op": {
+                str(op): exposed_s for op, exposed_s in self.exposed_s_by_op.items()
+            },
             "exposed_s_by_source": self.exposed_s_by_source(),
             "notes": list(self.notes),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schedule:
-        """The inverse of ``to_json``; raises what reading a wrong mapping raises."""
+        """The inverse of ``to_json``; wrong data raises KeyError, TypeError or ValueError."""
         fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
         names = [str(name) for name in data["event_fields"]]
         fields["events"] = tuple(
@@ -140,7 +143,7 @@ class Schedule:
 
 
 class _Lanes:
-    """The two lanes while steps run through them."""
+    """The state of the two lanes while steps run through them."""
 
     def __init__(self, price_s: Callable[[ScheduleStep], float | None]) -> None:
         self.price_s = price_s
@@ -152,9 +155,9 @@ class _Lanes:
         self.priced: dict[str, int] = {}
 
     def run(self, steps: Iterable[ScheduleStep], now: float, times: float) -> float:
-        """Run steps from ``now`` on; each of them runs ``times`` times.  Gives when they end."""
-        flying: dict[str, tuple[float, float]] = {}
-        by_name: dict[str, ScheduleStep] = {}
+        """Run steps from time ``now``, each ``times`` times; gives the time at which they end."""
+        in_flight: dict[str, tuple[float, float]] = {}
+        start_steps: dict[str, ScheduleStep] = {}
         for step in steps:
             if step.role == COMPUTE:
                 end = now + self._clock(step)
@@ -167,30 +170,32 @@ class _Lanes:
                 self._collective(step, now, end, exposed_s=end - now, times=times)
                 now = end
             elif step.role == START:
-                flying[step.name] = now, now + self._clock(step)
-                by_name[step.name] = step
-            elif step.role == DONE and step.start in flying:
-                begin, ready = flying.pop(step.start)
+                in_flight[step.name] = now, now + self._clock(step)
+                start_steps[step.name] = step
+            elif step.role == DONE and step.start in in_flight:
+                begin, ready = in_flight.pop(step.start)
                 waited_s = max(0.0, ready - now)
-                self._collective(by_name[step.start], begin, ready, exposed_s=waited_s, times=times)
+                self._collective(
+                    start_steps[step.start], begin, ready, exposed_s=waited_s, times=times
+                )
                 now += waited_s
             elif step.role == LOOP:
                 now = self._loop(step, now, times)
             if step.memory_bytes is not None and times == 1.0:
                 self.memory.append((now, step.memory_bytes))
-        for name, (begin, ready) in flying.items():  # nobody waits for these
-            self._collective(by_name[name], begin, ready, exposed_s=0.0, times=times)
+        for name, (begin, ready) in in_flight.items():  # no step waits for these
+            self._collective(start_steps[name], begin, ready, exposed_s=0.0, times=times)
         return now
 
     def _loop(self, step: ScheduleStep, now: float, times: float) -> float:
-        first = self.run(step.body, now, times * step.rounds)
-        end = now + (first - now) * step.rounds
-        if end > first:
-            self._bar(LOOP, step, first, end, times=times)
+        first_end = self.run(step.body, now, times * step.rounds)
+        end = now + (first_end - now) * step.rounds
+        if end > first_end:
+            self._bar(LOOP, step, first_end, end, times=times)
         return end
 
     def _clock(self, step: ScheduleStep) -> float:
-        """How long a step takes, priced where the compiler does not say."""
+        """Seconds of a step; for a collective without a time, its price or else its limit."""
         if step.time_s is not None:
             return step.time_s
         price_s = self.price_s(step) if step.role in (SYNC, START) else None
@@ -207,8 +212,8 @@ class _Lanes:
     ) -> None:
         self.collective_s += (end - begin) * times
         self.exposed_s += exposed_s * times
-        known = self.exposed_s_by_op.get(step.op, 0.0)
-        self.exposed_s_by_op[step.op] = known + exposed_s * times
+        exposed_before_s = self.exposed_s_by_op.get(step.op, 0.0)
+        self.exposed_s_by_op[step.op] = exposed_before_s + exposed_s * times
         self._bar(COLLECTIVE, step, begin, end, exposed_s=exposed_s, times=times)
 
     def _bar(
@@ -245,25 +250,26 @@ def replay(
     """Run ``steps`` through the two lanes.
 
     Args:
-        steps: of the program's entry computation, in the order in which they run.
-        price_s: seconds of a collective that the compiler gives no time; None: it has no price.
-        notes: what has to be known in order to read the times.
-        max_events: more events than these are left out, shortest first.
+        steps: steps of the program's entry computation, in the order in which they run.
+        price_s: gives the seconds of a collective without a compiler's time; None if it has no
+            price.
+        notes: caveats for reading the times.
+        max_events: events beyond this number are left out, the least exposed and shortest first.
     """
     lanes = _Lanes(price_s)
     end_s = lanes.run(steps, 0.0, 1.0)
-    kept = lanes.events
+    kept_events = lanes.events
     left_out: list[ScheduleEvent] = []
-    if len(kept) > max_events:
-        by_length = sorted(kept, key=_weight, reverse=True)
-        kept, left_out = by_length[:max_events], by_length[max_events:]
+    if len(kept_events) > max_events:
+        by_length = sorted(kept_events, key=_weight, reverse=True)
+        kept_events, left_out = by_length[:max_events], by_length[max_events:]
     remarks = [*notes]
     if lanes.priced:
         remarks.append(f"priced by our links: {_counts(lanes.priced)}")
     if lanes.unclocked:
         remarks.append(f"no clock at all: {_counts(lanes.unclocked)}; so no time of one step")
     return Schedule(
-        events=tuple(sorted(kept, key=lambda event: (event.start_s, event.end_s))),
+        events=tuple(sorted(kept_events, key=lambda event: (event.start_s, event.end_s))),
         memory=_thinned(lanes.memory),
         time_s=None if lanes.unclocked else end_s,
         compute_s=lanes.compute_s,
@@ -277,7 +283,7 @@ def replay(
 
 
 def _weight(event: ScheduleEvent) -> tuple[float, float]:
-    """What is kept first: exposed communication, then length."""
+    """Sort key of the events to keep: exposed communication, then length."""
     return event.exposed_s * event.times, (event.end_s - event.start_s) * event.times
 
 
@@ -286,13 +292,13 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most ``MAX_MEMORY_POINTS``: of each stretch its largest, so that no peak is lost."""
-    last_of: dict[float, float] = {}
-    for at_s, size in points:  # what takes no time shows as its largest
-        last_of[at_s] = max(size, last_of.get(at_s, 0.0))
-    points = list(last_of.items())
+    """At most ``MAX_MEMORY_POINTS``, with the largest size of each stretch, so no peak is lost."""
+    size_at: dict[float, float] = {}
+    for at_s, size in points:  # of steps that take no time, the largest
+        size_at[at_s] = max(size, size_at.get(at_s, 0.0))
+    points = list(size_at.items())
     if len(points) <= MAX_MEMORY_POINTS:
         return tuple(points)
-    width = -(-len(points) // MAX_MEMORY_POINTS)
-    stretches = [points[i : i + width] for i in range(0, len(points), width)]
+    stretch_length = -(-len(points) // MAX_MEMORY_POINTS)
+    stretches = [points[i : i + stretch_length] for i in range(0, len(points), stretch_length)]
     return tuple((stretch[0][0], max(size for _, size in stretch)) for stretch in stretches)

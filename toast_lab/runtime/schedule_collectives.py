@@ -1,7 +1,7 @@
 """Bytes and devices of a collective, from the scheduler's own description of it.
 
-The compiler renames and fuses after it has scheduled, so that the final text may not know a
-collective by the schedule's name.
+The compiler renames and fuses instructions after scheduling, so the final HLO text may not contain
+a collective under its name in the schedule.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Any
 
 import numpy as np
 
-#: A block of the text: by key the values and blocks that stand in it, in their order.
+#: A block of the text: for each key its values and nested blocks, in order.
 Block = Mapping[str, Sequence[Any]]
 
 _BITS = re.compile(r"[A-Z]+(\d+)")
 
 
 def is_collective(opcode: str) -> bool:
-    """Does an instruction with this opcode join devices?"""
+    """Is an instruction with this opcode a collective?"""
     return opcode.startswith(
         ("all-", "reduce-scatter", "collective-permute", "collective-broadcast", "ragged-all")
     )
 
 
 def local_bytes(block: Block) -> float:
-    """The larger of what one device holds before and after; 0 where no shape is told.
+    """The larger of the operand's and the result's bytes on one device; 0 without a shape.
 
-    The first half of an asynchronous collective has the shape (what it takes, what it gives, ...).
+    The start of an asynchronous collective has the shape (operand, result, ...).
     """
     (shape,) = block.get("shape", ({},))
-    sides = shape.get("tuple_shapes", ())
-    return max(map(_nbytes, sides)) if sides else _nbytes(shape)
+    tuple_shapes = shape.get("tuple_shapes", ())
+    return max(map(_nbytes, tuple_shapes)) if tuple_shapes else _nbytes(shape)
 
 
 def _nbytes(shape: Block) -> float:
-    parts = shape.get("tuple_shapes", ())
-    if parts:
-        return math.fsum(map(_nbytes, parts))
+    tuple_shapes = shape.get("tuple_shapes", ())
+    if tuple_shapes:
+        return math.fsum(map(_nbytes, tuple_shapes))
     (name,) = shape.get("element_type", ("",))
     bits = _BITS.match(name)
     size = int(bits[1]) / 8.0 if bits is not None else float(name == "PRED")
@@ -47,9 +47,9 @@ def _nbytes(shape: Block) -> float:
 
 
 def device_groups(block: Block, n_devices: int) -> list[list[int]]:
-    """Groups of devices that a collective joins; the pairs of a permute.
+    """Groups of devices that communicate with each other; for a permute its pairs.
 
-    All devices are one group where none is told.
+    All devices form one group if the text lists none.
     """
     pairs = block.get("source_target_pairs", ())
     if pairs:
@@ -58,9 +58,9 @@ def device_groups(block: Block, n_devices: int) -> list[list[int]]:
         groups = device_groups(listed, n_devices)
         if groups:
             return groups
-    for form, read in _FORMS.items():
-        for listed in block.get(form, ()):
-            return read(listed)
+    for list_kind, read_groups in _FORMS.items():
+        for listed in block.get(list_kind, ()):
+            return read_groups(listed)
     listed = [_numbers(group, "replica_ids") for group in block.get("replica_groups", ())]
     return [group for group in listed if group] or [list(range(n_devices))]
 
@@ -79,27 +79,34 @@ def _mesh_groups(listed: Block) -> list[list[int]]:
     """Groups along axes of a mesh, or along parts of axes."""
     (mesh,) = listed["mesh"]
     sizes = [_number(axis, "size") for axis in mesh.get("axes", ())]
-    cuts: list[list[int]] = [[size] for size in sizes]  # of each axis, major part first
+    cuts: list[list[int]] = [[size] for size in sizes]  # parts of each axis, major first
     chosen: list[tuple[int, int]] = []  # (axis, part)
     for axis in listed.get("axes", ()):
         index = _number(axis, "mesh_axis_index")
         part = 0
-        for info in axis.get("sub_axis_info", ()):
-            before, size = _number(info, "pre_size"), _number(info, "size")
-            cuts[index] = [before, size, sizes[index] // (before * size)]
+        for sub_axis in axis.get("sub_axis_info", ()):
+            pre_size, size = _number(sub_axis, "pre_size"), _number(sub_axis, "size")
+            cuts[index] = [pre_size, size, sizes[index] // (pre_size * size)]
             part = 1
         chosen.append((index, part))
     shape = [size for parts in cuts for size in parts]
-    first = np.cumsum([0, *map(len, cuts)])
-    inside = [int(first[axis]) + part for axis, part in chosen]
-    outside = [place for place in range(len(shape)) if place not in inside]
+    first_part = np.cumsum([0, *map(len, cuts)])
+    group_dims = [int(first_part[axis]) + part for axis, part in chosen]
+    other_dims = [dim for dim in range(len(shape)) if dim not in group_dims]
     devices = np.arange(math.prod(shape))
     for assignment in mesh.get("device_assignment", ()):
-        named = _numbers(assignment, "replica_device_ids") or _numbers(assignment, "device_ids")
-        if len(named) == len(devices):
-            devices = np.asarray(named)
-    width = math.prod(shape[place] for place in inside)
-    return devices.reshape(shape).transpose([*outside, *inside]).reshape(-1, width).tolist()
+        device_ids = _numbers(assignment, "replica_device_ids") or _numbers(
+            assignment, "device_ids"
+        )
+        if len(device_ids) == len(devices):
+            devices = np.asarray(device_ids)
+    group_size = math.prod(shape[dim] for dim in group_dims)
+    return (
+        devices.reshape(shape)
+        .transpose([*other_dims, *group_dims])
+        .reshape(-1, group_size)
+        .tolist()
+    )
 
 
 _FORMS = {"iota_replica_group_list": _iota_groups, "mesh_axes_replica_group_list": _mesh_groups}
@@ -110,5 +117,5 @@ def _numbers(block: Block, key: str) -> list[int]:
 
 
 def _number(block: Block, key: str) -> int:
-    """A field; the text leaves zeros out."""
+    """The integer field ``key``; 0 if absent, because the text leaves zeros out."""
     return next(iter(_numbers(block, key)), 0)

@@ -1,19 +1,19 @@
-"""From the text of a schedule to steps with clocks; see ``schedule.replay`` for what follows.
+"""Turn the text of a schedule into steps with clocks, which ``schedule.replay`` then runs.
 
-The scheduler's own order is kept, its clocks only where no better one is known:
+The scheduler's own order is kept, its clocks only where no better ones are known:
 
-* computing on TPUs: ``estimated_cycles`` of the compiled text, by the instruction's name.  What was
-  renamed after scheduling shares the cycles of what is new, in proportion to the times of the
-  schedule, so that all of it adds up to the estimated cycles.  (The schedule's own times of
-  computing are inflated: a fusion of a few numbers takes 3,600 cycles there.)
-* computing on GPUs: XLA's own times, of which those that mean nothing are left out as in
-  ``gpu_times``; products among them leave the step without a time.
-* collectives on TPUs: our links.  The schedule takes every axis for a closed ring, which the dims
-  of small slices are not, has none if nothing is asynchronous, and gives next to no time to sums in
-  loops; so its times would favour one plan of a program over another.  They count only where the
-  schedule does not tell what is sent, and between whom.  A collective that is fused into a product
-  runs beside it.
-* collectives on GPUs: XLA's measured tables; outside of them our links.
+* computing on TPUs: ``estimated_cycles`` of the compiled text, by the name of the instruction.
+  Instructions that were renamed after scheduling share the cycles of the new names, in proportion
+  to their times in the schedule, so that the sum is that of the estimated cycles. (The schedule's
+  own times of computing are inflated: a fusion of a few numbers takes 3,600 cycles there.)
+* computing on GPUs: XLA's own times, without the meaningless ones that ``gpu_times`` leaves out; a
+  matrix product among those leaves the whole step without a time.
+* collectives on TPUs: the machine model's links. The schedule assumes that every axis is a closed
+  ring, which the dims of small slices are not, does not exist if nothing is asynchronous, and gives
+  next to no time to sums in loops; so its times would favour one plan of a program over another.
+  They count only where the schedule does not say how many bytes are sent or between which devices.
+  A collective that is fused into a product overlaps with it.
+* collectives on GPUs: XLA's measured tables, and outside of them the machine model's links.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _FREE = frozenset(
     optimization-barrier add-dependency copy-start copy-done slice-start slice-done
     async-update send recv send-done recv-done infeed outfeed""".split()
 )
-#: What XLA hands to libraries: its schedule has a microsecond for each
-_HEAVY = ("custom-call", "fft")
+#: Opcodes that XLA leaves to libraries: its schedule has a microsecond for each.
+_LIBRARY_CALLS = ("custom-call", "fft")
 _PRODUCTS = ("dot", "convolution")
-_INSIDE = ("while", "conditional", "call")
-_TALKS = (SYNC, START)
-COUNTER_S = 1e-6  #: a condition that takes less does no more than look at a counter
+_CALLERS = ("while", "conditional", "call")
+_COMMUNICATES = (SYNC, START)
+COUNTER_S = 1e-6  #: a loop condition that takes less only compares a counter
 
 
 class Clocks(NamedTuple):
-    """Seconds that are better than the schedule's, by the name of an instruction."""
+    """Times in seconds that are better than the schedule's, by the name of an instruction."""
 
-    #: None: its time means nothing, and the schedule's no more
+    #: None: neither this time nor the schedule's means anything
     compute_s: Mapping[str, float | None]
-    collective_s: Mapping[str, float | None]  #: None: to be priced by our links
-    #: our links price all collectives, and what was renamed shares what is left of computing
+    collective_s: Mapping[str, float | None]  #: None: priced by the machine model's links
+    #: links price all collectives, and renamed instructions share the remaining computing time
     of_tpu: bool = False
 
 
 def tpu_clocks(module: hlo_text.Module, clock_hz: float) -> Clocks:
-    """Estimated cycles of a compiled text."""
+    """Clocks from the estimated cycles of a compiled text."""
     compute_s: dict[str, float | None] = {}
     for place in hlo_text.executed(module):
         for instruction in () if place.fused else place.computation.instructions:
@@ -68,7 +68,7 @@ def gpu_clocks(
     hosts: int = 1,
     memory: DeviceMemory | None = None,
 ) -> Clocks:
-    """XLA's own times of a compiled text, those that mean something."""
+    """Clocks from XLA's own times in a compiled text, without meaningless ones."""
     compute_s: dict[str, float | None] = {}
     collective_s: dict[str, float | None] = {}
     for row in gpu_times.timed(module, architecture, n_devices, hosts=hosts, memory=memory):
@@ -79,21 +79,21 @@ def gpu_clocks(
             compute_s[name] = row.time_s
         elif row.reason in (gpu_times.PRODUCT_TYPES, gpu_times.TRITON, gpu_times.NO_TABLES):
             compute_s[name] = None
-        elif row.instruction.opcode in _HEAVY:
-            compute_s[name] = None  # a step without its convolutions is no step
+        elif row.instruction.opcode in _LIBRARY_CALLS:
+            compute_s[name] = None  # without its convolutions the step has no time
     return Clocks(compute_s, collective_s)
 
 
-class _Maker(NamedTuple):
+class _StepMaker(NamedTuple):
     text: ScheduleText
     module: hlo_text.Module
     mesh: Mapping[str, int]
     rounds: hlo_text.Rounds
     clocks: Clocks
-    #: of computing that was renamed: seconds for each second of the schedule
+    #: factor on the schedule's times of renamed computing instructions
     scale: float
     compiled: Mapping[str, tuple[hlo_text.Computation, hlo_text.Instruction]]  #: by name
-    served: Mapping[str, int]  #: op of ours that a collective of the compiled text serves
+    served: Mapping[str, int]  #: index of the op that a collective of the compiled text serves
 
     def steps(self, computation: int) -> tuple[ScheduleStep, ...]:
         """The steps of one scheduled computation."""
@@ -102,17 +102,17 @@ class _Maker(NamedTuple):
         return tuple(step for row in rows for step in self._steps(row, waits))
 
     def _waits(self, rows: list[Scheduled]) -> dict[str, float]:
-        """By first half: how long until its second half begins."""
+        """Seconds from the end of each start to the beginning of its done, by name of the start."""
         waits: dict[str, float] = {}
         ended: dict[int, float] = {}
         for row in rows:
             ended[id(row.instruction)] = row.end_s
-            first = self._first_half(row.instruction)
-            if first is not None and id(first) in ended:
-                waits[first.name] = max(0.0, row.start_s - ended[id(first)])
+            start = self._start_of(row.instruction)
+            if start is not None and id(start) in ended:
+                waits[start.name] = max(0.0, row.start_s - ended[id(start)])
         return waits
 
-    def _first_half(self, instruction: TextInstruction) -> TextInstruction | None:
+    def _start_of(self, instruction: TextInstruction) -> TextInstruction | None:
         if not instruction.opcode.endswith("-done") or not instruction.operand_ids:
             return None
         return self.text.instructions.get(instruction.operand_ids[0])
@@ -127,12 +127,12 @@ class _Maker(NamedTuple):
         ]
 
     def _kind(self, instruction: TextInstruction) -> str:
-        """Kind of a collective, also of one that an asynchronous call or a fusion wraps."""
+        """Kind of a collective, also of one inside an asynchronous call or a fusion; else ""."""
         stem = instruction.opcode.removesuffix("-start").removesuffix("-done")
         if stem in ("async", "fusion"):
-            inside = [member.opcode for member in self._members(instruction)]
-            stem = next(filter(hlo.kind_of_opcode, inside), "")
-            if stem == "all-reduce" and "dynamic-slice" in inside:
+            opcodes = [member.opcode for member in self._members(instruction)]
+            stem = next(filter(hlo.kind_of_opcode, opcodes), "")
+            if stem == "all-reduce" and "dynamic-slice" in opcodes:
                 stem = "reduce-scatter"
         return hlo.kind_of_opcode(stem)
 
@@ -158,11 +158,11 @@ class _Maker(NamedTuple):
         step = ScheduleStep(FREE, name, kind or opcode, op, memory_bytes=row.memory_bytes)
         if opcode in _FREE:
             return step
-        if opcode in _INSIDE:
+        if opcode in _CALLERS:
             return self._inside(step, instruction, length_s)
-        first = self._first_half(instruction)
-        if first is not None:
-            return step._replace(role=DONE, start=first.name) if self._kind(first) else step
+        start = self._start_of(instruction)
+        if start is not None:
+            return step._replace(role=DONE, start=start.name) if self._kind(start) else step
         if opcode.endswith("-start"):
             if not kind:
                 return step
@@ -178,47 +178,54 @@ class _Maker(NamedTuple):
             return self.clocked(self._sized(step, instruction)._replace(own_s=length_s), None)
         if name in self.clocks.compute_s:
             return step._replace(role=COMPUTE, time_s=self.clocks.compute_s[name])
-        # One cycle is what the scheduler gives to everything that it has no time for
-        idle = length_s <= self.text.cycle_s or name in self.compiled
-        return step._replace(role=COMPUTE, time_s=length_s if idle else length_s * self.scale)
+        # The scheduler gives one cycle to every instruction that it has no time for
+        unscaled = length_s <= self.text.cycle_s or name in self.compiled
+        return step._replace(role=COMPUTE, time_s=length_s if unscaled else length_s * self.scale)
 
     def _multiplies(self, instruction: TextInstruction) -> bool:
-        """Is this a product that a collective is fused into?  Then it computes all along."""
+        """Is this a product that a collective is fused into, so that it computes meanwhile?"""
         return any(member.opcode in _PRODUCTS for member in self._members(instruction))
 
     def _sized(self, step: ScheduleStep, instruction: TextInstruction) -> ScheduleStep:
-        """A collective with bytes and axes as the scheduler describes it."""
-        inside = [
+        """The step of a collective, with bytes and axes from the scheduler's description."""
+        wrapped_collectives = [
             member
             for member in self._members(instruction)
             if schedule_collectives.is_collective(member.opcode)
         ]
-        described = next((one for one in (*inside, instruction) if "shape" in one.block), None)
+        described = next(
+            (
+                candidate
+                for candidate in (*wrapped_collectives, instruction)
+                if "shape" in candidate.block
+            ),
+            None,
+        )
         if described is None:
             return step
         groups = schedule_collectives.device_groups(described.block, math.prod(self.mesh.values()))
         size = schedule_collectives.local_bytes(described.block)
         if described.opcode == "reduce-scatter":
-            # Its shape is what it gives; an all-reduce of which a part is kept has the whole
+            # Its shape is that of the result; an all-reduce that is sliced has the whole shape
             size *= max(map(len, groups), default=1)
         return step._replace(bytes=size, **self._where(step.kind, groups))
 
     def _where(self, kind: str, groups: list[list[int]]) -> dict[str, Any]:
-        """Fields of a collective's step: between which devices it runs."""
+        """Fields of a collective's step that say between which devices it runs."""
         if kind != "collective_permute":
             return {"axes": hlo.group_axes(groups, self.mesh)}
         pairs = tuple((source, target) for source, target in groups)
         return {"axes": hlo.permute_axes(groups, self.mesh), "pairs": pairs}
 
     def clocked(self, step: ScheduleStep, time_s: float | None) -> ScheduleStep:
-        """A collective with its time, or with what it takes to price it."""
+        """The step of a collective with its time, or with the bytes and axes to price it."""
         if time_s is not None:
             return step._replace(time_s=time_s)
         _, instruction = self.compiled.get(step.name, (None, None))
         if instruction is not None and instruction.opcode in ("async-start", "fusion"):
             wrapped = self.module.computations.get(instruction.called("calls"))
-            inside = wrapped.instructions if wrapped is not None else ()
-            instruction = next(filter(hlo.kind_of, inside), None)
+            instructions = wrapped.instructions if wrapped is not None else ()
+            instruction = next(filter(hlo.kind_of, instructions), None)
         if instruction is None or not hlo.kind_of(instruction):
             return step._replace(time_s=None)
         groups = hlo.device_groups(instruction, math.prod(self.mesh.values()))
@@ -228,7 +235,7 @@ class _Maker(NamedTuple):
     def _inside(
         self, step: ScheduleStep, instruction: TextInstruction, length_s: float
     ) -> ScheduleStep:
-        """A loop, a call, or the branches of a condition."""
+        """The step of a loop, a call or a conditional, with its body."""
         bodies = [
             self.steps(called) for called in instruction.called_ids if called in self.text.scheduled
         ]
@@ -236,14 +243,14 @@ class _Maker(NamedTuple):
             return step._replace(role=COMPUTE, time_s=length_s)
         if instruction.opcode == "conditional":
             return equally_often(step, bodies)
-        # Of a loop also its condition is scheduled
-        *others, body = sorted(bodies, key=lambda steps: (_length_s(steps), len(steps)))
+        # A loop's condition is scheduled too
+        *conditions, body = sorted(bodies, key=lambda steps: (_length_s(steps), len(steps)))
         rounds = 1.0
         if instruction.opcode == "while":
             computation, loop = self.compiled.get(step.name, (None, None))
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
-        return tested(step._replace(role=LOOP, rounds=rounds, body=body), *others)
+        return tested(step._replace(role=LOOP, rounds=rounds, body=body), *conditions)
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
@@ -253,27 +260,27 @@ def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
 def tested(loop: ScheduleStep, *conditions: tuple[ScheduleStep, ...]) -> ScheduleStep:
     """A loop with its condition, which runs once more than its body.
 
-    One that asks no other device and only looks at a counter is left out.
+    A condition that does not communicate and only compares a counter is left out.
     """
     tests = [
         loop._replace(rounds=loop.rounds + 1, body=steps)
         for steps in conditions
-        if any(step.role in _TALKS for step in steps) or _length_s(steps) > COUNTER_S
+        if any(step.role in _COMMUNICATES for step in steps) or _length_s(steps) > COUNTER_S
     ]
     return loop._replace(rounds=1.0, body=(*tests, loop)) if tests else loop
 
 
 def equally_often(step: ScheduleStep, branches: Sequence[tuple[ScheduleStep, ...]]) -> ScheduleStep:
-    """A condition: nobody knows which branch runs, and a price counts each as often."""
+    """A conditional whose branches count equally often, as in a price: which runs is unknown."""
     share = 1.0 / len(branches)
-    parts = (step._replace(role=LOOP, rounds=share, body=branch) for branch in branches)
-    return step._replace(role=LOOP, body=tuple(parts))
+    weighted_branches = (step._replace(role=LOOP, rounds=share, body=branch) for branch in branches)
+    return step._replace(role=LOOP, body=tuple(weighted_branches))
 
 
 def beside(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleStep, ...]:
-    """A product that a collective is fused into: one runs beside the other, part by part.
+    """A product that a collective is fused into: the two overlap, piece by piece.
 
-    What the product does not hide is waited for behind it.
+    After the product, the device waits for the part of the collective that it does not hide.
     """
     start = collective._replace(role=START, name=f"{product.name} (sent)", memory_bytes=None)
     done = ScheduleStep(DONE, f"{product.name} (waited)", start.kind, start.op, start=start.name)
@@ -293,9 +300,9 @@ def steps_of(
     Args:
         text: the schedule.
         module: the compiled text of the same program.
-        mesh: that it was compiled for.
-        clocks: what is known better than the schedule knows.
-        rounds: asked for a loop's number of rounds where the text does not tell.
+        mesh: axis sizes of the mesh that it was compiled for.
+        clocks: times that are better than the schedule's.
+        rounds: gives a loop's number of rounds where the text does not state it.
     """
     maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
     return maker._replace(scale=_scale(maker)).steps(text.entry)
@@ -308,8 +315,8 @@ def _maker(
     *,
     clocks: Clocks,
     rounds: hlo_text.Rounds,
-) -> _Maker:
-    return _Maker(
+) -> _StepMaker:
+    return _StepMaker(
         text=text,
         module=module,
         mesh=mesh,
@@ -326,7 +333,7 @@ def _maker(
 
 
 def _served(module: hlo_text.Module) -> dict[str, int]:
-    """Op of ours by the name of a collective, or of the asynchronous call around it."""
+    """Op index by the name of a collective, or of the asynchronous call around it."""
     served: dict[str, int] = {}
     for place in hlo_text.executed(module):
         for instruction in () if place.fused else place.computation.instructions:
@@ -338,13 +345,17 @@ def _served(module: hlo_text.Module) -> dict[str, int]:
     return served
 
 
-def _scale(maker: _Maker) -> float:
-    """Estimated seconds of what has new names, for each second of what has lost its name."""
+def _scale(maker: _StepMaker) -> float:
+    """Estimated seconds of new names, for each scheduled second of names that are gone."""
     if not maker.clocks.of_tpu:
         return 1.0
     rows = [row for rows in maker.text.scheduled.values() for row in rows]
-    known = {row.instruction.name for row in rows}
-    new_s = sum(s or 0.0 for name, s in maker.clocks.compute_s.items() if name not in known)
+    scheduled_names = {row.instruction.name for row in rows}
+    new_s = sum(
+        seconds or 0.0
+        for name, seconds in maker.clocks.compute_s.items()
+        if name not in scheduled_names
+    )
     lost_s = sum(
         row.end_s - row.start_s
         for row in rows
@@ -356,7 +367,7 @@ def _scale(maker: _Maker) -> float:
 
 
 def is_asynchronous(module: hlo_text.Module) -> bool:
-    """Does any collective of a compiled text run beside something else?"""
+    """Does a compiled text have any asynchronous collective?"""
     return any(
         instruction.opcode.endswith("-start") and hlo.kind_of(instruction)
         for computation in module.computations.values()
@@ -370,35 +381,35 @@ def in_order(
     clocks: Clocks,
     rounds: hlo_text.Rounds = hlo_text.unknown,
 ) -> tuple[ScheduleStep, ...]:
-    """The steps of a compiled text in its own order, which is the one that it runs in.
+    """The steps of a compiled text in its own order, in which it runs.
 
-    For programs without asynchronous collectives, of which no schedule is written.  On TPUs there
-    is no clock for collectives then.
+    This is for programs without asynchronous collectives, for which the compiler writes no
+    schedule. On TPUs their collectives then have no clock.
     """
     text = ScheduleText(entry=0, scheduled={}, instructions={}, members={}, cycle_s=0.0)
     maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
 
     def steps(computation: hlo_text.Computation) -> tuple[ScheduleStep, ...]:
         return tuple(
-            each
+            step_part
             for instruction in computation.instructions
-            for each in fused(instruction) or (step(computation, instruction),)
+            for step_part in fused(instruction) or (step(computation, instruction),)
         )
 
     def fused(instruction: hlo_text.Instruction) -> tuple[ScheduleStep, ...]:
-        """The steps of a collective that is fused with what it serves."""
-        inside = module.computations.get(instruction.called("calls"))
-        if instruction.opcode != "fusion" or inside is None:
+        """The steps of a fused collective, and of the product in its fusion; else ()."""
+        body = module.computations.get(instruction.called("calls"))
+        if instruction.opcode != "fusion" or body is None:
             return ()
-        wrapped = next(filter(hlo.kind_of, inside.instructions), None)
+        wrapped = next(filter(hlo.kind_of, body.instructions), None)
         if wrapped is None:
             return ()
         op = hlo.op_of(instruction)
         op = hlo.op_inside(module, instruction) if op < 0 else op
-        whole = ScheduleStep(SYNC, instruction.name, hlo.kind_of(wrapped), op)
-        collective = maker.clocked(whole, clocks.collective_s.get(wrapped.name))
+        whole_step = ScheduleStep(SYNC, instruction.name, hlo.kind_of(wrapped), op)
+        collective = maker.clocked(whole_step, clocks.collective_s.get(wrapped.name))
         compute_s = clocks.compute_s.get(instruction.name)
-        if compute_s is None or not any(one.opcode in _PRODUCTS for one in inside.instructions):
+        if compute_s is None or not any(member.opcode in _PRODUCTS for member in body.instructions):
             return (collective,)
         product = ScheduleStep(COMPUTE, instruction.name, "fusion", op, time_s=compute_s)
         return beside(collective, product)
@@ -420,11 +431,11 @@ def in_order(
                 for called in hlo_text.called_by(instruction)
                 if called in module.computations
             ]
-            whole = ScheduleStep(FREE, name, instruction.opcode, op)
-            return equally_often(whole, bodies) if bodies else whole
+            whole_step = ScheduleStep(FREE, name, instruction.opcode, op)
+            return equally_often(whole_step, bodies) if bodies else whole_step
         if kind:
-            whole = ScheduleStep(SYNC, name, kind, maker.served.get(name, op))
-            return maker.clocked(whole, clocks.collective_s.get(name))
+            whole_step = ScheduleStep(SYNC, name, kind, maker.served.get(name, op))
+            return maker.clocked(whole_step, clocks.collective_s.get(name))
         if name in clocks.compute_s:
             step_s = clocks.compute_s[name]
             return ScheduleStep(COMPUTE, name, instruction.opcode, op=op, time_s=step_s)

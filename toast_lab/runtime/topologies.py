@@ -1,23 +1,24 @@
 """The devices that a plan is compiled for.
 
-They are a TPU slice or GPUs that need not be attached, virtual CPU devices, or attached GPUs.
+They are a TPU slice or described GPUs, neither of which need be attached, virtual CPU devices, or
+attached GPUs.
 
-    parse("tpu:v5e:4x4")    16 chips of TPU v5e, their links a torus or mesh of 4 by 4
+    parse("tpu:v5e:4x4")    16 chips of TPU v5e, linked as a torus or mesh of 4 by 4
     parse("gpu:h100:8")     8 H100 in one host, none of them attached
     parse("gpu:a100:2x8")   2 hosts of 8 A100 each
-    parse("gpu:my.toml:8")  8 of the GPU that a file describes, see ``gpu_target``
+    parse("gpu:my.toml:8")  8 GPUs as described by a file, see ``gpu_target``
     parse("cpu:8")          8 virtual devices of this machine's processor
     parse("gpu")            attached GPUs, as many as the mesh has
 
-Numbers of the chips (``CHIPS``): clock of the cores, and which slices exist.  A device of JAX is a
-core on v2 and v3 (two a chip) and v4 (whose two cores are one device only where a real chip says
-so), and a chip on the others.
+``CHIPS`` has the core clock of each chip and the slices that exist. A JAX device is a core on v2
+and v3 (two a chip) and v4 (whose two cores are one device only if a real chip says so), and a chip
+on the others.
 
 Sources of the clocks: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and
 TPUv3, IEEE Micro 41(2), 2021 (v2 700 MHz, v3 940 MHz); Jouppi et al., TPU v4, ISCA 2023 (1050 MHz);
-Austin et al., How to Scale Your Model, 2025, chapter on TPUs (v5e 1.5 GHz, v5p 1.75 GHz).  Each
-equals published peak FLOP/s over 2 * 128 * 128 * matrix units; v6e is taken from that relation
-alone (918e12 / (2 * 256 * 256 * 4 units) = 1.75 GHz).
+Austin et al., How to Scale Your Model, 2025, chapter on TPUs (v5e 1.5 GHz, v5p 1.75 GHz). Each
+equals the published peak FLOP/s over 2 * 128 * 128 * matrix units; the clock of v6e follows from
+that relation alone (918e12 / (2 * 256 * 256 * 4 units) = 1.75 GHz).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from toast_lab.runtime import devices as dev
 from toast_lab.runtime import gpu_compiler, gpu_target
 from toast_lab.sharding.mesh import Mesh
 
-#: What makes a compiler write its schedule, beside ``xla_dump_to``.
+#: Flags that, with ``xla_dump_to``, make a compiler write its schedule.
 DUMP_FLAGS = ("xla_dump_hlo_as_text", "xla_dump_latency_hiding_schedule")
 _PLANE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
@@ -70,32 +71,32 @@ class Topology:
     count: int
     chip: str = ""  #: "v5e"
     slice: str = ""  #: "4x4"
-    gpu: gpu_target.GpuTarget | None = None  #: GPUs that need not be there
-    hosts: int = 1  #: of those
+    gpu: gpu_target.GpuTarget | None = None  #: described GPUs, which need not be attached
+    hosts: int = 1  #: of the described GPUs
 
     @property
     def clock_hz(self) -> float | None:
-        """Cycles a second of what the compiler's estimates count; None where it makes none."""
+        """Clock of the cycles that the compiler estimates; None if it makes no estimates."""
         return CHIPS[self.chip].clock_hz if self.chip else None
 
     def __str__(self) -> str:
         if self.gpu is not None:
-            each = f"{self.hosts}x{self.count // self.hosts}" if self.hosts > 1 else self.count
-            return f"gpu:{self.gpu.name}:{each}"
+            shape = f"{self.hosts}x{self.count // self.hosts}" if self.hosts > 1 else self.count
+            return f"gpu:{self.gpu.name}:{shape}"
         return f"tpu:{self.chip}:{self.slice}" if self.chip else f"{self.platform}:{self.count}"
 
 
 def known() -> list[str]:
-    """Every TPU slice by name; of GPUs there are as many as one likes."""
+    """Names of all TPU slices; for GPUs any number is possible."""
     return [f"tpu:{name}:{dims}" for name, chip in CHIPS.items() for dims in chip.slices]
 
 
 def parse(text: str, mesh: Mesh) -> Topology:
-    """Read a topology's name for a mesh.
+    """Read the name of a topology that ``mesh`` is to run on.
 
     Raises:
-        InvalidProblem: there is no such topology, or it has not exactly as many devices as the
-            mesh.
+        InvalidProblem: there is no such topology, or it does not have exactly as many devices as
+            the mesh.
     """
     name = text.lower() if isinstance(text, str) else ""
     match = re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name)
@@ -145,26 +146,26 @@ def _attached(text: str, mesh: Mesh) -> Topology:
 
 
 def described(count: int) -> list[str]:
-    """Topologies of so many GPUs of each known kind, in one host."""
+    """Topologies of ``count`` GPUs in one host, one for each known kind of GPU."""
     return [f"gpu:{name}:{count}" for name in gpu_target.NAMES]
 
 
 def _described(text: str, mesh: Mesh) -> Topology:
-    """GPUs that need not be there: ``gpu:NAME:COUNT`` or ``gpu:NAME:HOSTSxCOUNT``."""
-    rest = text.strip()[len("gpu:") :]
-    name, _, shape = rest.rpartition(":")
+    """Described GPUs: ``gpu:NAME:COUNT`` or ``gpu:NAME:HOSTSxCOUNT``."""
+    name_and_shape = text.strip()[len("gpu:") :]
+    name, _, shape = name_and_shape.rpartition(":")
     match = re.fullmatch(r"\s*(?:(\d{1,6})\s*x\s*)?(\d{1,6})\s*", shape.lower())
-    if not name:  # a kind alone: is it one at all?
-        name = gpu_target.find(rest.strip()).name
-    hosts, each = (int(number or 1) for number in match.groups()) if match else (0, 0)
-    if hosts * each == 0:
+    if not name:  # a kind without a number: raises if it is unknown
+        name = gpu_target.find(name_and_shape.strip()).name
+    hosts, gpus_per_host = (int(digits or 1) for digits in match.groups()) if match else (0, 0)
+    if hosts * gpus_per_host == 0:
         count = mesh.n_devices
         raise InvalidProblem(
             f"cannot read the topology {text[:80]!r}: the kind of GPU is followed by their number, "
             f'or by hosts x GPUs of each, as in "gpu:{name}:{count}"'
             + (f' or "gpu:{name}:2x{count // 2}"' if count % 2 == 0 and count > 2 else "")
         )
-    return Topology("gpu", hosts * each, gpu=gpu_target.find(name.strip()), hosts=hosts)
+    return Topology("gpu", hosts * gpus_per_host, gpu=gpu_target.find(name.strip()), hosts=hosts)
 
 
 def _cores(topology: Topology) -> str:
@@ -173,15 +174,15 @@ def _cores(topology: Topology) -> str:
 
 
 def devices_in(chip: Chip, dims: str) -> int:
-    """Devices of a slice."""
+    """Number of devices in a slice with these ``dims``."""
     return math.prod(map(int, dims.split("x"))) * chip.devices_per_chip
 
 
 def _fitting(topology: Topology, wanted: int) -> str:
     if topology.gpu is not None:
-        each = topology.count // topology.hosts
-        whole_hosts = topology.hosts > 1 and wanted > each and wanted % each == 0
-        shape = f"{wanted // each}x{each}" if whole_hosts else f"{wanted}"
+        gpus_per_host = topology.count // topology.hosts
+        whole_hosts = topology.hosts > 1 and wanted > gpus_per_host and wanted % gpus_per_host == 0
+        shape = f"{wanted // gpus_per_host}x{gpus_per_host}" if whole_hosts else f"{wanted}"
         return f", or the topology gpu:{topology.gpu.name}:{shape}"
     if not topology.chip:
         return f' or write "{topology.platform}:{wanted}"'
@@ -193,33 +194,33 @@ def _fitting(topology: Topology, wanted: int) -> str:
 
 
 class Target(NamedTuple):
-    """Something that a plan can be compiled for, without its devices being attached."""
+    """A topology that a plan can be compiled for without attached devices."""
 
-    title: str  #: for people: "TPU v5e, 2x4 chips"
+    title: str  #: as shown to users: "TPU v5e, 2x4 chips"
     topology: str  #: "tpu:v5e:2x4"
     machine: str  #: name of the machine model of one device
 
 
-#: Machines whose compilers tell what a step takes (see ``Compiled.time_s``); of the others they
-#: tell memory and collectives alone.
+#: Machines whose compilers estimate the time of a step (see ``Compiled.time_s``); for the others
+#: they report only memory and collectives.
 TELL_TIMES = frozenset(("tpu-v5e", "tpu-v5p", "tpu-v6e", "h100", "h200", "b200"))
-GPUS_PER_HOST = 8  # as in the boards that are sold
+GPUS_PER_HOST = 8  # as on boards that are sold
 
 
 def targets(n_devices: int) -> list[Target]:
-    """Every TPU slice of so many devices, and as many of every known kind of GPU."""
+    """Every TPU slice of ``n_devices`` devices, and that many GPUs of every known kind."""
     slices = [
         Target(f"TPU {name}, {dims} chips", f"tpu:{name}:{dims}", chip.machine)
         for name, chip in CHIPS.items()
         for dims in chip.slices
         if devices_in(chip, dims) == n_devices
     ]
-    hosts, rest = divmod(n_devices, GPUS_PER_HOST)
-    several = hosts > 1 and not rest
-    shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
+    hosts, leftover_gpus = divmod(n_devices, GPUS_PER_HOST)
+    several_hosts = hosts > 1 and not leftover_gpus
+    shape = f"{hosts}x{GPUS_PER_HOST}" if several_hosts else f"{n_devices}"
     gpus = [
         Target(
-            f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else ""),
+            f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several_hosts else ""),
             f"gpu:{name}:{shape}",
             gpu_target.find(name).machine,
         )
@@ -229,9 +230,9 @@ def targets(n_devices: int) -> list[Target]:
 
 
 def machine_of(topology: str, machines: Collection[str]) -> str:
-    """Name of the machine model of a topology's devices, or of the nearest that there is.
+    """Name of the machine model of a topology's devices, or of the nearest one in ``machines``.
 
-    Described GPUs have the one that their description names.
+    For described GPUs it is the one that their description names.
     """
     match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
     gpu = re.match(r"\s*gpu:(?!\s*\d+\s*$)(.*):", topology, re.IGNORECASE)
@@ -245,9 +246,9 @@ def machine_of(topology: str, machines: Collection[str]) -> str:
 
 
 def machine_name(topology: Topology, device_kind: str) -> str:
-    """Name of the machine model of these devices, "" if none is known to be theirs.
+    """Name of the machine model of these devices, "" if none is known.
 
-    Attached GPUs are known by what they call themselves.
+    Attached GPUs are recognised by their ``device_kind``.
     """
     if topology.chip:
         return CHIPS[topology.chip].machine
@@ -262,12 +263,12 @@ def machine_name(topology: Topology, device_kind: str) -> str:
 def environment(topology: Topology, dump_folder: str = "") -> dict[str, str]:
     """Environment variables of the child process that compiles.
 
-    A TPU's compiler takes from them where it writes its schedule to, ``dump_folder``.
+    They tell the TPU compiler to write its schedule to ``dump_folder``.
     """
     if topology.platform == "tpu":
-        dumps = [f"--xla_dump_to={dump_folder}", *(f"--{flag}=true" for flag in DUMP_FLAGS)]
-        flags = [*(dumps if dump_folder else ()), *os.environ.get("XLA_FLAGS", "").split()]
-        # No TPU is looked for, and the compiler's own messages come to stderr from warnings on.
+        dump_flags = [f"--xla_dump_to={dump_folder}", *(f"--{flag}=true" for flag in DUMP_FLAGS)]
+        flags = [*(dump_flags if dump_folder else ()), *os.environ.get("XLA_FLAGS", "").split()]
+        # libtpu looks for no TPU, and logs warnings and above to standard error.
         return {
             "JAX_PLATFORMS": "cpu",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no TPU is opened
@@ -288,12 +289,12 @@ def environment(topology: Topology, dump_folder: str = "") -> dict[str, str]:
 
 
 def devices(topology: Topology, mesh: Mesh) -> list[Any]:
-    """JAX devices in mesh order.  Runs in the child.
+    """JAX devices in mesh order. Runs in the child.
 
-    On TPU the mesh is laid onto the torus by JAX's ``mesh_utils.create_device_mesh``, so that
-    neighbours along a mesh axis are neighbours in the machine where that can be; where it finds no
-    such order, devices stand in the order of their coordinates.  CPUs and GPUs stand in JAX's
-    order, that is of GPUs host by host.
+    On TPU, JAX's ``mesh_utils.create_device_mesh`` lays the mesh onto the torus so that neighbours
+    along a mesh axis are neighbours in the machine where possible; if it finds no such order, the
+    devices are in the order of their coordinates. CPUs and GPUs are in JAX's order, which for GPUs
+    is host by host.
 
     Raises:
         InvalidProblem: libtpu does not know the topology, or too few GPUs are attached.
@@ -316,20 +317,20 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
         ordered = mesh_utils.create_device_mesh(mesh.sizes, listed, allow_split_physical_axes=True)
         return list(ordered.reshape(-1))
     except (AssertionError, NotImplementedError, ValueError):
-        return sorted(listed, key=_place)
+        return sorted(listed, key=_coordinates)
 
 
 def _gpus(topology: Topology) -> list[Any]:
     from jax.experimental import topologies
 
     assert topology.gpu is not None
-    each = topology.count // topology.hosts
+    gpus_per_host = topology.count // topology.hosts
     try:
         description = topologies.get_topology_desc(
             platform="cuda",
             target_config=topology.gpu.proto_text(),
-            # Groups of hosts that are linked to each other, hosts of a group, GPUs of a host
-            topology=f"1x{topology.hosts}x{each}",
+            # Groups of linked hosts, hosts in a group, GPUs in a host
+            topology=f"1x{topology.hosts}x{gpus_per_host}",
         )
     except Exception as error:
         raise InvalidProblem(
@@ -339,12 +340,12 @@ def _gpus(topology: Topology) -> list[Any]:
     return list(description.devices)
 
 
-def _place(device: Any) -> tuple[int, ...]:
+def _coordinates(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
 
 
 def is_installed(topology: str) -> bool:
-    """Is the compiler for a topology here?  Whether devices are attached is not looked for."""
+    """Is the compiler for a topology installed? Attached devices are not looked for."""
     if topology.startswith("tpu:"):
         return not _libtpu_missing()
     if not re.match(r"gpu:(?!\d+$)", topology):
