@@ -234,6 +234,18 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     assert chosen == 2
 
 
+def test_a_click_between_the_red_lines_of_a_set_selects_the_set(explorer: Page) -> None:
+    page = explorer
+    go(page, "Graph & conflicts")
+    expect(page.get_by_text("31 nodes")).to_be_visible()
+    (x, above), (_, below) = pixel(page, "conflicts", 1), pixel(page, "conflicts", 2)
+    page.mouse.click(x, (above + below) / 2)
+    expect(page.get_by_role("heading", name="conflict (and 4 more)")).to_be_visible()
+    chosen = "plot.model.renderers.find((r) => r.name === '{}').data_source.selected.indices.length"
+    wait_for_bokeh(page, "dimension graph", chosen.format("names"), 10)
+    wait_for_bokeh(page, "dimension graph", chosen.format("conflicts"), 5)
+
+
 def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     page = explorer
     go(page, "4 Search")

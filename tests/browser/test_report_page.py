@@ -115,23 +115,31 @@ def test_it_opens_from_the_disk_with_graph_conflict_and_timeline(
     assert graph(page, "named('names').data_source.selected.indices") == []
 
 
+def marker_on_screen(page: Page, title: str) -> tuple[int, float, float]:
+    """The marker of a name: its number, and where it is in the window."""
+    return tuple(
+        page.evaluate(
+            """(wanted) => {
+              const view = Bokeh.index.roots.find((root) =>
+                root.model.name === 'dimension graph')
+              const { x, y, title } =
+                Bokeh.documents[0].get_model_by_name('names').data_source.data
+              const marker = title.indexOf(wanted)
+              const box = view.el.getBoundingClientRect()
+              return [marker, box.left + view.frame.x_scale.compute(x[marker]),
+                      box.top + view.frame.y_scale.compute(y[marker])]
+            }""",
+            title,
+        )
+    )
+
+
 def test_a_click_in_the_graph_shows_the_name_everywhere(
     cut_off: Page, reports: dict[str, Path]
 ) -> None:
     page = opened(cut_off, reports["attention"])
     page.locator("[data-figure=graph]").scroll_into_view_if_needed()
-    *place, marker = page.evaluate(
-        """() => {
-          const view = Bokeh.index.roots.find((root) =>
-            root.model.name === 'dimension graph')
-          const { x, y, title } =
-            Bokeh.documents[0].get_model_by_name('names').data_source.data
-          const marker = title.indexOf('S#7')
-          const box = view.el.getBoundingClientRect()
-          return [box.left + view.frame.x_scale.compute(x[marker]),
-                  box.top + view.frame.y_scale.compute(y[marker]), marker]
-        }"""
-    )
+    marker, *place = marker_on_screen(page, "S#7")
     page.mouse.click(*place)
     expect(page.locator("#facts")).to_contain_text("this plan cuts it over")
     for label in ("size", "defines", "uses", "line"):
@@ -140,6 +148,19 @@ def test_a_click_in_the_graph_shows_the_name_everywhere(
     assert graph(page, "named('names').data_source.selected.indices") == [marker]
     page.get_by_role("button", name="Show in the program").click()
     expect(page.locator(".listing .on").first).to_be_in_viewport()
+
+
+def test_a_click_inside_an_outline_shows_all_conflicts_of_the_set(
+    cut_off: Page, reports: dict[str, Path]
+) -> None:
+    page = opened(cut_off, reports["attention"])
+    page.locator("[data-figure=graph]").scroll_into_view_if_needed()
+    # Red lines join side 0 to side 1; the middle of these four is between two of them
+    corners = [marker_on_screen(page, title)[1:] for title in ("S#7", "S#8", "S#9", "S#10")]
+    page.mouse.click(*(sum(values) / 4 for values in zip(*corners, strict=True)))
+    expect(page.locator("tr[data-pick^=conflict][aria-current=true]")).to_have_count(5)
+    assert len(graph(page, "named('conflicts').data_source.selected.indices")) == 5
+    assert len(graph(page, "named('names').data_source.selected.indices")) == 10
 
 
 def test_a_line_of_the_program_is_found_in_graph_and_timeline(

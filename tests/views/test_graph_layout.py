@@ -167,15 +167,27 @@ def test_every_marker_has_a_row_in_the_table_twin(transformer: Analysis) -> None
 def test_a_tap_reports_names_and_conflicts(attention: Analysis) -> None:
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     plot = GraphPlot(gl.graph_layout(attention), on_select=lambda *found: seen.append(found))
-    plot.tapped.tags = [[3], [], 1]
+    plot.tapped.tags = [[3], [], [], 1]
     assert seen[-1] == (plot.layout.nodes[3].names, ())
-    plot.tapped.tags = [[], [1], 2]
+    plot.tapped.tags = [[], [1], [0], 2]
     assert seen[-1][1] == plot.layout.conflicts[1].conflicts
     assert set(seen[-1][0]) == set(attention.conflicts[seen[-1][1][0]].sides)
-    plot.tapped.tags = [[3], [1], 3]  # a marker stands on its red line: the marker was meant
+    # A marker stands on its red line, and that in its set: the marker was meant
+    plot.tapped.tags = [[3], [1], [0], 3]
     assert seen[-1] == (plot.layout.nodes[3].names, ())
-    plot.tapped.tags = [[], [], 4]
+    plot.tapped.tags = [[], [], [], 4]
     assert seen[-1] == ((), ())
+
+
+def test_a_tap_inside_an_outline_reports_all_of_its_set(attention: Analysis) -> None:
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    plot = GraphPlot(gl.graph_layout(attention), on_select=lambda *found: seen.append(found))
+    plot.tapped.tags = [[], [], [0], 1]
+    (compatible,) = attention.compatibility_sets
+    assert set(seen[-1][1]) == set(compatible.conflicts)
+    assert set(seen[-1][0]) == {
+        name for conflict in compatible.conflicts for name in attention.conflicts[conflict].sides
+    }
 
 
 def test_a_selection_from_elsewhere_is_shown_without_an_echo(attention: Analysis) -> None:

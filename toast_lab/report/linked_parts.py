@@ -114,9 +114,10 @@ def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) 
     layout = report_layout(analysis)
     rows = alike_conflicts(analysis, plan)
     row_of = {conflict: row for row, alike in enumerate(rows) for conflict in alike.conflicts}
-    edge_rows = [
-        sorted({row_of[conflict] for conflict in edge.conflicts}) for edge in layout.conflicts
-    ]
+    edge_rows, outline_rows = (
+        [sorted({row_of[conflict] for conflict in shape.conflicts}) for shape in shapes]
+        for shapes in (layout.conflicts, layout.outlines)
+    )
     axes = name_axes(analysis, plan)
     data = {
         "nodes": [
@@ -128,6 +129,7 @@ def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) 
             for node in layout.nodes
         ],
         "edges": edge_rows,
+        "outlines": outline_rows,
         "conflicts": [
             _conflict_data(analysis, layout, listing, alike=alike, row=row)
             for row, alike in enumerate(rows)

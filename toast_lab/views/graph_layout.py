@@ -121,11 +121,18 @@ class ConflictEdge(NamedTuple):
     ys: tuple[float, ...]
     title: str
 
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Its two ends."""
+        return self.source, self.target
+
 
 class Outline(NamedTuple):
     """Compatibility sets drawn around their names."""
 
     sets: tuple[int, ...]
+    conflicts: tuple[int, ...]
+    nodes: tuple[int, ...]
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     label: str
@@ -450,6 +457,10 @@ def _outlines(
         outlines.append(
             Outline(
                 sets=tuple(compatible.index for compatible in sets),
+                conflicts=tuple(
+                    conflict for compatible in sets for conflict in compatible.conflicts
+                ),
+                nodes=set_nodes,
                 xs=(left, right, right, left),
                 ys=(top, top, bottom, bottom),
                 label=outline_label,

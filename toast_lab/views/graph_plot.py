@@ -39,7 +39,13 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_layout import GraphLayout, GraphRow, chain_path
+from toast_lab.views.graph_layout import (
+    ConflictEdge,
+    GraphLayout,
+    GraphRow,
+    Outline,
+    chain_path,
+)
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
@@ -69,7 +75,7 @@ if (rows > most) y.start = y.end + most + 0.45
 """
 TAPPED = """
 setTimeout(() => { tapped.tags = [[...nodes.selected.indices], [...red.selected.indices],\
- Date.now()] }, 0)
+ [...sets.selected.indices], Date.now()] }, 0)
 """
 OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
@@ -128,8 +134,15 @@ class GraphPlot:
             }
         )
         self.edges = ColumnDataSource(_edge_columns(layout))
+        self.outlines = ColumnDataSource(
+            {
+                "xs": [list(outline.xs) for outline in layout.outlines],
+                "ys": [list(outline.ys) for outline in layout.outlines],
+                "label": [f"{outline.title}, settled by one bit" for outline in layout.outlines],
+            }
+        )
         self.chain = ColumnDataSource({"xs": [], "ys": []})
-        #: its tags hold what a tap hit: [markers, red lines, time]
+        #: its tags hold what a tap hit: [markers, red lines, outlines of sets, time]
         self.tapped = ColumnDataSource()
         self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
@@ -180,13 +193,17 @@ class GraphPlot:
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
         if not new:
             return
-        nodes, red_lines = new[:2]
-        # A tap on a marker also hits the red line under it
-        conflicts = [] if nodes else [self.layout.conflicts[index] for index in red_lines]
-        nodes = nodes or [node for edge in conflicts for node in (edge.source, edge.target)]
+        nodes, red_lines, outlines = new[:3]
+        # A tap on a marker also hits the red line under it, and the outline around both
+        hit: list[ConflictEdge | Outline] = []
+        if not nodes:
+            hit += [self.layout.conflicts[index] for index in red_lines]
+        if not nodes and not hit:
+            hit += [self.layout.outlines[index] for index in outlines]
+        nodes = nodes or [node for shape in hit for node in shape.nodes]
         names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
         assert self.on_select is not None
-        self.on_select(names, tuple(conflict for edge in conflicts for conflict in edge.conflicts))
+        self.on_select(names, tuple(conflict for shape in hit for conflict in shape.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
         row_index = round(event.y) if event.y is not None else -1
@@ -381,9 +398,14 @@ class GraphPlot:
         # On a page without a server there is no callback
         if self.on_row is not None:
             plot.on_event(DoubleTap, self._tapped_twice)
-        # One message per tap: the two sources would report it one after the other, and one report
+        # One message per tap: the sources would report it one after the other, and one report
         # alone would be a different selection.
-        args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
+        args = {
+            "nodes": self.nodes,
+            "red": self.conflicts,
+            "sets": self.outlines,
+            "tapped": self.tapped,
+        }
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         if self.on_select is not None:
             self.tapped.on_change("tags", self._picked)
@@ -441,20 +463,21 @@ class GraphPlot:
         layout, outlines = self.layout, self.layout.outlines
         if not outlines:
             return []
-        columns = {
-            "xs": [list(outline.xs) for outline in outlines],
-            "ys": [list(outline.ys) for outline in outlines],
-            "label": [f"{outline.title}, settled by one bit" for outline in outlines],
-        }
+        # A selected set keeps its look: the selection shows in its names and red lines
         sets = plot.patches(
             "xs",
             "ys",
-            source=ColumnDataSource(columns),
+            source=self.outlines,
             fill_color=CONFLICT,
             fill_alpha=0.05,
             line_color=CONFLICT,
             line_alpha=0.55,
             line_dash=[2, 3],
+            selection_fill_alpha=0.05,
+            selection_line_alpha=0.55,
+            nonselection_fill_alpha=0.05,
+            nonselection_line_alpha=0.55,
+            name="sets",
         )
         plot.text(
             x=[outline.label_place[0] for outline in outlines],
@@ -500,7 +523,7 @@ def _add_tools(
         name_hover,
         conflict_hover,
         set_hover,
-        TapTool(renderers=[markers, red_lines]),
+        TapTool(renderers=[markers, red_lines, *set_outlines]),
         PanTool(),
         BoxZoomTool(),
         scroll_tool,

@@ -30,6 +30,7 @@
   const around = {
     conflict: (number) => ({ ...conflictsOf([number]), chain: links.conflicts[number].chain }),
     board: (number) => conflictsOf(links.board[number]),
+    outline: (number) => conflictsOf(links.outlines[number]),
     edge: (number) => ({ ...conflictsOf(links.edges[number]), edges: [number] }),
     node: (number) => ({
       nodes: [number],
@@ -42,8 +43,9 @@
   const subjectOf = (kind, number) => {
     if (kind === 'node') return links.nodes[number]
     if (kind === 'line') return links.lines[number]
-    const conflicts = kind === 'conflict' ? [number] : links[kind === 'edge' ? 'edges' : 'board'][number]
-    return links.conflicts[conflicts[0]]
+    if (kind === 'conflict') return links.conflicts[number]
+    const groups = { edge: links.edges, board: links.board, outline: links.outlines }[kind]
+    return links.conflicts[groups[number][0]]
   }
 
   function pick(kind, number) {
@@ -224,9 +226,10 @@
   })
   document.getElementById('clear').addEventListener('click', clear)
   document.addEventListener('toast:graph', (event) => {
-    const [nodes, edges] = event.detail
+    const [nodes, edges, outlines] = event.detail
     if (nodes.length) pick('node', nodes[0])
     else if (edges.length) pick('edge', edges[0])
+    else if (outlines.length) pick('outline', outlines[0])
     else clear()
   })
   document.addEventListener('toast:op', (event) => {
