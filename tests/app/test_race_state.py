@@ -13,7 +13,7 @@ from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import Registry, Watch
 from toast_lab.jobs.orders import Order
-from toast_lab.jobs.race_job import RaceState, race_methods
+from toast_lab.jobs.race_job import RaceStart, RaceState, race_methods
 from toast_lab.search.contract import Budget
 from toast_lab.views.race_chart import RaceCurves
 from toast_lab.views.race_curves import look_of, race_frame
@@ -106,7 +106,7 @@ def test_a_held_race_begins_no_method(session: Session) -> None:
     found = race_methods(session.loaded.problem, ("beam",), 0, Budget(1.0), watch=watch)
     assert next(looks) > 5
     assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
-    assert not [e for e in said if isinstance(e, str)]
+    assert not [e for e in said if isinstance(e, RaceStart)]
 
 
 def test_wrong_methods_are_a_message(session: Session) -> None:

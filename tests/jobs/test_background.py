@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from tests.helpers import analysed, small_transformer
 from tests.processes import workers
 from toast_lab import fork_server
 from toast_lab.errors import InvalidInput, InvalidProblem, RunFailed
+from toast_lab.jobs.background import RunningRace
+from toast_lab.jobs.job import JobState
+from toast_lab.jobs.race_job import RaceEnd, RacePoint, RaceStart
+from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 
 PATIENCE_S = 400.0  # kernels that were never compiled on this machine take minutes
 
@@ -158,6 +163,36 @@ def test_race(problem: tl.Problem) -> None:
     assert run.best.score == found.best.score
     assert run.points["beam"][-1].score == found.rows[1].score
     assert "2 of 2 through" in repr(run)
+
+
+def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
+    point = ImprovementPoint(
+        0.1, score=0.9, time_s=1e-3, peak_bytes=8.0, fits=True, simulation=1, actions=()
+    )
+    end = MethodOutcome("mcts", "BUDGET", "", (point,), 1, 0.1, 0.1, None, (), None)
+    said: list[tuple[list[str], str, bool]] = []
+
+    def tell() -> None:
+        shown = repr(run).split(", ")
+        said.append(([row.status for row in run.rows], run.state, "0 of 2 through" in shown[-1]))
+
+    events: list[SimpleNamespace] = []
+    job = SimpleNamespace(
+        state=JobState.RUNNING, title="a race", elapsed_s=0.0, since=lambda seen: events[seen:]
+    )
+    run = RunningRace(problem, job, ("mcts", "beam"), 0)
+    tell()
+    for event in (RaceStart("mcts"), RacePoint("mcts", point), RaceEnd(end), RaceStart("beam")):
+        events.append(SimpleNamespace(data=event))
+        tell()
+    assert said == [
+        (["waits", "waits"], "preparing", True),
+        (["prepares", "waits"], "preparing", True),
+        (["runs", "waits"], "searching", True),
+        (["BUDGET", "waits"], "searching", False),
+        (["BUDGET", "prepares"], "searching", False),
+    ]
+    assert repr(run).endswith("1 of 2 through")
 
 
 def test_what_cannot_be_started_is_said_at_once(problem: tl.Problem) -> None:

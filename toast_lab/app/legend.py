@@ -11,8 +11,8 @@ from toast_lab.views.overlay import Overlay
 def legend(folded: bool, overlay: Overlay | None = None) -> Safe:
     """The meaning of the marks, from ``graph_legend``, and what a click does."""
     tip = quiet(
-        "Click a marker or a red line to select it, or inside the outline of a set to select all of "
-        "the set; click a row's marker twice to unfold the row, or fold it back."
+        "Click a marker or a red line to select it, or inside an outline to select the whole set; "
+        "click a row's marker twice to unfold the row, or fold it back."
     )
     return h("details", h("summary", "legend"), graph_legend(folded, overlay), tip, open="open")
 

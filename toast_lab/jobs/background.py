@@ -19,7 +19,16 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
 from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
-from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, best_row, race_methods
+from toast_lab.jobs.race_job import (
+    UNFINISHED,
+    Raced,
+    RaceEnd,
+    RacePoint,
+    RaceStart,
+    RaceState,
+    best_row,
+    race_methods,
+)
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
@@ -283,14 +292,14 @@ class RunningRace(Running):
         return race_with_verbs(raced.race)
 
     def _began(self) -> bool:
-        return bool(self.rows)
+        return any(self.points.values()) or bool(self._race.outcomes)
 
     def _take(self, data: Any) -> None:
-        if isinstance(data, RacePoint | RaceEnd):
+        if isinstance(data, RaceStart | RacePoint | RaceEnd):
             self._race.take(data)
 
     def __repr__(self) -> str:
-        ended_count = sum(row.status != "runs" for row in self.rows)
+        ended_count = sum(row.status not in UNFINISHED for row in self.rows)
         return (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {ended_count} of "
             f"{len(self.methods)} through"

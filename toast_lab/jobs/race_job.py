@@ -15,6 +15,15 @@ from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 from toast_lab.text import LEAST_SHARE
 
 POLL_EVERY_S = 0.02
+_WAITS, _PREPARES, _RUNS = "waits", "prepares", "runs"
+#: statuses of methods that have not ended
+UNFINISHED = (_WAITS, _PREPARES, _RUNS)
+
+
+class RaceStart(NamedTuple):
+    """The turn of a method has come."""
+
+    method: str
 
 
 class RacePoint(NamedTuple):
@@ -61,7 +70,7 @@ def race_methods(
         if stopped():
             outcomes.append(not_started(method))
         else:
-            watch.on_event(f"{method} starts")
+            watch.on_event(RaceStart(method))
             outcomes += race(
                 problem,
                 [method],
@@ -112,11 +121,11 @@ class RaceState:
         self.raced: Raced | None = None
         self.changes = 0
 
-    def take(self, event: RacePoint | RaceEnd | str) -> None:
+    def take(self, event: RaceStart | RacePoint | RaceEnd) -> None:
         """Store an event that the job reported."""
         self.changes += 1
-        if isinstance(event, str):
-            self.running = event.removesuffix(" starts")
+        if isinstance(event, RaceStart):
+            self.running = event.method
         elif isinstance(event, RacePoint):
             self.points[event.method].append(event.point)
         else:
@@ -158,8 +167,8 @@ class RaceState:
         if method in self.outcomes:
             return self.outcomes[method].status.lower()
         if method == self.running:
-            return "runs" if self.points[method] else "prepares"
-        return "waits"
+            return _RUNS if self.points[method] else _PREPARES
+        return _WAITS
 
     def verdict(self) -> str:
         """The winner and its margin, as a sentence without a capital."""

@@ -26,6 +26,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
 from toast_lab.jobs.background import Running, RunningRace, RunningSearch
 from toast_lab.jobs.mirror import OWN, Mirror
+from toast_lab.jobs.race_job import UNFINISHED
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, RaceRow
@@ -590,7 +591,7 @@ class RaceCell(look.Pane):
         look.later(self.curves.show, dict(points), {row.method: row.elapsed_s for row in rows})
         self.table.value = race_frame(rows)
         best = self.what.best
-        ended_count = sum(row.status != "runs" for row in rows)
+        ended_count = sum(row.status not in UNFINISHED for row in rows)
         summary = f"{state}, {ended_count} of {len(points)} methods through"
         if best is not None:
             summary += f"; best so far: {best.method}, {cost_text(best)}"

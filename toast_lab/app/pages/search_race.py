@@ -120,9 +120,7 @@ class RacePane:
     def errors(self) -> list[str]:
         """Errors that prevent a race from starting."""
         errors = [field.error for field in (self.seconds, self.seed) if field.error]
-        return (
-            errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
-        )
+        return errors if self.methods.value else [*errors, "tick at least one method"]
 
     def _checked(self) -> None:
         if hasattr(self, "_race"):
