@@ -66,7 +66,7 @@ def _usable(path: Path) -> bool:
         status = path.stat()
         if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
             return False
-        if status.st_mode & stat.S_IWOTH:
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return False
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0")

@@ -168,10 +168,11 @@ def test_a_full_disk_is_warned_of_and_nothing_half_written_stays(
 
 
 def test_folders_that_others_can_write_to_are_not_trusted(tmp_path: Path) -> None:
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    assert not kernel_files._usable(open_to_all)
+    for mode in (0o777, 0o770):
+        shared = tmp_path / f"{mode:o}"
+        shared.mkdir()
+        shared.chmod(mode)
+        assert not kernel_files._usable(shared)
     own = tmp_path / "own"
     assert kernel_files._usable(own)
 

@@ -312,6 +312,8 @@ def test_a_measurement_names_its_devices(tmp_path: Path, monkeypatch: pytest.Mon
     for page in (given, kept):
         assert "measured on cpu:2" in page.text
         assert "say nothing of accelerators" in page.text
+    with pytest.raises(tl.ToastError, match="executed data, none of which is a plan of this"):
+        report(problem, {"whole": tl.replicated(problem)}, measured=comparison, kept=False)
 
 
 # -- escaping --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from toast_lab.errors import InvalidProblem
+from toast_lab.sweep.sweep_worker import failed_row
 from toast_lab.sweep.task import SweepTask, read_sweep, tasks_of
 
 
@@ -72,6 +73,19 @@ def test_everything_wrong_is_said_at_once() -> None:
         "'colour'",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize("seeds", ["0-100000", "0-60000,70000-130000", list(range(100_001)), []])
+def test_more_seeds_than_a_sweep_takes_are_refused(seeds: object) -> None:
+    with pytest.raises(InvalidProblem, match="at most 100000 of them"):
+        tasks_of({"models": ["mlp"], "seeds": seeds})
+
+
+def test_a_search_that_failed_has_the_limit_and_no_number_of_evaluations() -> None:
+    (task,) = tasks_of({"models": ["mlp"], "evaluations": 7})
+    row = failed_row(task, RuntimeError("it died"))
+    assert row["evaluations_limit"] == 7
+    assert row.get("evaluations") is None
 
 
 def test_a_mesh_that_a_machine_cannot_hold_is_refused() -> None:

@@ -200,7 +200,14 @@ def _runs_of(plans: Mapping[str, ShardingPlan], measured: Measured | None) -> di
             if row.status == "ok" and row.plan is not None
         }
         digests = {name: _digest(plan) for name, plan in plans.items()}
-        return {name: rows[digest] for name, digest in digests.items() if digest in rows}
+        runs = {name: rows[digest] for name, digest in digests.items() if digest in rows}
+        if rows and not runs:
+            raise InvalidInput(
+                f"the comparison executed {', '.join(row.name for row in rows.values())}, none of "
+                f"which is a plan of this report; its plans are {', '.join(plans)}. Give a "
+                "comparison of these, or leave it out"
+            )
+        return runs
     if unknown := [name for name in measured if name not in plans]:
         raise InvalidInput(
             f"measured, but no plans of this report: {', '.join(unknown)}; its plans are "

@@ -157,7 +157,8 @@ def task_row(task: SweepTask) -> TaskRow:
     ``evaluations_limit`` keeps the limit, since ``evaluations`` becomes the number that were made.
     """
     data = task.to_json()
-    return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}
+    limit = data.pop("evaluations")
+    return {"digest": task.digest, **data, "evaluations_limit": limit}
 
 
 def expert_options(method: str, model: Model) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from toast_lab.sharding.mesh import make_mesh
 
 #: A finished task as one flat object, see ``rows``.
 TaskRow = dict[str, Any]
-_MOST_SEEDS = 100_000  # in one span such as "0-4"
+_MOST_SEEDS = 100_000
 KEYS = (
     "models",
     "meshes",
@@ -281,7 +281,9 @@ def _seeds(value: Any, offenders: list[str]) -> list[int]:
             seeds = [seed for span in value.split(",") for seed in _span(span)]
         else:
             seeds = [value] if isinstance(value, int) else list(value)
-        if not seeds or any(checks.whole_offence(seed, 0, checks.MOST_SEED) for seed in seeds):
+        if not 0 < len(seeds) <= _MOST_SEEDS or any(
+            checks.whole_offence(seed, 0, checks.MOST_SEED) for seed in seeds
+        ):
             raise ValueError
         return seeds
     except (TypeError, ValueError):
