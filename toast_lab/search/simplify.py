@@ -323,28 +323,23 @@ def _descend(
 ) -> None:
     """Move the best plan towards ``origin``, ``origin`` less one action, and whole arguments."""
     fewer = [
-        _of_actions(problem, origin.actions[:index] + origin.actions[index + 1 :])
+        _of_actions(problem, origin.actions[:index] + origin.actions[index + 1 :]).sharding
         for index in range(len(origin.actions))
     ]
     whole_arguments = _whole_arguments(problem, best.sharding)
-    targets = [origin.sharding, *(plan.sharding for plan in fewer), *whole_arguments]
-    folded = _Folded(problem, [best.sharding, *targets])
+    folded = _Folded(problem, [best.sharding, origin.sharding, *fewer, *whole_arguments])
     descent = _Descent(folded, best.sharding, best_quick, keep_as(origin))
-    rows_of_targets = [folded.rows(target) for target in targets]
-    origin_rows = rows_of_targets[0]
+    best_rows, origin_rows = folded.rows(best.sharding), folded.rows(origin.sharding)
+    # What an action or a whole argument changes is told by the plan that it was taken from
+    changes = [(origin_rows, folded.rows(sharding)) for sharding in fewer]
+    changes += [(best_rows, folded.rows(sharding)) for sharding in whole_arguments]
     for loss in _LOSS_LEVELS:
         descent.bound, descent.trials = best_quick.score * (1.0 + loss), 0
         descent.toward(origin_rows)
-        for target_rows in rows_of_targets[1:]:
+        for before, after in changes:
             if cancel is not None and cancel():
                 return
-            # Take over only the changes of this action or argument.
-            changed = _changed(
-                origin_rows if target_rows is not origin_rows else target_rows,
-                target_rows,
-                descent.rows,
-            )
-            descent.toward(changed, _FEW_PARTS)
+            descent.toward(_changed(before, after, descent.rows), _FEW_PARTS)
 
 
 def _changed(before: _FoldedPlan, after: _FoldedPlan, current: _FoldedPlan) -> _FoldedPlan:
