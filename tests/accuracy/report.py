@@ -118,13 +118,13 @@ def page(table: list[Ranked], judged: list[Judged], missed: list[str]) -> str:
         "priced with our own model of the links; nothing overlaps. So the comparison tests our "
         "prices of computing and which collectives we expect, and cannot test the model of the "
         "links. The column *compute* compares computing alone.",
-        "- **Order** is Spearman's rank correlation over the plans of one program on one slice; at "
-        f"least {RANK} is wanted.",
+        "- **Order** is Spearman's rank correlation over the plans of one program on one slice; "
+        f"the target is at least {RANK}.",
         "- **Memory** is XLA's buffer assignment or, where the compiler refused the program, what "
-        "it says the program needs. A median error of at most "
-        f"{MEMORY:.0%} over all plans is wanted.",
-        "- **Collectives** are compared in bytes of a step. A median error of at most "
-        f"{COLLECTIVES:.0%} is wanted.",
+        "it says the program needs. The target is a median "
+        f"error of at most {MEMORY:.0%} over all plans.",
+        "- **Collectives** are compared in bytes of a step. The target is a median "
+        f"error of at most {COLLECTIVES:.0%}.",
         "",
         "`python -m tests.accuracy` makes this page from the compiled programs that are kept in "
         "`tests/accuracy`. `python -m tests.accuracy compile --full` compiles those that are "

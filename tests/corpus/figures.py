@@ -100,12 +100,12 @@ def _compared(every: Sequence[Pair]) -> list[str]:
         "ones of 1 to 6 actions, and of up to 9 where others are too few; what searches find, "
         "which are ours (`mcts`), AutoMap's, Alpa's and a beam search; on TPUs also what XLA's "
         f"AutoSharding finds. {enough} of the {len(on_tpu)} programs on TPU v5e have at least "
-        f"{plans.ENOUGH} plans; those with fewer take minutes a compile, or have no more.",
+        f"{plans.ENOUGH} plans; the others take minutes to compile, or have no more.",
         "",
         "**How a plan reaches the compiler.** "
         f"{sum(pair.has_needed_constraints for pair in every)} of the {len(every)} plans have "
         "sharding constraints where propagation would decide otherwise ([why](plans.md)). The "
-        "others were compiled before 2026-11-27 and have one behind every op, of which XLA makes "
+        "others were compiled before 2026-11-27 and have one after every op, of which XLA makes "
         "the same or a slower program. All plans of a program for one target are alike in that.",
         "",
         *_columns(),
@@ -131,8 +131,8 @@ def _columns() -> list[str]:
         "libtpu's statistics, which count some memory twice.",
         "- On TPUs gathers, scatters and sorts are left out of both sides of time and computing, "
         "and of order: libtpu has no clock for most of them ([what it leaves out](schedule.md)). "
-        "Milliseconds of a step and regret are by its clock as it is, so of programs that look "
-        "much up (graphs, tables, tree search) they tell less.",
+        "Milliseconds of a step and regret are by its clock as it is, so they say less about "
+        "programs with many lookups (graphs, tables, tree search).",
         "- An *error* is |priced / compiled - 1|: the median over the plans, for time also the "
         "90th percentile.",
         "- *Order* is Spearman's rank correlation between priced and compiled time over the plans "
@@ -170,10 +170,10 @@ def _unseen(every: Sequence[Pair]) -> list[str]:
         "## Programs that no pricing rule has seen",
         "",
         "Many pricing rules were *read off* some of these programs: written after reading what a "
-        "compiler made of them. Such a program is no test of the rule. Families that are *held "
+        "compiler made of them. Such a program does not test the rule. Families that are *held "
         "out* are never looked at for that, and nothing is fitted to them. Nor was any rule read "
-        f"off {late}: they were compiled for the first time when the rules of their day were "
-        "there. Of plans on TPU v5e:",
+        f"off {late}: they were compiled for the first time when the rules of that day "
+        "already existed. Of plans on TPU v5e:",
         "",
         *tables.grouped(
             "programs",
@@ -235,7 +235,7 @@ def _op_classes(every: Sequence[Pair]) -> list[str]:
     return [
         "## By class of op",
         "",
-        "Computing by what computes it, of plans in which a class has at least "
+        "Computing by class of op, for plans in which a class takes at least "
         f"{tables.HEAVY:.0%} of the compiler's time: priced over compiled, and the errors. A "
         "kernel that does the work of several ops is counted where each side names it, so that "
         "what follows a product can stand among its elementwise ops on one side and with the "

@@ -161,30 +161,30 @@ READINGS = (
     ),
     Reading(
         "2026-11-24",
-        "what is cut along two dims, and gathers that run ahead",
+        "values that are cut along two dims, and gathers that run ahead",
         "`token_mixer`, `linear_attention` (held out until then)",
     ),
     Reading(
         "2026-11-25",
-        "weights that are turned for their updates (dropped on 2026-11-27: it priced what came of "
-        "the constraints that were behind every op), kernels of a single op, fills",
+        "weights that are transposed for their updates (dropped on 2026-11-27: it priced an effect "
+        "of the constraints after every op), kernels of a single op, fills",
         "programs that had been read before",
     ),
     Reading(
         "2026-11-27",
-        "loops that run together, what several products need of one, turned copies, tiles in "
-        "memory",
+        "loops that run together, parts that several products need of one value, transposed "
+        "copies, tiles in memory",
         "`gpt2`, `llama`, `transformer`, `vit`, `moe`, `gns`, `jraph_network`",
     ),
     Reading("2026-11-27", "few images", "convolutions written for it"),
     Reading(
         "2026-11-27",
-        "what sums that are scattered piece by piece write and cut first",
+        "values that are written or cut first for sums that are scattered piece by piece",
         "`gpt2`, `bert`, products written for it",
     ),
     Reading(
         "2026-11-28",
-        "casts in front of loops, on TPU v3",
+        "casts before loops, on TPU v3",
         "`conjugate_gradients`",
     ),
 )

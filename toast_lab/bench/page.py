@@ -96,7 +96,7 @@ def _head(content: Content, link: str) -> str:
         "",
         f"`{content.command}` made this page from {len(rows)} searches{backlog if missing else ''}."
         " Each search ran in a process of its own, one after the other, for at most "
-        f"{content.choice.seconds:g} s where a table says nothing else. Made on: "
+        f"{content.choice.seconds:g} s unless a table says otherwise. It ran on: "
         f"{'; '.join(_environments(rows)) or 'nothing yet'}.",
     ]
     codes = {str(row.get("code")) for row in rows if row.get("code")}
@@ -135,7 +135,7 @@ def _findings(content: Content) -> list[str]:
         ]
         as_good = sum(contest.is_as_good for contest in contests)
         lines.append(
-            f"`{OURS}`, our search, has the best plan or one as good for {as_good} of "
+            f"`{OURS}`, our search, has the best plan, or an equally good one, for {as_good} of "
             f"{len(contests)} problems (a model on a machine)"
             + (f"; on the others its C(s) is up to {max(behind):.2%} higher." if behind else ".")
         )
@@ -173,7 +173,7 @@ def _targets(targets: Sequence[EvaluationTarget]) -> str:
     lines = [
         "## Targets",
         "",
-        "What the evaluation set out to reach.",
+        "The targets that were set before the evaluation ran.",
         "",
         markdown(
             ("target", "found"), [(target.text, f"**{target.verdict}**") for target in targets]
@@ -493,8 +493,8 @@ def _compiled(content: Content, target: Path) -> str:
             "plans of a program on a slice; `compiled.csv` has the plans one by one. Memory is "
             "that of one device. Computing is the compiler's estimate of cycles over the clock of "
             "the cores; it has none for collectives, gathers and scatters. Where ratios of "
-            "computing lie far apart, the cost model may rank plans wrongly. What the compiler "
-            f"does otherwise, and why: {accuracy}.",
+            f"computing lie far apart, the cost model may rank plans wrongly. {accuracy} "
+            "explains what the compiler does differently.",
             "",
             markdown(
                 (
