@@ -8,6 +8,9 @@ import gc
 import logging
 
 import pytest
+from bokeh.protocol import Protocol
+from bokeh.server.connection import ServerConnection
+from bokeh.server.protocol_handler import ProtocolHandler
 from tornado.websocket import WebSocketClosedError
 
 from toast_lab.app import server_log
@@ -39,6 +42,33 @@ def test_a_write_to_a_closed_page_is_not_told(
     assert [record.exc_info is not None and record.exc_info[1] is error for record in told] == (
         [True] if is_told else []
     )
+
+
+class Page:
+    """What Bokeh's connection needs to know of a page."""
+
+    def subscribe(self, connection: ServerConnection) -> None: ...
+    def unsubscribe(self, connection: ServerConnection) -> None: ...
+
+
+def handle_message(page: Page, *, closed: bool) -> None:
+    """Let Bokeh handle a message of a page, which the page cannot take in."""
+    connection = ServerConnection(Protocol(), None, None, page)
+    if closed:
+        connection.detach_session()
+    message = connection.protocol.create("PULL-DOC-REQ")
+    asyncio.run(ProtocolHandler().handle(message, connection))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_message_from_a_closed_page_is_not_told(
+    caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    server_log.pass_over_closed_pages()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(handle_message, Page(), closed=closed).result()
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("error handling message") for text in told] == [True] * (not closed)
 
 
 @pytest.mark.parametrize("logger_name", ["bokeh.server.views.ws", "panel.io.document"])

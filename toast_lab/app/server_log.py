@@ -1,15 +1,18 @@
 """Filter the log that the terminal of a server shows.
 
-A user may close a tab while a message is on its way to it. That is no error, but Bokeh, Panel and
-asyncio log it as one, asyncio with a traceback of forty lines.
+A user may close a tab while a message is on its way to it, or from it. That is no error, but Bokeh,
+Panel and asyncio log it as one, some with a traceback of forty lines.
 """
 
 from __future__ import annotations
 
 import logging
+import traceback
+from typing import cast
 
 _LOGGERS = (
     "asyncio",
+    "bokeh.server.protocol_handler",
     "bokeh.server.views.ws",
     "panel.io.document",
     "tornado.application",
@@ -20,16 +23,26 @@ _CLOSED_TEXT = "Failed sending message as connection was closed"
 
 
 def pass_over_closed_pages() -> None:
-    """Keep errors of writing to a page that was closed out of this process's log."""
+    """Keep errors of messages to and from a page that was closed out of this process's log."""
     for name in _LOGGERS:
         # A logger adds the same function only once
         logging.getLogger(name).addFilter(_is_worth_telling)
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    is_of_closed_page = error is not None and _is_of_closed_page(error)
+    return not is_of_closed_page and not record.getMessage().startswith(_CLOSED_TEXT)
+
+
+def _is_of_closed_page(error: BaseException) -> bool:
+    from bokeh.server.connection import ServerConnection
     from tornado.iostream import StreamClosedError
     from tornado.websocket import WebSocketClosedError
 
-    error = record.exc_info[1] if record.exc_info else None
-    is_of_closed_page = isinstance(error, WebSocketClosedError | StreamClosedError)
-    return not is_of_closed_page and not record.getMessage().startswith(_CLOSED_TEXT)
+    if isinstance(error, WebSocketClosedError | StreamClosedError):
+        return True
+    # Bokeh handles what a page sent last after it has taken the page's session away
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    asks_for_session = cast(property, ServerConnection.session).fget
+    return bool(frames) and frames[-1].f_code is getattr(asks_for_session, "__code__", None)
