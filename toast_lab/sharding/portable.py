@@ -340,13 +340,8 @@ class _Writer:
             if name is None or program.factor_class[name] > 1:
                 self._leave_out(axis, f"{program.kind[op]} ({program.where(op)}) has no such dim")
                 continue
-            self._give(
-                self.sharding.op_factor[op],
-                axis,
-                name,
-                int(program.factor_size[name]),
-                op,
-            )
+            size = int(program.factor_size[name])
+            self._give(self.sharding.op_factor[op], axis, cut=name, size=size, op=op)
         for value, axis_dims in zip(program.results(op), split[1], strict=False):
             shape = program.dims(value)
             for axis, dim in axis_dims:
@@ -356,9 +351,9 @@ class _Writer:
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
-                self._give(self.sharding.value_dim[value], axis, dim, shape[dim], op)
+                self._give(self.sharding.value_dim[value], axis, cut=dim, size=shape[dim], op=op)
 
-    def _give(self, row: np.ndarray, axis: str, cut: int, size: int, op: int) -> None:
+    def _give(self, row: np.ndarray, axis: str, *, cut: int, size: int, op: int) -> None:
         """Put an axis on the factor or dim ``cut`` of an op or a value if it divides the size."""
         position = self.mesh.axes.index(axis)
         ways = math.prod(
