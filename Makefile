@@ -1,9 +1,9 @@
-# Everything runs from an environment of its own, .venv, made on first use from Python 3.11 or newer.
+# Everything runs in a virtual environment, .venv, which is made on first use with Python 3.11 or newer.
 #   make explore [PORT=5006] [PYTHON=python3.12]
 PORT ?= 5006
 export PYTHON
 
-# Hundreds of processes load the package. Without kept bytecode each of them compiles its sources.
+# Hundreds of processes load the package. Unless bytecode is kept, each of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: explore test lint docs notebooks pictures package environment benchmarks clean help

@@ -1,7 +1,7 @@
-"""What pyproject.toml cannot say: README.md as a package index can show it.
+"""Prepare README.md for a package index, which pyproject.toml cannot do.
 
 An index knows neither the folder of this file nor a public address of the project, so pictures are
-left out and links to files become the names of these files.
+left out, and links to files become the names of these files.
 """
 
 import re
@@ -11,7 +11,7 @@ from setuptools import setup
 
 
 def for_an_index(text: str) -> str:
-    """README.md without what only its folder can resolve."""
+    """README.md without pictures and without links to files of its folder."""
     without_pictures = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n\n?", "", text, flags=re.MULTILINE)
 
     def named(match: re.Match[str]) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install Debian or Ubuntu packages: apt_install.sh PACKAGE...  Asks sudo only when not root.
+# Install Debian or Ubuntu packages: apt_install.sh PACKAGE... Uses sudo only if not run as root.
 set -euo pipefail
 
 if ! command -v apt-get >/dev/null 2>&1; then

@@ -1,8 +1,7 @@
-"""Hooks of MkDocs: pages that are made from other files, and links that lead to them.
+"""Hooks of MkDocs: they make pages from files outside ``docs/``, and the links to these pages.
 
 ``mkdocs.yml`` names this file. Notebooks, README.md, the code map, CONTRIBUTING.md and CHANGELOG.md
-lie outside of ``docs/`` and become pages of the site; the reference has every public name of
-``toast_lab``.
+become pages of the site; the reference has every public name of ``toast_lab``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: pages of the site that are files elsewhere: file of the repository to page
+#: page of the site by file of the repository, for files outside ``docs/``
 BORROWED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -29,7 +28,7 @@ BORROWED = {
     },
 }
 
-#: the pages of the reference, each with the public names on it
+#: public names on each page of the reference
 REFERENCE = {
     "Models": [
         "from_jax",
@@ -69,7 +68,7 @@ REFERENCE = {
     "Explorer": ["explore", "views", "charts"],
     "Errors": ["ToastError"],
 }
-#: functions that docstrings of a page refer to
+#: functions that the docstrings on a page refer to
 ALSO = {
     "Plans": [
         "toast_lab.sharding.plan.plan_of_actions",
@@ -77,21 +76,21 @@ ALSO = {
         "toast_lab.apply.jit.jit",
     ],
 }
-#: documented as a whole module
+#: names that are documented as a whole module
 MODULES = {
     "views": "toast_lab.app.cells",
     "charts": "toast_lab.charts",
     "ToastError": "toast_lab.errors",
 }
 
-#: of a tutorial, below the picture of a graph
+#: placed below the picture of a graph in a tutorial
 INTERACTIVE = """<iframe class="interactive" loading="lazy" src="{name}#conflicts"
 title="{title}: its dimension graph, to zoom and select"
 style="width: 100%; height: 640px; border: 1px solid #8888"></iframe>
 
 [Open it on a page of its own]({name}): zoom the graph, select a marker, a conflict or a line."""
 
-#: what the plugin `offline` loads into each page, and what it loads instead
+#: script that the plugin `offline` loads into each page, and our replacement
 FETCHED_WORKER = "https://unpkg.com/iframe-worker/shim"
 WORKER = "assets/file_worker.js"
 
@@ -100,7 +99,7 @@ FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
 
 def public_names() -> dict[str, str]:
-    """The public names, each with what it is as ``module.name``; read and not imported."""
+    """The public names, each with its ``module.name``, read from the source without an import."""
     tree = ast.parse((ROOT / "toast_lab" / "__init__.py").read_text())
     (table,) = [
         node.value
@@ -128,9 +127,9 @@ def reference_page(title: str) -> str:
 
 
 def report_page(wanted: dict[str, Any]) -> bytes:
-    """A report on a built-in model, as the metadata of a cell describe it.
+    """A report on a built-in model, as the metadata of a cell describes it.
 
-    They have the model's name and sizes, the axes of the mesh, and the actions of the plan.
+    The metadata has the model's name and sizes, the axes of the mesh, and the actions of the plan.
     """
     import toast_lab as tl
 
@@ -141,9 +140,9 @@ def report_page(wanted: dict[str, Any]) -> bytes:
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and its pictures and reports by name.
+    """A notebook as Markdown, and its pictures and reports by file name.
 
-    A graph that a kernel would make live is shown inside a report, which needs none.
+    A graph that needs a kernel to be interactive is shown inside a report, which needs none.
     """
     notebook = json.loads(path.read_text())
     parts, files = [], {}
@@ -192,17 +191,17 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """The theme would fetch what makes its search work from the disk; it gets ours."""
+    """Replace the script that makes the search work from the disk, which the theme would fetch."""
     return output.replace(FETCHED_WORKER, "../" * page.file.dest_uri.count("/") + WORKER)
 
 
 def on_post_template(output_content: str, template_name: str, config: Any) -> str:
-    """The same for pages that are made of no document, such as 404.html."""
+    """Do the same for pages that are not made from a document, such as 404.html."""
     return output_content.replace(FETCHED_WORKER, f"/{WORKER}")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links between files of the repository become links between pages of the site."""
+    """Turn links between files of the repository into links between pages of the site."""
     place = page.file.src_uri
     origin = next((source for source, borrowed in BORROWED.items() if borrowed == place), None)
     source = origin or f"docs/{place}"
@@ -213,12 +212,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match.group()
         where = os.path.normpath(os.path.join(os.path.dirname(source), target))
         if origin and (origin.endswith(".ipynb") and bang):
-            return match.group()  # its own picture
+            return match.group()  # a picture of the notebook itself
         to = BORROWED.get(where)
         if to is None and where.startswith("docs/"):
             to = where.removeprefix("docs/")
         if to is None:
-            return text  # a file that is no page, such as a test
+            return text  # the file is not a page of the site, such as a test
         link = os.path.relpath(to, os.path.dirname(place) or ".")
         return f"{bang}[{text}]({link}{anchor or ''})"
 

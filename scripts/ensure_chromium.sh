@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The browser tests drive the system's Chromium: install it from apt when no working one is found.
+# The browser tests use the system's Chromium. Install it with apt if no working one is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

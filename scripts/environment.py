@@ -36,7 +36,7 @@ def environment(project: dict[str, Any]) -> str:
     written: set[str] = set()
     extras = {extra: project["optional-dependencies"][extra] for extra in EXTRAS}
     for title, requirements in {"core": project["dependencies"], **extras}.items():
-        # Other extras of our own have a heading of their own
+        # Requirements on our own extras are left out, since each extra has its own heading
         own = [text for text in requirements if not text.startswith(f"{project['name']}[")]
         new = [text for text in own if text not in written]
         if new:

@@ -1,8 +1,8 @@
-"""Fields of public types in the reference, with the comments that describe them.
+"""Give the fields of public types their descriptions in the reference.
 
-The package describes a field behind ``#:``, on its own line or on the lines above it, where shapes
-and units stand.  mkdocstrings reads only docstrings; this extension of griffe gives it the
-comments as such.  ``mkdocs.yml`` names this file.
+The package describes a field, with its shape and unit, in a ``#:`` comment behind it or on the
+lines above. mkdocstrings reads only docstrings, so this extension of griffe turns these comments
+into docstrings. ``mkdocs.yml`` names this file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ABOVE = re.compile(r"^\s*#: ?(.*)$")
 
 
 def comment_of(lines: list[str], first: int, last: int) -> str:
-    """The ``#:`` comment of what stands on the lines ``first`` to ``last``, counted from 1."""
+    """The ``#:`` comment of the field on lines ``first`` to ``last``, counted from 1."""
     above: list[str] = []
     number = first - 2
     while number >= 0 and (match := ABOVE.match(lines[number])):
@@ -28,7 +28,7 @@ def comment_of(lines: list[str], first: int, last: int) -> str:
 
 
 class FieldComments(griffe.Extension):
-    """Takes ``#:`` comments for docstrings of attributes that have none."""
+    """Uses ``#:`` comments as docstrings of attributes that have none."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **unused: Any) -> None:
         """Called for each attribute that griffe has read."""
@@ -36,5 +36,5 @@ class FieldComments(griffe.Extension):
             return
         text = comment_of(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno or 0)
         if text:
-            # As a sentence, since it stands in a list of its own
+            # Capitalised like a sentence, because the reference lists it as one
             attr.docstring = griffe.Docstring(text[0].upper() + text[1:], parent=attr)

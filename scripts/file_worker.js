@@ -1,5 +1,6 @@
-// The site's search runs in a worker, which browsers do not start from the disk.  There a hidden
-// frame takes its place: same code, same messages.  The theme asks for such a class by this name.
+// The site's search runs in a worker, which browsers do not start for pages opened from the disk.
+// There a hidden frame replaces it, with the same code and messages. The theme expects a class of
+// this name.
 class IFrameWorker extends EventTarget {
   constructor(url) {
     super();

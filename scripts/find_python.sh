@@ -1,8 +1,8 @@
-# Sourced by the other scripts: which interpreters are here, and which one to use.
+# Sourced by the other scripts: find the Python interpreters of this machine.
 
 # Print "<major>.<minor> <real path>" if $1 is a working CPython >= 3.11, else nothing. A pyenv shim can
-# exist and still refuse to run, so each candidate is started. Inside an activated environment the base
-# interpreter is named, since that environment may be the one about to be replaced.
+# exist and still refuse to run, so each candidate is started. Inside an activated environment the path is
+# that of its base interpreter, since this environment may be the one that is about to be replaced.
 probe_python() {
     command -v "$1" >/dev/null 2>&1 || return 0
     "$1" - 2>/dev/null <<'PY' || true
@@ -13,7 +13,7 @@ if usable and getattr(sys, "_is_gil_enabled", lambda: True)():
 PY
 }
 
-# Print a line "<version> <path>" for every usable interpreter; python3 comes first.
+# Print a line "<version> <path>" for every usable interpreter: $PYTHON first, then python3.
 list_pythons() {
     local name root
     for name in ${PYTHON:-} python3 python3.11 python3.12 python3.13 python3.14; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install into a virtual environment, with the arguments of pip:
 #   install.sh VENV ARGUMENT...
-# uv does in seconds what takes pip a minute or two. Where uv is not to be had, or fails, pip does it, and what pip says
-# of a failure is what the user reads.
+# uv takes seconds where pip takes a minute or two. If uv is not available or fails, pip installs instead, and the
+# user reads pip's error message.
 set -euo pipefail
 
 venv="$1"
@@ -27,7 +27,7 @@ if [ -z "$uv" ]; then
     uv="$(find_uv)"
 fi
 if [ -n "$uv" ]; then
-    # uv does not read what pip is told of a mirror.
+    # uv does not read pip's settings for a mirror.
     mirror="${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || true)}"
     if [ -n "$mirror" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$mirror}"; fi
     if "$uv" pip install --quiet --python "$python" "$@" 2>/dev/null; then exit 0; fi

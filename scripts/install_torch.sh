@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# PyTorch for the tests of its frontend, if a CPU wheel of the pinned version can be had within a minute. Wheels
-# with CUDA are gigabytes that no test here needs, so they are left alone: those tests are skipped then.
+# Install PyTorch for the tests of its frontend, if a CPU wheel of the pinned version can be installed within a
+# minute. Otherwise these tests are skipped: wheels with CUDA are gigabytes that no test here needs.
 #   install_torch.sh VENV
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,7 +25,7 @@ skipped() {
 }
 
 pip=("$python" -m pip install -q --no-compile --disable-pip-version-check --constraint constraints.txt)
-# A dry run says which wheel it would be; it need not be built, and its dependencies do not matter yet.
+# A dry run tells which wheel would be installed; nothing is built, and dependencies do not matter yet.
 would="$(timeout 20 "${pip[@]}" --dry-run --no-deps --only-binary :all: --report - "$torch" 2>/dev/null || true)"
 if ! grep -Eq '"version": *"[0-9.]+\+cpu"' <<<"$would" && [ "$(uname -s)" != Darwin ]; then
     skipped "no CPU wheel of $torch is to be had here"

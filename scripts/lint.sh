@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The static checks: style, format, import contracts, types.
+# Run the static checks: style, format, import contracts, types.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,9 @@
 """Run the notebooks and keep their outputs: ``python scripts/notebooks.py [NAME ...]``.
 
-Each runs in a folder of its own that is thrown away. What is kept is text and small PNG pictures:
-the views of ``tl.views``, which talk to a server while a kernel runs, become pictures of their
-static form, drawn by Chromium. There are no widgets, no times of execution and no paths of this
-machine. A notebook that fails or runs out of time stays as it was.
+Each notebook runs in a temporary folder. Only text and small PNG pictures are kept: the views of
+``tl.views``, which talk to a server while a kernel runs, become pictures of their static form,
+drawn by Chromium. Widgets, execution times and paths of this machine are left out. A notebook that
+fails or runs out of time stays as it was.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
-WIDTH = 960  #: of a picture, in pixels
-HEIGHT = 1200  #: at most; a longer table is cut, and the live view has all of it
-COLOURS = 64  #: of a picture's palette
-TEXT_LINES = 120  #: of one printed output
+WIDTH = 960  #: width of a picture, in pixels
+HEIGHT = 1200  #: most pixels; a longer table is cut off, and only the live view has all of it
+COLOURS = 64  #: number of colours in a picture's palette
+TEXT_LINES = 120  #: most lines of one printed output
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# In the kernel, before the first cell: a view shows its static form in place of a frame.
+# Run in the kernel before the first cell: views show their static form instead of a frame.
 PREPARE = "from toast_lab.app.cells.view import CellView\nCellView._repr_html_ = CellView.to_html"
 STYLE = (
     "body { margin: 8px; font: 13px sans-serif; background: white; color: #222 }"
@@ -39,10 +39,10 @@ STYLE = (
 
 
 def execute(path: Path, limit_s: float, trial: bool = False) -> nbformat.NotebookNode:
-    """Run a notebook whole, within so many seconds; gives it with its outputs.
+    """Run all cells of a notebook within ``limit_s`` seconds, and return it with its outputs.
 
-    A trial draws no pictures, and sets the variables that a cell names in its metadata as
-    ``trial`` to the values that stand there: patience of which a test needs less.
+    A trial draws no pictures. After each cell it sets the variables in the cell's metadata
+    ``trial`` to the values given there, for instance shorter time limits, which suffice for a test.
     """
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
@@ -85,14 +85,14 @@ def execute(path: Path, limit_s: float, trial: bool = False) -> nbformat.Noteboo
 
 
 def hidden_cell(source: str) -> nbformat.NotebookNode:
-    """A cell that runs and is neither numbered nor kept."""
+    """A cell that is run, but neither numbered nor kept."""
     return nbformat.v4.new_code_cell(source, metadata={"hidden": True})
 
 
 def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[Any]:
-    """What is kept of one output: printed text, or a picture with its text.
+    """The parts of one output to keep: printed text, or a picture with its text.
 
-    A picture that is not drawn is empty.
+    Without ``draw``, pictures are empty.
     """
 
     def plain(text: str) -> str:
@@ -112,7 +112,7 @@ def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[An
     if content.get("text/plain") == "" and output.output_type == "display_data":
         return []  # an empty line
     if "\n" in content.get("text/plain", ""):
-        pass  # a table that is written in words needs no picture
+        pass  # a table that is printed as text needs no picture
     elif "text/html" in output.data:
         content["image/png"] = picture(output.data["text/html"]) if draw else ""
     elif "image/png" in output.data:
@@ -121,10 +121,10 @@ def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[An
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """Outputs without stderr; printed text is in one piece, where a kernel sent it in several.
+    """Outputs without stderr, with successive pieces of printed text joined into one.
 
-    A kernel may send what it has so far in the middle of a line. stderr has warnings and progress
-    of libraries, of this machine.
+    A kernel may send text in the middle of a line. stderr has warnings and progress messages of
+    libraries, which belong to this machine.
     """
     whole: list[Any] = []
     for output in outputs:
@@ -139,7 +139,7 @@ def joined(outputs: list[Any]) -> list[Any]:
 
 
 def picture(html: str) -> str:
-    """A PNG of some HTML, few colours, in base64."""
+    """A PNG of some HTML, with few colours, in base64."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -159,7 +159,7 @@ def picture(html: str) -> str:
 
 
 def main() -> int:
-    """Run those that are named, all by default."""
+    """Run the notebooks that are named on the command line, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="for instance 01")
     parser.add_argument("--limit-s", type=float, default=1200, help="seconds for each notebook")

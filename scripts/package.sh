@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build sdist and wheel into dist/ and try the wheel where nothing else is: installed alone, and with the extra of the
-# explorer. The wheel is built from the sdist, so that what the sdist lacks is missed here and not by its first user.
+# Build sdist and wheel into dist/, and try the wheel in empty environments: by itself, and with the explorer's extra.
+# The wheel is built from the sdist, so that a file missing from the sdist is noticed here and not by its first user.
 #   package.sh [EXTRA ...]      extras to try, by default: app
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,10 +28,10 @@ for extra in "" "${@:-app}"; do
     echo "== trying the wheel${extra:+ with the extra $extra} in an empty environment"
     venv="$work/try-${extra:-core}"
     "$interpreter" -m venv "$venv"
-    # Bytecode of what a trial imports is made as it is imported
+    # Not compiled ahead: bytecode is made for what a trial imports
     bash scripts/install.sh "$venv" --constraint "$constraints" "$wheel${extra:+[$extra]}"
     "$venv/bin/python" -m pip check
-    # Not from the checkout, whose package would be imported in place of the installed one
+    # Run outside the checkout, whose package would be imported instead of the installed one
     (cd "$work" && "$venv/bin/toast-lab" --help >/dev/null &&
         "$venv/bin/toast-lab" analyse attention >/dev/null &&
         "$venv/bin/python" "$OLDPWD/scripts/package_trial.py" "$extra")

@@ -1,4 +1,4 @@
-"""What the installed package can do: run by ``scripts/package.sh`` in an empty environment."""
+"""Try the installed package; ``scripts/package.sh`` runs this in an empty environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 
 import toast_lab as tl
 
-#: what an extra is for
+#: module that needs the extra, by extra
 LOADS = {"app": "toast_lab.app.explorer", "models": "toast_lab.models.transformer"}
 
 
 def core() -> None:
-    """Five lines of a user, and nothing installed that only an extra needs."""
+    """Run five lines as a user would, and check that no package of an extra is installed."""
     shape = jax.ShapeDtypeStruct((512, 512), "float32")
     model = tl.from_jax(lambda x, w: jnp.tanh(x @ w), shape, shape)
     problem = tl.Problem(tl.analyse(model), mesh={"data": 4}, machine="tpu-v5e")

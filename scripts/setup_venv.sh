@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Make or refresh a virtual environment:
 #   setup_venv.sh VENV INTERPRETER|auto EXTRAS [REQUIREMENT...]
-# EXTRAS is a comma list such as app,notebooks ("" for none). A stamp in the environment remembers what was
-# installed, so a second call is quick, and a changed pyproject.toml or constraints.txt installs again.
-# With NEWEST=1 the versions of constraints-newest.txt take the place of the others.
+# EXTRAS is a comma-separated list such as app,notebooks ("" for none). A stamp in the environment records what
+# was installed, so a second call is quick, and a change of pyproject.toml or constraints.txt installs again.
+# With NEWEST=1 the versions of constraints-newest.txt replace those of constraints.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/find_python.sh
@@ -11,7 +11,7 @@ source scripts/find_python.sh
 venv="$1" interpreter="$2" extras="$3"
 shift 3
 
-# Two makes at once must not install into one environment.
+# Two runs of make must not install into one environment at the same time.
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$venv.lock"
     flock 9
@@ -26,7 +26,7 @@ if [ -n "${NEWEST:-}" ]; then
 fi
 
 stamp="$venv/.installed${extras:+-${extras//,/-}}"
-# The checkout's path counts too: an environment does not survive being moved.
+# The stamp includes the checkout's path, because an environment does not work after it was moved.
 wanted="$({ pwd; cat pyproject.toml "$constraints"; printf '%s\n' "$@"; } | cksum)"
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c "" 2>/dev/null &&
     [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
@@ -47,7 +47,7 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1 || ! head -n 1 "$venv/b
     version="$("$interpreter" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
     echo "== $venv: new environment from $interpreter (Python $version)"
     if ! "$interpreter" -c "import ensurepip, venv" 2>/dev/null; then
-        # Debian and Ubuntu ship the venv module's other half as a package of its own.
+        # Debian and Ubuntu have parts of the venv module in a separate package.
         bash scripts/apt_install.sh "python$version-venv" || bash scripts/apt_install.sh python3-venv
     fi
     rm -rf "$venv"
@@ -57,10 +57,10 @@ fi
 echo "== $venv: installing .${extras:+[$extras]} $*"
 started=$SECONDS
 bash scripts/install.sh "$venv" --constraint "$constraints" --editable ".${extras:+[$extras]}" "$@"
-# Compiled by the installer it would be 17,000 files, tests of other packages among them.
+# The installer would compile 17,000 files, including tests of other packages.
 "$venv/bin/python" -m compileall -qq -j 0 -x 'site-packages/.*/tests?/' "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')" || true
 echo "== $venv: installed in $((SECONDS - started)) s"
-# Who has app,notebooks,dev has app,notebooks as well: one stamp for each leading part of the list.
+# An environment with app,notebooks,dev also has app,notebooks: write a stamp for each prefix of the list.
 while :; do
     echo "$wanted" >"$venv/.installed${extras:+-${extras//,/-}}"
     case "$extras" in

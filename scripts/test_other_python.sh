@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What touches jax, jaxlib or numba once more under another Python: 3.12 or newer when .venv is 3.11, and 3.11 when .venv
-# is newer. From 3.12 on with the newest versions (constraints-newest.txt). Of the searches and prices, plain code on
-# arrays, the contract that all methods keep stands for the rest.
+# Test the code that touches jax, jaxlib or numba under another Python: 3.12 or newer if .venv has 3.11, and 3.11 if
+# .venv has a newer one. From 3.12 on, with the newest versions (constraints-newest.txt). Searches and prices are plain
+# code on arrays, so of their tests, only those of the contract that all methods keep are run.
 #   test_other_python.sh         tests
 #   test_other_python.sh setup   only installs
 set -euo pipefail
@@ -34,9 +34,10 @@ NEWEST="$newest" bash scripts/setup_venv.sh "$venv" "$interpreter" models \
 
 if [ "${1:-}" = setup ]; then exit 0; fi
 
-# The bindings that read and write StableHLO, tracing, running, compiling, the transformed function, every rule
-# on shards, and the kernels: each where it meets jax, jaxlib or numba. Larger programs and more draws say nothing
-# more of another Python; of the methods, what each finds and finds again stands for all that they promise.
+# These suites cover the places where our code meets jax, jaxlib or numba: the bindings that read and write StableHLO,
+# tracing, running, compiling, the transformed function, every rule on shards, and the kernels. Larger programs and
+# more draws would show nothing more about another Python. Of the methods, it is enough to test that each finds a
+# valid plan with the right price, and finds it again.
 export TOAST_LAB_RULE_DRAWS=1
 methods=tests/search/test_conformance.py
 jit=tests/apply/test_jit.py

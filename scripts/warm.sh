@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compile the kernels once, on all cores, ahead of the first click. They are kept on disk; where all are there this
-# takes a moment.
+# Compile the kernels on all cores before the first click needs them. They are kept on disk, so this takes only a moment
+# if all of them are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .venv/bin/python -m toast_lab.prepare
