@@ -1,4 +1,4 @@
-"""Rows of an evaluation that nobody ran, to see what is made of them."""
+"""Made-up rows of an evaluation, for tests of the tables and pages computed from them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from toast_lab.bench.tables import CaseResult
 
 @pytest.fixture
 def found() -> Callable[..., CaseResult]:
-    """Makes one search of the evaluation with a row.
+    """Return a function that makes one search of the evaluation, with its row.
 
-    The best plan is found after ``own`` seconds.
+    The search finds its best plan after ``own`` seconds.
     """
 
     def make(

@@ -1,4 +1,4 @@
-"""The table of gaps: rows that are kept, and what they say."""
+"""The table of gaps between plans and bounds; its rows are kept and not computed again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The evaluation end to end on small sizes.
+"""The evaluation runs end to end on small sizes.
 
-The page, tables and charts follow from rows alone.
+Its page, tables and charts are computed from rows alone.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -
     assert "The numbers mean nothing" in text
     assert f"{float(rows[0]['time_s']) * 1e3:,.2f}" in text
     before = {f: Path(f).read_bytes() for f in data["files"]}
-    again = json.loads(
+    reloaded = json.loads(
         toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")[1]
     )
-    assert again["made"] == 0
-    assert {f: Path(f).read_bytes() for f in again["files"]} == before, (
+    assert reloaded["made"] == 0
+    assert {f: Path(f).read_bytes() for f in reloaded["files"]} == before, (
         "the same rows give the same files, byte for byte"
     )
     other = Choice.make(["models"], ["gns"], ["tpu-v3"], ["random"], 0.5, quick=True)
@@ -150,16 +150,16 @@ def test_sizes_are_sizes_of_the_models() -> None:
 
 
 def test_every_cell_is_another_task_and_the_whole_paper_is_in_it() -> None:
-    made = Choice.make().cells()
-    assert len({c.task.digest for c in made}) == len(made)
+    cells = Choice.make().cells()
+    assert len({c.task.digest for c in cells}) == len(cells)
     models = [
-        (c.case, c.task.machine) for c in made if c.part == "models" and c.task.method == "mcts"
+        (c.case, c.task.machine) for c in cells if c.part == "models" and c.task.method == "mcts"
     ]
     assert len(models) == 15
-    assert {c.part for c in made} == set(cases.PARTS)
+    assert {c.part for c in cells} == set(cases.PARTS)
     slow = [
         c.task.seconds
-        for c in made
+        for c in cells
         if c.part == "models" and (c.task.method, c.case) == ("mcts", "GNS")
     ]
     assert set(slow) == {cases.SECONDS}
@@ -191,9 +191,9 @@ def test_the_page_says_what_the_rows_say(found: Callable[..., CaseResult], tmp_p
 def test_verdicts_are_computed_and_not_written(
     found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
-    """Whatever the rows are, each target's line says what ``targets`` finds.
+    """Each target's line gives the verdict that ``targets`` computes from the rows.
 
-    Other rows give other lines.
+    Other rows give other verdicts.
     """
 
     def verdicts(made: list[CaseResult]) -> list[str]:
@@ -221,14 +221,14 @@ def test_verdicts_are_computed_and_not_written(
 def test_missing_rows_and_several_versions_are_said(
     found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
-    made = some(found)
-    made[0] = made[0]._replace(row={**made[0].row, "code": "0ther", "date": "2026-11-18"})
-    text = page(content(made, wanted=len(made) + 3), tmp_path, tmp_path / "evaluation.md")
+    rows = some(found)
+    rows[0] = rows[0]._replace(row={**rows[0].row, "code": "0ther", "date": "2026-11-18"})
+    text = page(content(rows, wanted=len(rows) + 3), tmp_path, tmp_path / "evaluation.md")
     assert "3 of its" in text
     assert "2 versions of the code (0ther, c0de)" in text
     assert "2026-11-18 to 2026-11-20" in text
     assert "Others ran beside." not in text
-    remarked = content(made)
+    remarked = content(rows)
     remarked = remarked._replace(choice=remarked.choice._replace(remark="Others ran beside."))
     assert "\n\nOthers ran beside.\n\n" in page(remarked, tmp_path, tmp_path / "evaluation.md")
 
@@ -241,7 +241,7 @@ def test_the_page_begins_with_what_its_rows_come_to(
         return text[: text.index("## Targets")]
 
     rows = some(found)
-    # The one that does not fit is behind, whatever its score
+    # A plan that does not fit ranks behind, whatever its score
     assert "the best plan or one as good for 1 of 1 problems (a model on a machine).\n" in (
         beginning(rows)
     )
@@ -265,7 +265,7 @@ def test_charts_are_deterministic_and_say_what_does_not_fit(
     found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    drawn = []
+    charts = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         files = paper.draw(content(some(found)), tmp_path / name)
@@ -276,24 +276,24 @@ def test_charts_are_deterministic_and_say_what_does_not_fit(
             "scaling.svg",
             "growth.svg",
         ]
-        drawn.append([f.read_bytes() for f in files])
-    assert drawn[0] == drawn[1]
+        charts.append([f.read_bytes() for f in files])
+    assert charts[0] == charts[1]
     texts = [
         [t.text for t in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")]
-        for data in drawn[0]
+        for data in charts[0]
     ]
     assert "OOM 4,500" in texts[0]
     assert "crashed" in texts[0]
     assert {"mcts", "manual", "automap", "alpa", "best plan does not fit (OOM)"} <= set(texts[0])
     assert {"mcts", "manual"} <= set(texts[3])
     assert "square root" in texts[4]
-    assert b"<dc:date>" not in drawn[0][0]
+    assert b"<dc:date>" not in charts[0][0]
 
 
 def test_compiled_rows_resume_and_stand_beside_the_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On virtual CPU devices, which compile in a moment; TPUs take the same way."""
+    """Uses virtual CPU devices, which compile quickly; TPUs take the same code path."""
     monkeypatch.setattr(compiled_plans, "SLICES", (("cpu", "cpu:4"),))
     monkeypatch.setattr(compiled_plans, "MESH", "data=2,model=2")
     choice = Choice.make(models=["itx"], methods=["mcts"], quick=True, seconds=0.3)
@@ -326,8 +326,8 @@ def test_compiled_plans_are_summed_up_by_program_and_slice(tmp_path: Path) -> No
         {**row, "compiled_peak_bytes": 9.0, "compiled_fits": False},
         {**row, "topology": "tpu:v5e:4x8", "error": "it took too long"},
     ]
-    made = Content(Choice.make(), "", [], 0, [], [], rows, 4, [])
-    text = page(made, tmp_path, tmp_path / "evaluation.md")
+    page_content = Content(Choice.make(), "", [], 0, [], [], rows, 4, [])
+    text = page(page_content, tmp_path, tmp_path / "evaluation.md")
     assert (
         "| ITX | tpu:v3:4x4 | 3 | 1 | 1.50 to 4.50 | 0.50 to 0.50 | 1.25 to 1.25 |\n"
         "| ITX | tpu:v5e:4x8 | 0 | 0 | – | – | – |\n"

@@ -1,4 +1,4 @@
-"""Targets follow from rows: change a row, and what is said of its target changes."""
+"""Targets are computed from rows: changing a row changes the verdict on its target."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Make = Callable[..., CaseResult]
 
 
 def everywhere(found: Make, **ours: Any) -> list[CaseResult]:
-    """All five models on all three machines.
+    """Return rows of all five models on all three machines.
 
-    Ours takes 0.5, a rival 0.6; ``ours`` changes T7B on tpu-v3.
+    Our plans score 0.5, a rival's 0.6; ``ours`` changes our row of T7B on tpu-v3.
     """
-    made = []
+    rows = []
     for case in cases.CASES:
         for machine in cases.MACHINES:
             more = ours if (case.name, machine) == ("T7B 2k", "tpu-v3") else {}
-            made += [
+            rows += [
                 found(case.name, machine, "mcts", **more),
                 found(case.name, machine, "manual", 0.6),
             ]
-    return made
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_within_one_percent_in_ten_seconds(
 
 
 def small(found: Make, hits: int, seeds: int = 20, proof: str = "COMPLETE") -> list[CaseResult]:
-    made = []
+    rows = []
     for name, *_ in cases.SMALL:
-        made.append(found(name, "tpu-v5e", "exhaustive", 0.5, part="goals", status=proof))
+        rows.append(found(name, "tpu-v5e", "exhaustive", 0.5, part="goals", status=proof))
         n = hits if name == "attention" else seeds
-        made += [
+        rows += [
             found(name, "tpu-v5e", "mcts", 0.5 if i < n else 0.50001, part="goals", seed=i)
             for i in range(seeds)
         ]
-    return made
+    return rows
 
 
 def test_the_optimum_in_all_seeds(found: Make) -> None:

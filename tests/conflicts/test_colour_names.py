@@ -1,4 +1,4 @@
-"""Colours are called by what the user wrote, can be renamed, and keep the names."""
+"""Colours are named after what the user wrote, and can be renamed for good."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_sizes_that_two_things_have_name_neither() -> None:
         return (x @ a) @ b
 
     args = s(8, 32), s(32, 16), s(16, 32)
-    # Rows of `a` and columns of `b` are 32 both
+    # Rows of `a` and columns of `b` are both 32
     named = sized(two, *args, batch=8, width=32, hidden=16)
     assert sorted(shardable(named)) == ["b_out", "batch", "hidden", "x_columns"]
-    # And here two sizes are equal
+    # Here two of the given sizes are equal
     named = sized(two, *args, batch=8, rows=8, hidden=16)
     assert sorted(shardable(named)) == ["b_out", "hidden", "x_columns", "x_rows"]
 
@@ -100,7 +100,7 @@ def test_variables_name_what_no_argument_carries() -> None:
 
 
 def test_ops_without_a_variable_are_called_as_in_jax() -> None:
-    """A library's call is named after what it is for."""
+    """A library call is named after its purpose."""
 
     def fn(x: Any) -> Any:
         return jax.lax.top_k(jnp.linalg.qr(x)[0], 4)[0]
@@ -141,16 +141,18 @@ def test_names_can_be_changed_and_last(tmp_path: Path) -> None:
     problem = Problem(analysed("mlp"), {"a": 2, "b": 2})
     renamed = problem.renamed({"U": "width", "B": "rows"}).renamed({"rows": "batch"})
     assert renamed.analysis.renames == {"U": "width", "B": "batch"}
-    made = plan(renamed, ("width", "a"), ("batch", "b"))
-    assert made.actions == ("width->a", "batch->b")
-    assert "width on a" in made.describe()
-    assert price(renamed, made).time_s == price(problem, plan(problem, "U->a", "B->b")).time_s
-    made.save(tmp_path / "plan.json")
-    again = Plan.load(tmp_path / "plan.json", problem)
-    assert again.actions == made.actions
-    assert again.describe() == made.describe()
-    assert again.analysis is not None
-    assert again.analysis.renames == renamed.analysis.renames
+    renamed_plan = plan(renamed, ("width", "a"), ("batch", "b"))
+    assert renamed_plan.actions == ("width->a", "batch->b")
+    assert "width on a" in renamed_plan.describe()
+    assert (
+        price(renamed, renamed_plan).time_s == price(problem, plan(problem, "U->a", "B->b")).time_s
+    )
+    renamed_plan.save(tmp_path / "plan.json")
+    reloaded = Plan.load(tmp_path / "plan.json", problem)
+    assert reloaded.actions == renamed_plan.actions
+    assert reloaded.describe() == renamed_plan.describe()
+    assert reloaded.analysis is not None
+    assert reloaded.analysis.renames == renamed.analysis.renames
     assert problem.analysis.renames == {}
 
 

@@ -1,4 +1,4 @@
-"""Colours, conflicts, sets with sides, and what renaming or reordering may not change."""
+"""Colours, conflicts, sets and their sides, none of which renaming or reordering may change."""
 
 import jax
 import jax.numpy as jnp
@@ -58,19 +58,19 @@ def test_graphs_are_isomorphic_as_networkx_says_and_then_of_one_form(labels, edg
     assert all(labels[i] == turned.label[mapping[i]] for i in range(count))
     assert {(mapping[a], mapping[b]) for a, b in edges} == set(turned.edges)
     assert _form(left) == _form(turned)
-    # The same number of edges elsewhere
+    # As many edges, between other nodes
     shifted = _Graph(left.label, {(a, (b + 1) % count): None for a, b in edges})
-    whole = []
+    digraphs = []
     for graph in (left, shifted):
-        whole.append(nx.DiGraph(graph.edges.keys()))
-        whole[-1].add_nodes_from((node, {"label": text}) for node, text in graph.label.items())
-    same = nx.is_isomorphic(*whole, node_match=lambda a, b: a["label"] == b["label"])
+        digraphs.append(nx.DiGraph(graph.edges.keys()))
+        digraphs[-1].add_nodes_from((node, {"label": text}) for node, text in graph.label.items())
+    same = nx.is_isomorphic(*digraphs, node_match=lambda a, b: a["label"] == b["label"])
     assert (_isomorphism(left, shifted) is not None) == same
     assert _form(left) == _form(shifted) or not same
 
 
 def test_conflicts_are_exactly_the_pairs_of_one_colour_on_one_tensor():
-    """Brute force over every definition and use."""
+    """Compares with a brute-force search over every definition and use."""
     analysis = small_transformer(mode="train")
     program = analysis.program
     rows = [
@@ -109,9 +109,9 @@ def test_boxes_keep_sides_together():
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 1)), max_size=30))
 def test_parity_union_agrees_with_two_colouring(joins):
-    """A join is refused exactly when the constraints so far, with it, have no two-colouring."""
+    """A join is refused exactly if it and the constraints so far have no two-colouring."""
     union = _ParityUnion(8)
-    kept: list[tuple[int, int, int]] = []
+    joined: list[tuple[int, int, int]] = []
 
     def consistent(constraints):
         side: dict[int, int] = {}
@@ -132,9 +132,9 @@ def test_parity_union_agrees_with_two_colouring(joins):
 
     for a, b, parity in joins:
         accepted = union.join(a, b, parity)
-        assert accepted == consistent([*kept, (a, b, parity)])
+        assert accepted == consistent([*joined, (a, b, parity)])
         if accepted:
-            kept.append((a, b, parity))
+            joined.append((a, b, parity))
 
 
 @given(st.integers(2, 12), st.data())
@@ -197,9 +197,9 @@ def test_renaming_arguments_changes_only_names(order):
 
 
 def test_stacked_square_layers_are_not_mirrored_into_each_other():
-    """x @ w1 @ w2 @ w3.
+    """The hidden dims of a chain of square layers look alike but meet in ops.
 
-    The hidden dims look alike but meet in one op, so each keeps its own action.
+    So each keeps its own action.
     """
 
     def fn(ws, x):
@@ -208,7 +208,7 @@ def test_stacked_square_layers_are_not_mirrored_into_each_other():
         return x
 
     analysis = traced(fn, [S((16, 16), F)] * 4, S((8, 16), F))
-    # Of the hidden dims only those of the first and the third op do not meet.
+    # Only the hidden dims of the first and the third op never meet.
     assert sorted(len(group.colours) for group in analysis.groups) == [1, 1, 1, 1, 2]
     for group in analysis.groups:
         ops = [set(analysis.names.op[analysis.colours[c].names].tolist()) for c in group.colours]

@@ -1,4 +1,4 @@
-"""The coverage report: what is held whole, why, and which share of FLOPs and bytes that is."""
+"""The coverage report: which ops and values stay whole, why, and their share of FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     assert (report.n_ops, report.n_whole_ops, report.whole_bytes) == (3, 2, 1536)
     assert report.flops_share == 1.0, "the product itself can be split"
     assert not report.complete
-    # The value between the two calls has no dim that any action could shard; the others have.
+    # Only the value between the two calls has no dim that any action could shard.
     kept = rows(from_text(SECRET), UnsplitReason.KEPT_WHOLE)["custom_call"]
     assert (kept.op_count, kept.bytes) == (1, hidden)
     assert report.kept_bytes == hidden
@@ -86,7 +86,7 @@ def test_flops_of_an_op_held_whole_are_blocked() -> None:
     program = analysis.program
     flops = program.flops.copy()
     first = program.n_arguments
-    flops[first : first + 2] = program.flops.sum() / 2  # as a custom call of known cost would have
+    flops[first : first + 2] = program.flops.sum() / 2  # as for custom calls of known cost
     object.__setattr__(program, "flops", flops)
     report = coverage(analysis)
     assert report.flops_share == 0.5
@@ -113,7 +113,7 @@ def test_the_inner_part_of_a_merged_dim_is_told() -> None:
 
 def test_constants_and_scalars_block_nothing() -> None:
     def f(x: jax.Array) -> jax.Array:
-        # Made of constants alone, and held by no rule
+        # Only made of constants, and not held whole by any rule
         mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real
         return x * mask + jnp.float32(2.0)
 
@@ -201,7 +201,7 @@ def test_what_a_loop_stacks_is_one_row_a_loop() -> None:
 
     analysis = traced(f, s(5, 16, 16), s(8, 16))
     (row,) = (r for r in coverage(analysis).rows if r.reason is UnsplitReason.STACKED)
-    assert (row.kind, row.op_count) == ("loop", 2)  # what it takes and what it gives
+    assert (row.kind, row.op_count) == ("loop", 2)  # its input and its output
     assert not any(r.kind.startswith("while") for r in coverage(analysis).rows)
 
 

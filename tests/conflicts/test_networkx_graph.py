@@ -1,4 +1,4 @@
-"""The networkx graph says what the analysis says, for every built-in model."""
+"""The networkx graph agrees with the analysis, for every built-in model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.models.registry import MODELS
 from toast_lab.text import line_text
 
-# Depth adds nothing that this could find
+# More layers would not make these tests find more
 SMALL = {
     "transformer": {},
     "t2b": {"layers": 1},
@@ -31,9 +31,9 @@ def analysis_of(name: str) -> Analysis:
 
 def of_map(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
     conflicts = [edge for edge in graph.edges(keys=True) if edge[2] == "conflict"]
-    rest = graph.copy()
-    rest.remove_edges_from(conflicts)
-    return rest
+    map_graph = graph.copy()
+    map_graph.remove_edges_from(conflicts)
+    return map_graph
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -124,6 +124,6 @@ def test_others_can_read_it() -> None:
     stream = io.BytesIO()
     networkx.write_graphml(graph, stream)
     stream.seek(0)
-    again = networkx.read_graphml(stream, force_multigraph=True)
-    assert dict(again.nodes(data=True)) == dict(graph.nodes(data=True))
-    assert again.number_of_edges() == graph.number_of_edges()
+    reloaded = networkx.read_graphml(stream, force_multigraph=True)
+    assert dict(reloaded.nodes(data=True)) == dict(graph.nodes(data=True))
+    assert reloaded.number_of_edges() == graph.number_of_edges()

@@ -1,6 +1,6 @@
-"""What the analysis computes on whole arrays, against plain loops.
+"""The analysis computes on whole arrays; plain loops must give the same.
 
-The same is written as loops over ops and dims.
+The tests repeat its definitions as loops over ops and dims.
 """
 
 from __future__ import annotations
@@ -56,27 +56,27 @@ def analysis(request: pytest.FixtureRequest) -> Analysis:
 
 def test_edges_of_m(analysis: Analysis) -> None:
     program, size = analysis.program, analysis.program.factor_size
-    found = set()
+    edges = set()
     for use in range(program.n_uses):
         value = int(program.use_value[use])
         if program.value_is_constant[value]:
             continue
         for dim, extent in enumerate(program.dims(value)):
-            here = program.def_dim_minor[program.shape_ptr[value] + dim]
-            there = program.use_dim_factors[program.use_dim_ptr[use] + dim]
-            if extent > 1 and [size[f] for f in here] == [size[f] for f in there]:
-                found.update(zip(here, there, strict=True))
+            def_factor = program.def_dim_minor[program.shape_ptr[value] + dim]
+            use_factors = program.use_dim_factors[program.use_dim_ptr[use] + dim]
+            if extent > 1 and [size[f] for f in def_factor] == [size[f] for f in use_factors]:
+                edges.update(zip(def_factor, use_factors, strict=True))
             elif extent > 1:
-                found.add((here[0], there[0]))
+                edges.add((def_factor[0], use_factors[0]))
     names = analysis.names
-    assert list(zip(names.source.tolist(), names.target.tolist(), strict=True)) == sorted(found)
+    assert list(zip(names.source.tolist(), names.target.tolist(), strict=True)) == sorted(edges)
     rows = [names.successor[names.ptr[n] : names.ptr[n + 1]].tolist() for n in range(names.n)]
-    assert [(n, t) for n, row in enumerate(rows) for t in row] == sorted(found)
+    assert [(n, t) for n, row in enumerate(rows) for t in row] == sorted(edges)
 
 
 def test_conflicts_and_their_places(analysis: Analysis) -> None:
     program, colour, size = analysis.program, analysis.colour, analysis.names.size
-    found: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+    places_of: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
     rows = [
         (v, -1, program.def_names(v))
         for v in range(program.n_values)
@@ -87,12 +87,12 @@ def test_conflicts_and_their_places(analysis: Analysis) -> None:
         for i, a in enumerate(row):
             for j, b in enumerate(row[i + 1 :], i + 1):
                 if a != b and colour[a] == colour[b] and size[a] > 1 and size[b] > 1:
-                    found[min(a, b), max(a, b)].append((value, use, i, j))
+                    places_of[min(a, b), max(a, b)].append((value, use, i, j))
     assert (
         dict(zip(analysis.pairs, (list(map(tuple, p)) for p in analysis.places), strict=True))
-        == found
+        == places_of
     )
-    assert list(analysis.pairs) == sorted(found)
+    assert list(analysis.pairs) == sorted(places_of)
 
 
 def test_groups_and_texts(analysis: Analysis) -> None:
@@ -123,14 +123,14 @@ def test_values_used_alike_have_equal_keys(analysis: Analysis) -> None:
             for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
                 row = tuple(f - start for f in program.use_names(use))
                 results = tuple(current[r] for r in program.results(op))
-                what = (
+                use_description = (
                     program.kind[op],
                     program.detail[op],
                     use - int(program.use_ptr[op]),
                     row,
                     results,
                 )
-                uses[program.use_value[use]].append(hash(what))
+                uses[program.use_value[use]].append(hash(use_description))
         current = [hash((base[v], tuple(sorted(u)))) for v, u in enumerate(uses)]
         alike = {(a, b) for a, b in zip(current, keys.tolist(), strict=True)}
         assert len(alike) == len(set(current)) == len(set(keys.tolist())), f"depth {depth}"
@@ -166,7 +166,7 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
         ):
             assert size == program.dims(value)[dim] > 1
             assert group_of[program.def_names(value)[dim]] == group
-    # Where two names of a group meet, the bits decide, and both decisions are offered.
+    # Where two names of a group meet, the bits decide, and actions for both sides exist.
     for conflict in analysis.conflicts:
         place = conflict.places[0]
         group = int(analysis.group[conflict.colour])
@@ -184,9 +184,9 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
 
 
 def test_use_keys_look_through_a_loop_to_the_op_that_uses_a_round_s_slice() -> None:
-    """One op further on there is only the loop.
+    """Stacked weights are told apart by the ops that use a round's slice of them.
 
-    Stacked weights differ in what a round does with a slice.
+    The stacked weights themselves are only used by the loop.
     """
 
     def body(h: jax.Array, w: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:

@@ -1,7 +1,4 @@
-"""What a TPU keeps and sends in bfloat16.
-
-Values and collectives that nothing but default-precision products read.
-"""
+"""A TPU keeps and sends values in bfloat16 if only default-precision products read them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ HALF = S((64, 64), jnp.bfloat16)
 
 
 def kept(found: Fused, kind: str, n: int = 0) -> float:
-    """Bytes of a result over its whole, unnarrowed size."""
+    """Return the bytes of a result as kept, as a share of its full size."""
     (value,) = found.program.results(found.ops(kind)[n])
     return float(found.facts.value.bytes[value] / found.program.nbytes(value))
 
@@ -41,7 +38,7 @@ def convolution(x: Any, w: Any, precision: Any = None) -> Any:
     )
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- values in memory ------------------------------------------------------------------------------
 
 READ_BY_PRODUCTS = {
     "one product": lambda y, w: product(y, w),
@@ -61,19 +58,19 @@ READ_BY_PRODUCTS = {
 
 @pytest.mark.parametrize("case", READ_BY_PRODUCTS)
 def test_a_value_that_only_products_read_is_kept_at_half_size(case):
-    found = Fused("tpu", lambda x, w: READ_BY_PRODUCTS[case](fixed(x), w), SQUARE, SQUARE)
-    assert found.written("sort")
-    assert kept(found, "sort") == 0.5
+    fused = Fused("tpu", lambda x, w: READ_BY_PRODUCTS[case](fixed(x), w), SQUARE, SQUARE)
+    assert fused.written("sort")
+    assert kept(fused, "sort") == 0.5
 
 
 @pytest.mark.parametrize("compiler", ["cpu", "gpu"])
 @pytest.mark.parametrize("case", READ_BY_PRODUCTS)
 def test_other_compilers_keep_and_send_what_there_is(case, compiler):
-    found = Fused(compiler, lambda x, w: READ_BY_PRODUCTS[case](fixed(x), w), SQUARE, SQUARE)
-    assert found.facts.value.bytes.tolist() == [
-        found.program.nbytes(v) for v in range(found.program.n_values)
+    fused = Fused(compiler, lambda x, w: READ_BY_PRODUCTS[case](fixed(x), w), SQUARE, SQUARE)
+    assert fused.facts.value.bytes.tolist() == [
+        fused.program.nbytes(v) for v in range(fused.program.n_values)
     ]
-    assert set(found.facts.use.sent.tolist()) == {1.0}
+    assert set(fused.facts.use.sent.tolist()) == {1.0}
 
 
 READ_AS_THEY_ARE = {
@@ -96,35 +93,35 @@ READ_AS_THEY_ARE = {
 
 @pytest.mark.parametrize("case", READ_AS_THEY_ARE)
 def test_a_value_that_others_read_is_kept_as_it_is(case):
-    found = Fused("tpu", lambda x, w: READ_AS_THEY_ARE[case](fixed(x), w), SQUARE, SQUARE)
-    assert found.written("sort")
-    assert kept(found, "sort") == 1.0
+    fused = Fused("tpu", lambda x, w: READ_AS_THEY_ARE[case](fixed(x), w), SQUARE, SQUARE)
+    assert fused.written("sort")
+    assert kept(fused, "sort") == 1.0
 
 
 def test_arguments_are_kept_as_they_are():
-    found = Fused("tpu", product, SQUARE, SQUARE)
-    assert found.facts.value.bytes[:2].tolist() == [SIZE, SIZE]
-    assert sent(found, "dot_general") == [0.5, 0.5]
+    fused = Fused("tpu", product, SQUARE, SQUARE)
+    assert fused.facts.value.bytes[:2].tolist() == [SIZE, SIZE]
+    assert sent(fused, "dot_general") == [0.5, 0.5]
 
 
 def test_a_product_between_products_is_kept_at_half_size():
-    found = Fused("tpu", lambda x, w: product(product(x, w), w), SQUARE, SQUARE)
-    assert [kept(found, "dot_general", n) for n in range(2)] == [0.5, 1.0]
-    # x, w; the one between, written and read; w, the result
-    assert found.moved_bytes() == (2 + 0.5 + 0.5 + 2) * SIZE
+    fused = Fused("tpu", lambda x, w: product(product(x, w), w), SQUARE, SQUARE)
+    assert [kept(fused, "dot_general", n) for n in range(2)] == [0.5, 1.0]
+    # x, w; the value between, written and read; w, the result
+    assert fused.moved_bytes() == (2 + 0.5 + 0.5 + 2) * SIZE
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int32])
 def test_other_types_are_kept_and_sent_as_they_are(dtype):
-    found = Fused("tpu", lambda x, w: product(fixed(x), w), *[S((64, 64), dtype)] * 2)
-    assert found.facts.value.bytes.tolist() == [
-        found.program.nbytes(v) for v in range(found.program.n_values)
+    fused = Fused("tpu", lambda x, w: product(fixed(x), w), *[S((64, 64), dtype)] * 2)
+    assert fused.facts.value.bytes.tolist() == [
+        fused.program.nbytes(v) for v in range(fused.program.n_values)
     ]
-    assert set(found.facts.use.sent.tolist()) == {1.0}
+    assert set(fused.facts.use.sent.tolist()) == {1.0}
 
 
 def test_what_is_kept_narrow_takes_half_the_memory():
-    """At the second product: both arguments, what it reads and what it makes."""
+    """At the peak, the second product, both arguments, its operand and its result are in memory."""
     peaks = {}
     for compiler in ("gpu", "tpu"):
         problem = Problem(
@@ -163,17 +160,17 @@ def test_precise_products_take_several_passes(make, compiler, shape, precision, 
 
 @pytest.mark.parametrize(("precision", "factor"), [(None, 0.5), ("high", 1.0), ("highest", 1.0)])
 def test_operands_of_precise_products_are_sent_as_they_are(precision, factor):
-    found = Fused("tpu", lambda x, w: product(x, w, precision), SQUARE, SQUARE)
-    assert sent(found, "dot_general") == [factor, factor]
+    fused = Fused("tpu", lambda x, w: product(x, w, precision), SQUARE, SQUARE)
+    assert sent(fused, "dot_general") == [factor, factor]
 
 
-# -- what is sent ----------------------------------------------------------------------------------
+# -- collectives -----------------------------------------------------------------------------------
 
 
 def gathered(
     compiler: str, fn: Any, *, dim_names: Any = None, actions: Any = None
 ) -> tuple[Problem, Cost]:
-    """A function of x and w, w cut along its rows and gathered where it is used."""
+    """Price a function of x and w, with w cut along its rows and gathered where it is used."""
     on = dataclasses.replace(PLAIN, compiler=compiler)
     analysis = traced(fn, SQUARE, SQUARE, dim_names=dim_names or {"x": ("batch", "d")})
     problem = Problem(analysis, {"a": 4}, on)
@@ -195,7 +192,7 @@ def test_what_products_need_is_gathered_at_half_size(precision, compiler, factor
     (row,) = cost.collectives
     assert row.kind == "all_gather"
     assert row.local_bytes == factor * SIZE
-    # A ring: three quarters come from the others
+    # In a ring, three quarters come from the other devices
     assert row.time_s == pytest.approx(factor * SIZE * 3 / 4 / 1e2)
     # Arguments in quarters, the copy, a quarter of the result.
     assert cost.peak_bytes == (2 / 4 + factor + 1 / 4) * SIZE
@@ -207,7 +204,7 @@ def test_what_products_need_is_gathered_at_half_size(precision, compiler, factor
 @pytest.mark.parametrize("compiler", ["gpu", "tpu"])
 def test_what_other_ops_need_is_gathered_as_it_is(compiler):
     _, cost = gathered(compiler, lambda x, w: (product(x, x), fixed(w)), actions=(("w.1", "a"),))
-    (row,) = cost.collectives  # a sort along a dim that is cut
+    (row,) = cost.collectives  # for a sort along a cut dim
     assert (row.kind, row.value, row.local_bytes) == ("all_gather", "w", SIZE)
 
 
@@ -227,8 +224,8 @@ def test_what_is_kept_and_sent_narrow_is_halved_once():
 
 @pytest.mark.parametrize("compiler", ["gpu", "tpu"])
 def test_transposes_before_products_send_half_as_well(compiler):
-    found = Fused(compiler, lambda x, w: product(x, w.T), SQUARE, SQUARE)
-    assert sent(found, "transpose") == [0.5 if compiler == "tpu" else 1.0]
+    fused = Fused(compiler, lambda x, w: product(x, w.T), SQUARE, SQUARE)
+    assert sent(fused, "transpose") == [0.5 if compiler == "tpu" else 1.0]
 
 
 def test_transposes_that_others_read_too_send_what_there_is():
@@ -240,7 +237,7 @@ def test_transposes_that_others_read_too_send_what_there_is():
 
 
 def test_partial_sums_are_sent_as_they_are():
-    """What a product makes is summed in f32; only operands are narrowed."""
+    """The results of products are summed in f32; only operands are narrowed."""
     _, cost = gathered("tpu", lambda x, w: product(x, w), actions=(("d", "a"),))
     (row,) = cost.collectives
     assert (row.kind, row.local_bytes) == ("all_reduce", SIZE)

@@ -1,4 +1,4 @@
-"""Products whose sums a TPU scatters piece by piece: when that is priced, and at what."""
+"""Products whose sums a TPU scatters piece by piece: when this is priced, and at which time."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def priced(
     cut: str = "",
     machine: tl.Machine = MACHINE,
 ) -> tuple[float, float, float]:
-    """Price a product of ``rows``, ``left`` and ``right`` whose rows are cut.
+    """Price a product of ``sizes`` (rows, left, right) that sums over its cut rows.
 
-    ``summed`` are the axes of the sum, ``scattered`` those of each dim of the result behind it,
-    ``cut`` those of the columns.  Gives seconds of computing and of collectives, and bytes at the
-    peak, those in vector memory included.
+    ``summed`` are the axes of the sum, ``scattered`` those of each dim of the result after it,
+    ``cut`` those of the columns. Gives seconds of computing and of collectives, and bytes at the
+    peak, including those in vector memory.
     """
     rows, left, right = sizes
     actions = [("x.0", axis) for axis in summed] + [("g.1", axis) for axis in cut]
@@ -53,7 +53,7 @@ def priced_of(
     scattered: dict[int, str],
     machine: tl.Machine,
 ) -> tuple[float, float, float]:
-    """Likewise of any function of one product, whose ``actions`` cut what is summed."""
+    """Price any function of one product; its ``actions`` cut the dim that is summed."""
     leaves = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
     model = tl.from_jax(function, *leaves)
     return priced_model(model, mesh, actions=actions, scattered=scattered, machine=machine)
@@ -67,7 +67,7 @@ def priced_model(
     scattered: dict[int, str],
     machine: tl.Machine = MACHINE,
 ) -> tuple[float, float, float]:
-    """Likewise of any program of one product."""
+    """Price any program of one product."""
     analysis = tl.analyse(model)
     problem = tl.Problem(analysis, mesh, machine)
     plan = tl.Plan.from_actions(problem, actions)
@@ -107,7 +107,7 @@ SQUARE = {"d": 4, "m": 4}
         ((8192, 4096, 4096), {0: "d"}, "m", 162),
         ((8192, 8192, 8192), {0: "d"}, "m", 638),
         ((65536, 4096, 4096), {0: "d"}, "m", 794),
-        # Most of these two is the copy that brings what is summed to the lanes of the first operand
+        # Most time of these two is a copy that brings the summed dim to the first operand's lanes
         ((262144, 4096, 1024), {0: "dm"}, "", 2001),
         ((131072, 4096, 1024), {0: "dm"}, "", 751),
         ((262144, 1024, 4096), {1: "dm"}, "", 995),
@@ -116,7 +116,7 @@ SQUARE = {"d": 4, "m": 4}
 def test_the_kernels_take_what_libtpu_says(
     sizes: tuple[int, int, int], scattered: dict[int, str], columns: str, compiled_us: float
 ) -> None:
-    """By ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
+    """Compares with ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
     compute_s, _, _ = priced(
         sizes, SQUARE, summed="d" if columns else "dm", scattered=scattered, cut=columns
     )
@@ -136,7 +136,7 @@ def test_the_kernels_take_what_libtpu_says(
 def test_what_is_cast_on_the_way_in_is_cast_in_front_of_the_pieces(
     rows: int, columns: int, kept: jnp.dtype, compiled_us: float
 ) -> None:
-    """By ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
+    """Compares with ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
     x = jax.ShapeDtypeStruct((rows, 8192), jnp.bfloat16)
     w = jax.ShapeDtypeStruct((8192, columns), kept)
     model = tl.from_jax(lambda x, w: x @ w.astype(jnp.bfloat16), x, w)
@@ -161,22 +161,22 @@ def shifted(x: jax.Array, w: jax.Array) -> jax.Array:
 @pytest.mark.parametrize(
     ("function", "shape", "columns", "groups", "scattered", "compiled_us"),
     [
-        # Rows of a sequence in every example: a pair of pieces is cut out first ...
+        # Scattering rows of the sequence of every example: a pair of pieces is cut out first ...
         (projected, (16, 2048, 16384), 2048, "m", {1: "m"}, 1158),
         (projected, (64, 256, 16384), 4096, "m", {1: "m"}, 1104),
-        # ... but not of columns, of one example, or where pieces come in a loop
+        # ... but not for columns, for one example, or where pieces come in a loop
         (projected, (16, 2048, 16384), 2048, "m", {2: "m"}, 1005),
         (projected, (64, 256, 16384), 4096, "m", {2: "m"}, 1002),
         (projected, (4, 2048, 8192), 2048, "m", {1: "m"}, 161),
         (projected, (16, 2048, 16384), 2048, "dm", {1: "dm"}, 2022),
         (projected, (16, 2048, 16384), 2048, "dm", {0: "dm"}, 2125),
-        # What the product would compute on its way in is written first, if pieces of it are read
+        # An operand that the product would compute itself is written first if pieces of it are read
         (activated, (16, 1024, 32768), 1024, "m", {1: "m"}, 897),
         (activated, (4, 4096, 32768), 1024, "m", {1: "m"}, 736),
         (activated, (16, 2048, 16384), 2048, "dm", {0: "dm"}, 2424),
         (activated, (16, 2048, 16384), 2048, "dm", {2: "dm"}, 2249),
         (shifted, (16, 1024, 32768), 1024, "m", {1: "m"}, 895),
-        # ... and is not, if all of it is read for each pair
+        # ... but not if all of it is read for each pair
         (activated, (16, 1024, 32768), 1024, "m", {2: "m"}, 454),
     ],
 )
@@ -188,7 +188,7 @@ def test_what_pieces_are_cut_out_of_has_to_be_there(
     scattered: dict[int, str],
     compiled_us: float,
 ) -> None:
-    """By ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
+    """Compares with ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
     apart = [axis for axis in "dm" if axis not in groups]
     actions = [("x.2", axis) for axis in groups] + [("x.0", axis) for axis in apart]
     compute_s, _, _ = priced_of(
@@ -208,7 +208,7 @@ def test_what_pieces_are_cut_out_of_has_to_be_there(
 def test_pieces_take_no_longer_to_send_than_all_takes_to_multiply(
     rows: int, in_pieces: bool
 ) -> None:
-    """libtpu 0.0.42.1 for v5e:4x4 changes its way between 4096 and 5120 rows."""
+    """libtpu 0.0.42.1 for v5e:4x4 begins to send pieces between 4096 and 5120 rows."""
     sizes = (rows, 4096, 4096)
     together = priced(sizes, SQUARE, summed="dm", scattered={0: "dm"})
     apart = priced(sizes, SQUARE, summed="dm", scattered={0: "dm"}, machine=APART)
@@ -240,7 +240,7 @@ def test_it_is_not_done_for(
 
 
 def updating_s(rows: int, *, whole: bool) -> float:
-    """Seconds of computing a gradient and a weight less it: of all of it, or of each part."""
+    """Return the seconds to compute a gradient and update a weight, whole or in parts."""
 
     def updated(x: jax.Array, g: jax.Array, weight: jax.Array) -> jax.Array:
         return weight - gradient(x, g)
@@ -272,12 +272,12 @@ def test_what_follows_a_scattered_sum_is_as_small_as_its_part() -> None:
 
 def test_what_follows_pieces_is_as_small_as_its_part() -> None:
     alone_s, _, _ = priced((65536, 4096, 4096), SQUARE, summed="dm", scattered={0: "dm"})
-    # What the update reads is in memory, while a result that is not returned is in vector memory.
+    # The update reads memory; a result that is not returned is in vector memory.
     assert updating_s(65536, whole=False) - alone_s < 2.0 / 16 * UPDATE_S
 
 
 def test_what_the_vector_unit_multiplies_is_not_cut_into_pieces() -> None:
-    """A row for each of many matrices, as a decoding step has of its cached values."""
+    """One row times each of many matrices, as a decoding step multiplies with cached values."""
 
     def attended(weights: jax.Array, cached: jax.Array) -> jax.Array:
         return jnp.einsum("bt,btk->bk", weights, cached)

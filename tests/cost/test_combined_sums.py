@@ -1,4 +1,4 @@
-"""Sums over devices that need nothing of one another wait for the links once (TPUs)."""
+"""On TPUs, sums over devices that do not depend on one another pay the links' latency once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gradients(side: int, n_layers: int = LAYERS) -> tl.Model:
 
 
 def sums_s(model: tl.Model, machine: str, *, paper_mode: bool = False) -> float:
-    """Seconds of all all_reduces, with the rows of ``x`` cut in 16."""
+    """Return the seconds of all all_reduces, with the rows of ``x`` cut in 16."""
     problem = tl.Problem(tl.analyse(model), "d=16", machine, paper_mode=paper_mode)
     plan = tl.Plan.from_actions(problem, [("x.0", "d")])
     totals = problem.prices.totals(plan.op_factor, plan.value_dim)
@@ -40,10 +40,10 @@ def sums_s(model: tl.Model, machine: str, *, paper_mode: bool = False) -> float:
 
 
 def test_small_gradients_are_one_sum() -> None:
-    """libtpu 0.0.42.1 makes one all_reduce of eight gradients."""
+    """libtpu 0.0.42.1 combines the sums of eight gradients into one all_reduce."""
     one_s, all_s = (sums_s(gradients(128, n), "tpu-v5e") for n in (1, LAYERS))
     assert all_s < 2.0 * one_s
-    # A GPU's compiler is asked to keep them apart, so that each has its name
+    # A GPU's compiler is told to keep them apart, so that each keeps its name
     one_s, all_s = (sums_s(gradients(128, n), "h100") for n in (1, LAYERS))
     assert all_s == pytest.approx(LAYERS * one_s, rel=0.2)
 
@@ -60,7 +60,7 @@ def test_the_paper_counts_each_by_itself() -> None:
 
 
 def together(function: Any) -> list[float]:
-    """How many sums are made at once with that of each reduction."""
+    """Return, for each reduction, how many sums are combined with its own."""
     program = traced(function, jax.ShapeDtypeStruct((4096, 128), jnp.float32)).program
     counts = combined_sums(program, tables(program))
     return [counts[op] for op in program.ops() if program.kind[op] == "reduce"]

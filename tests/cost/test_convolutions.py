@@ -1,4 +1,4 @@
-"""Convolutions on a TPU: products of features, which have to fill the matrix unit."""
+"""Convolutions on a TPU are products over features, which have to fill the matrix unit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cost_of(
     return tl.price(problem, tl.Plan.from_actions(problem, list(actions)))
 
 
-# Shapes that the rules were not read off, and libtpu 0.0.42.1's estimates for v5e
+# Shapes that were not used to derive the rules, with libtpu 0.0.42.1's estimates for v5e
 @pytest.mark.parametrize(
     ("shape", "forward_us", "gradient_us"),
     [
@@ -104,17 +104,17 @@ def test_features_cut_below_a_tile_buy_no_time() -> None:
 
 
 def test_images_are_convolved_eight_at_a_time() -> None:
-    # Nine take as long as sixteen
+    # Nine images take as long as sixteen
     nine_s, sixteen_s = (compute_s(convolution, leaves((n, 32, 128, 128, 3))) for n in (9, 16))
     assert nine_s == pytest.approx(sixteen_s, rel=0.15)
-    # Of a kernel's gradient images are what is summed over
+    # A kernel's gradient sums over images
     gradient, args = kernel_gradient((8, 32, 128, 128, 3))
     program = traced(gradient, *args).program
     assert not matrix_tiles.products(program).images.any()
 
 
 def residual_block(kernels: list[jax.Array], image: jax.Array) -> jax.Array:
-    """Twice a normalization of groups of eight features, an activation and a convolution."""
+    """Normalize groups of eight features, activate and convolve, once for each kernel."""
     hidden = image
     for kernel in kernels:
         groups = hidden.reshape(*hidden.shape[:3], -1, 8).astype(jnp.float32)
@@ -131,7 +131,7 @@ def block_s(images: int, side: int, features: int, *actions: tuple[str, str]) ->
     return cost_of(residual_block, ([kernel] * 2, image), "tpu-v5e", "a=4", *actions).compute_s
 
 
-# Two such blocks, of which one is priced here: half of libtpu's estimates.
+# Half of libtpu's estimates for two such blocks, of which one is priced here.
 @pytest.mark.parametrize(
     ("images", "side", "features", "compiled_us"),
     [
@@ -158,12 +158,12 @@ def test_images_cut_below_eight_take_longer_than_eight() -> None:
 
 
 def few(function: Callable[..., jax.Array], args: tuple[Any, ...]) -> list[tuple[float, ...]]:
-    """What few images cost each convolution, in numbers of the first image."""
+    """Return the extra cost of few images for each convolution, in sizes of the image."""
     program = traced(function, *args).program
-    found = few_images.few_images(program)
+    copies = few_images.few_images(program)
     size = float(np.prod(args[-1].shape))
     return [
-        (*(column[op] / size for column in found[1:]), found.image_count[op])
+        (*(column[op] / size for column in copies[1:]), copies.image_count[op])
         for op in program.ops()
         if program.kind[op] == "convolution"
     ]
@@ -183,14 +183,14 @@ def test_what_is_copied_of_few_images() -> None:
     assert few(residual_block, ([place] * 2, image)) == [pytest.approx(once)] * 2
     gradient, args = kernel_gradient((4, 16, 64, 64, 3))
     assert few(gradient, args)[-1] == pytest.approx((0.8, 0.8, 0.0, 4.0))
-    # Images of a side below 16 are not cut into strips, and features that do not meet are apart
+    # Images of a side below 16 are not cut into strips, nor are those of depthwise kernels
     small = jax.ShapeDtypeStruct((4, 8, 8, 64), jnp.bfloat16)
     assert few(chain, ([kernel] * 2, small)) == [(0.0,) * 4] * 2
     apart = jax.ShapeDtypeStruct((3, 3, 1, 64), jnp.bfloat16)
     assert few(lambda kernel, image: grouped(64, 1)(image, kernel), (apart, image)) == [(0.0,) * 4]
 
 
-# As above: libtpu's estimates for shapes that the rule was not read off
+# As above, libtpu's estimates for shapes that were not used to derive the rule
 @pytest.mark.parametrize(
     ("images", "sides", "features", "window", "which", "compiled_us"),
     [
@@ -268,8 +268,8 @@ def test_groups_of_features_are_products_of_their_own() -> None:
     assert (sizes.columns[op], sizes.depth[op]) == (64, 64)
     assert sizes.rows[op] == 16 * 28 * 28
     assert sizes.vector_bytes[op] == 0
-    # By libtpu 0.0.42.1 for v5e 285 us, and with twice the features and half the side 152; among
-    # other ops, where layouts are free, 126 and 53.
+    # libtpu 0.0.42.1 says 285 us for v5e, and 152 with twice the features and half the side; 126
+    # and 53 among other ops, where layouts are free.
     assert 100 < 1e6 * compute_s(grouped(8, 2), args) < 300
     smaller = (
         jax.ShapeDtypeStruct((16, 28, 28, 1024), jnp.bfloat16),
@@ -279,7 +279,7 @@ def test_groups_of_features_are_products_of_their_own() -> None:
 
 
 def test_several_results_of_each_feature_are_counted() -> None:
-    """Two for each of 64: twice the numbers that one for each would be."""
+    """With two results for each feature there are twice as many numbers to compute."""
 
     def each_s(results: int) -> float:
         image = jax.ShapeDtypeStruct((8, 64, 64, 128), jnp.bfloat16)

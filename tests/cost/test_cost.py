@@ -89,9 +89,9 @@ def test_collective_of_the_listing_is_the_one_priced():
 
 
 def test_peak_of_a_chain_of_dots_by_hand():
-    """x @ w1 @ w2 @ w3.
+    """The peak of x @ w1 @ w2 @ w3 is at the second dot.
 
-    All arguments stay, and the result has its place; before the last dot its operand and result are
+    All arguments stay and the result has its own place; the operand and the result of that dot are
     alive.
     """
     cost = cost_of(lambda x, a, b, c: ((x @ a) @ b) @ c, (8, 8), (8, 80), (80, 40), (40, 8))
@@ -132,9 +132,9 @@ def test_a_gathered_copy_lives_until_its_last_use():
 
 
 def test_a_gathered_copy_is_held_between_its_uses():
-    """w is gathered for the first dot and used again by the last one.
+    """w is gathered for the first dot, used again by the last one, and held in between.
 
-    The peak is at the dot between them.
+    The peak is at a dot between them.
     """
 
     def fn(x, w, u, v):
@@ -146,15 +146,14 @@ def test_a_gathered_copy_is_held_between_its_uses():
     cost = price(problem, plan(problem, ("batch", "a"), ("d", "a")))
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["w", "v"]
     arguments = 4 * (4 * 16 + 8 * 16 + 16 * 400 + 400 * 8)
-    copies, z, r = 4 * (16 * 16 + 400 * 16), 4 * 4 * 400, 4 * 4 * 16
-    assert cost.peak_bytes == arguments + copies + z + r  # which lies where the result will
+    copies, operand_bytes, result_bytes = 4 * (16 * 16 + 400 * 16), 4 * 4 * 400, 4 * 4 * 16
+    assert (
+        cost.peak_bytes == arguments + copies + operand_bytes + result_bytes
+    )  # r lies in the result's place
 
 
 def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
-    """w is gathered in a branch, again after it, and used once more.
-
-    At the dot in between it is not held.
-    """
+    """w is gathered in a branch and again after it, and is not held at the dot in between."""
 
     def fn(c, x, w, v):
         y = jax.lax.cond(c, lambda: x @ w, lambda: x)
@@ -167,7 +166,7 @@ def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["w", "v", "w"]
     between = [op for op in analysis.program.ops() if analysis.program.kind[op] == "dot_general"][1]
     quarter, whole = 4 * 64 * 64 / 4, 4 * 64 * 64
-    # arguments x, w, v; the copy of v; the operand and the result, one where that of all will be
+    # arguments x, w, v; the copy of v; the operand and the result, one in the final result's place
     assert cost.timeline_bytes[between] == pytest.approx(3 * quarter + whole + 2 * quarter, abs=8)
 
 
@@ -238,29 +237,31 @@ def test_a_problem_holds_still_and_shares_what_pins_do_not_touch():
     assert pinned.unpinned.space is space
     assert pinned.unpinned.pins is None
     assert pinned.baseline == problem.baseline
-    again = pickle.loads(pickle.dumps(pinned))
-    assert again.pins.texts == pinned.pins.texts
-    assert again.baseline == problem.baseline
+    reloaded = pickle.loads(pickle.dumps(pinned))
+    assert reloaded.pins.texts == pinned.pins.texts
+    assert reloaded.baseline == problem.baseline
 
 
 def test_on_another_mesh_it_costs_what_a_new_problem_does_and_shares_the_program() -> None:
-    """Fusion and live ranges of a program are worked out once, however many meshes are tried."""
+    """Fusion and live ranges of a program are computed once, however many meshes are tried."""
     analysis = small_transformer()
     problem = Problem(
         analysis, {"data": 2, "model": 2}, memory_limit_bytes=2.0**20, memory_weight=3.0
     ).pin(("batch", "data"))
     for mesh in ({"data": 4, "model": 2}, "2x8"):
-        moved = problem.on_mesh(mesh)
+        on_other_mesh = problem.on_mesh(mesh)
         fresh = Problem(analysis, mesh, memory_limit_bytes=2.0**20, memory_weight=3.0)
-        assert moved.mesh == fresh.mesh
-        assert moved.pins is None
-        assert moved.baseline == fresh.baseline
-        assert moved.prices.by_rule.facts is problem.prices.by_rule.facts
-        axis = moved.mesh.axes[-1]
-        there, anew = (price(one, plan(one, ("batch", axis))) for one in (moved, fresh))
-        assert there.time_s == anew.time_s
-        assert there.score == anew.score
-        assert there.peak_bytes == anew.peak_bytes < moved.baseline[1]
+        assert on_other_mesh.mesh == fresh.mesh
+        assert on_other_mesh.pins is None
+        assert on_other_mesh.baseline == fresh.baseline
+        assert on_other_mesh.prices.by_rule.facts is problem.prices.by_rule.facts
+        axis = on_other_mesh.mesh.axes[-1]
+        moved_cost, fresh_cost = (
+            price(one, plan(one, ("batch", axis))) for one in (on_other_mesh, fresh)
+        )
+        assert moved_cost.time_s == fresh_cost.time_s
+        assert moved_cost.score == fresh_cost.score
+        assert moved_cost.peak_bytes == fresh_cost.peak_bytes < on_other_mesh.baseline[1]
 
 
 def test_a_problem_says_what_it_is() -> None:

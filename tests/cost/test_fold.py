@@ -1,6 +1,6 @@
-"""A search's prices equal those of the whole program, op by op.
+"""A search's quick prices equal those of the whole program, op by op.
 
-They are prices of the folded program, and of what changed only.
+The search prices the folded program, and of that only the ops that changed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from toast_lab.sharding.step_kinds import ALL_GATHER
 
 CASES = {case.name: case for case in programs()}
 MESHES = ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2})
-# Where to go on from (a state reached before), which action, and whether to price the state at
-# once.
+# Which of the states reached before to continue from, which action to take, and whether to price
+# the state at once.
 STEPS = st.lists(
     st.tuples(st.integers(0, 99), st.integers(0, 999), st.booleans()), min_size=1, max_size=10
 )
@@ -40,19 +40,23 @@ def analysis_of(name: str) -> Analysis:
 
 @functools.lru_cache(maxsize=16)
 def problem_of(name: str, mesh: int) -> Problem:
-    # Little memory, so that peaks matter; a machine with latencies and overheads, so that counts
-    # matter.
+    # A machine with latencies and overheads, so that the number of steps matters, and with little
+    # memory, so that peaks matter.
     return Problem(analysis_of(name), MESHES[mesh], "tpu-v5e")
 
 
 def check(pricer: Pricer, state: State) -> None:
-    """The state's quick price against the whole program's, in total and op by op."""
+    """Compare a state's quick price with that of the whole program, in total and op by op."""
     quick = pricer.quick(state)
-    whole = pricer.totals(state.op_factor, state.value_dim)
-    assert quick.time_s == pytest.approx(whole.time_s, rel=1e-9)
-    assert quick.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-9)
-    by_op = np.zeros(len(whole.lives.live) - 2)
-    np.add.at(by_op, whole.steps.op[: whole.n_steps], whole.each.time_s[: whole.n_steps])
+    whole_totals = pricer.totals(state.op_factor, state.value_dim)
+    assert quick.time_s == pytest.approx(whole_totals.time_s, rel=1e-9)
+    assert quick.peak_bytes == pytest.approx(whole_totals.peak_bytes, rel=1e-9)
+    by_op = np.zeros(len(whole_totals.lives.live) - 2)
+    np.add.at(
+        by_op,
+        whole_totals.steps.op[: whole_totals.n_steps],
+        whole_totals.each.time_s[: whole_totals.n_steps],
+    )
     snapshot = state.priced[1]  # type: ignore[index]
     np.testing.assert_allclose(
         snapshot.prices.op_time_s[pricer.problem.folded.memory.like_op], by_op, rtol=1e-9
@@ -60,14 +64,14 @@ def check(pricer: Pricer, state: State) -> None:
 
 
 def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
-    """States reached by going on from any state reached before.
+    """Return states that each continue from any state reached before.
 
-    That is also how a search undoes actions.
+    This is also how a search undoes actions.
     """
     pricer, states = problem.pricer(), [State(problem.space)]
     for start, choice, priced in steps:
         state = states[start % len(states)].copy()
-        for turn in range(2):  # two actions on one state, which was priced in between
+        for turn in range(2):  # two actions on one state, priced in between
             rows = legal_rows(state)
             if len(rows):
                 move, axis = rows[(choice + turn) % len(rows)]
@@ -75,7 +79,7 @@ def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
             if priced:
                 check(pricer, state)
         states.append(state)
-    for state in states:  # and none was spoilt by what was priced after it
+    for state in states:  # pricing later states has changed none
         check(pricer, state)
     return states
 
@@ -104,9 +108,9 @@ def test_folded_and_incremental_prices_of_every_program(name):
     st.lists(st.integers(0, 999), max_size=8),
 )
 def test_alike_ops_and_values_stay_alike(name, mesh, choices):
-    """A state by classes, spread over the program, is the state of every op and value.
+    """A state kept by classes of equal rows is right for every op and value of the program.
 
-    That is what the actions make of each op and value by itself.
+    It equals the state after applying the actions to each op and value separately.
     """
     problem = problem_of(name, mesh)
     space, state = problem.space, State(problem.space)
@@ -148,7 +152,7 @@ def test_only_what_an_action_changed_is_priced_again():
     repricer, before = pricer.repricer, state.priced[1]
     assert repricer.price(state.ops, state.values, None)[2] == n_ops
     assert repricer.price(state.ops, state.values, before)[2] == 0
-    last = problem.analysis.group_index("W")  # the columns of the last dot alone
+    last = problem.analysis.group_index("W")  # only the columns of the last dot
     state.apply_row(int(np.flatnonzero(problem.space.group == last)[0]), 0)
     time_s, peak_bytes, priced, _ = repricer.price(state.ops, state.values, before)
     assert 0 < priced < n_ops
@@ -169,8 +173,8 @@ def test_what_a_branch_gathered_is_gathered_again_after_it():
     for action in (("batch", "a"), ("d", "a")):
         state.apply(parse_action(analysis, problem.mesh, action))
     pricer = problem.pricer()
-    whole = pricer.totals(state.op_factor, state.value_dim)
-    assert (whole.steps.kind[: whole.n_steps] == ALL_GATHER).sum() == 2
+    whole_totals = pricer.totals(state.op_factor, state.value_dim)
+    assert (whole_totals.steps.kind[: whole_totals.n_steps] == ALL_GATHER).sum() == 2
     check(pricer, state)
 
 

@@ -1,4 +1,4 @@
-"""Repeated layers do not make the peak of a search's states longer to find, nor another one."""
+"""The peak of a search's states is exact, and repeated layers do not make it slower to find."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _recurrent_shapes() -> list[jax.ShapeDtypeStruct]:
 
 
 def _recurrent(w: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-    """Weights that every step reads, whose gathered copies are shared by all of them."""
+    """A recurrent network: all steps read the same weights and share their gathered copies."""
 
     def loss(w: jax.Array, u: jax.Array) -> jax.Array:
         h = jnp.zeros((8, 64))
@@ -45,7 +45,7 @@ def _recurrent(w: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _branching(w: jax.Array, u: jax.Array, x: jax.Array) -> jax.Array:
-    """Copies that a branch, or a loop, brings for itself."""
+    """Branches and loops that gather copies of their own."""
     for _ in range(8):
         x = jax.lax.cond(x[0, 0] > 0, lambda x: jnp.tanh(x @ w), lambda x: x @ u, x)
         x = jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x @ w) + x, x) @ w
@@ -75,14 +75,14 @@ def test_the_peak_is_that_of_the_whole_program(name: str, machine: str) -> None:
     problem = problem_of(name, machine)
     ranges = problem.folded.ranges
     assert ranges.n_places < 0.8 * problem.analysis.program.n_ops, "layers in the middle are asked"
-    brought = 0
+    copied_states = 0
     for state in states(problem, 60):
-        whole = problem.pricer().totals(state.op_factor, state.value_dim)
+        whole_totals = problem.pricer().totals(state.op_factor, state.value_dim)
         assert problem.pricer().quick(state).peak_bytes == pytest.approx(
-            whole.peak_bytes, rel=1e-12
+            whole_totals.peak_bytes, rel=1e-12
         )
-        brought += int((whole.prices.copied > 0).sum())
-    assert brought, "no state has copies"
+        copied_states += int((whole_totals.prices.copied > 0).sum())
+    assert copied_states, "no state has copies"
 
 
 @pytest.mark.parametrize("name", DEEP)
@@ -91,11 +91,11 @@ def test_the_peak_of_a_refined_plan_is_that_of_the_whole_program(name: str) -> N
     fine, rng = make_fine(problem), np.random.default_rng(0)
     for state in states(problem, 20):
         ops, values = rows_of(fine, state)
-        # Some rows as they are without a plan, which no action would do
+        # Some rows unsharded, which no action would do
         ops[rng.random(len(ops)) < 0.2] = -1
         values[rng.random(len(values)) < 0.2] = -1
-        whole = fine.alike.whole(problem.analysis.program, ops, values)
-        totals = problem.pricer().totals(*whole)
+        arrays = fine.alike.whole(problem.analysis.program, ops, values)
+        totals = problem.pricer().totals(*arrays)
         peak_bytes = fine.repricer.price(ops, values, None)[1]
         assert peak_bytes == pytest.approx(totals.peak_bytes, rel=1e-12)
 

@@ -1,6 +1,6 @@
-"""What is written and what is read.
+"""Fusion: which values are written to memory and how often they are read.
 
-Rules of fusing one by one, prices by hand, and properties of random programs.
+The rules one by one, prices computed by hand, and properties of random programs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from toast_lab.sharding.step_kinds import SLICE
 
 S = jax.ShapeDtypeStruct
 COMPILERS = ("cpu", "gpu", "tpu")
-# Memory decides (1 byte/s), and peak FLOP/s are out of reach.
+# Memory traffic decides the time (1 byte/s); peak FLOP/s are out of reach.
 PLAIN = dataclasses.replace(plain.PLAIN, flops={"f32": 1e18}, memory_bytes_per_s=1.0)
 SQUARE = S((64, 64), jnp.float32)
 SIZE = 4 * 64 * 64
@@ -41,7 +41,7 @@ def machine(compiler: str, **changes: Any) -> Machine:
 class Fused:
     """A function as a compiler fuses it.
 
-    Ops are named by their kind, the n-th of its kind if there are several.
+    Ops are named by kind, with an index where there are several of a kind.
     """
 
     def __init__(self, compiler: str, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -64,7 +64,7 @@ class Fused:
         ].tolist()
 
     def reads_of_argument(self, argument: int) -> float:
-        """How often an argument is read, in all."""
+        """Return how often an argument is read in total."""
         return float(self.facts.use.reads[self.facts.root == argument].sum())
 
     def starts(self) -> list[str]:
@@ -81,7 +81,7 @@ class Fused:
 
 
 def fixed(x: jax.Array) -> jax.Array:
-    """A value that is neither an argument nor soft: it is written, and dies after its last use."""
+    """Make a value that is neither an argument nor soft: written, and dead after its last use."""
     return jax.lax.sort(x)
 
 
@@ -90,11 +90,11 @@ def fixed(x: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_soft_value_with_one_consumer_is_not_written(compiler):
-    found = Fused(compiler, lambda x: jnp.sin(jnp.cos(x)), SQUARE)
-    assert (found.written("cosine"), found.written("sine")) == (False, True)
-    assert (found.reads("cosine"), found.reads("sine")) == ([1.0], [0.0])
-    assert found.starts() == ["sine"]
-    assert found.runs_at("cosine") == "sine"
+    fused = Fused(compiler, lambda x: jnp.sin(jnp.cos(x)), SQUARE)
+    assert (fused.written("cosine"), fused.written("sine")) == (False, True)
+    assert (fused.reads("cosine"), fused.reads("sine")) == ([1.0], [0.0])
+    assert fused.starts() == ["sine"]
+    assert fused.runs_at("cosine") == "sine"
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_soft_value_with_one_consumer_is_not_written(compiler):
     [
         ("bd,df->bf", (64, 32), False),
         ("bhk,hkd->bd", (4, 16, 64), False),
-        ("bd,dhk->bhk", (64, 4, 16), True),  # two dims together are its columns
-        ("bgk,btgk->btg", (8, 32, 4, 16), True),  # batch dims do not come first
+        ("bd,dhk->bhk", (64, 4, 16), True),  # its columns are two dims
+        ("bgk,btgk->btg", (8, 32, 4, 16), True),  # its batch dims do not come first
     ],
 )
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_slice_picked_in_a_loop_is_read_where_it_lies(compiler, equation, shape, on_tpu):
     left = equation.partition(",")[0]
     names = dict(zip(equation.partition(",")[2].partition("->")[0], shape, strict=True))
-    one = tuple(names.get(letter, 8) for letter in left)
+    left_shape = tuple(names.get(letter, 8) for letter in left)
 
     def fn(x, ws):
         def layer(total, w):
@@ -118,8 +118,8 @@ def test_a_slice_picked_in_a_loop_is_read_where_it_lies(compiler, equation, shap
 
         return jax.lax.scan(layer, jnp.zeros(()), ws)[0]
 
-    found = Fused(compiler, fn, S(one, jnp.float32), S((3, *shape), jnp.float32))
-    assert found.written("dynamic_slice") == (on_tpu if compiler == "tpu" else True)
+    fused = Fused(compiler, fn, S(left_shape, jnp.float32), S((3, *shape), jnp.float32))
+    assert fused.written("dynamic_slice") == (on_tpu if compiler == "tpu" else True)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_several_consumers_compute_a_soft_value_again_but_on_cpus(compiler, writ
         y = jnp.exp(x)
         return jnp.sin(y), jnp.tanh(y)
 
-    found = Fused(compiler, fn, SQUARE)
-    assert found.written("exponential") == written
-    # The two kernels that compute it are one, which reads its source once.
-    assert found.reads("exponential") == [1.0 if written else float(kernels)]
-    assert found.reads("sine") == found.reads("tanh") == [float(written)]
-    assert found.moved_bytes() == (6 if written else 2 + kernels) * SIZE
-    # On a TPU where the first of the two stands
-    late = "sine" if compiler == "tpu" else "tanh"
-    assert found.runs_at("exponential") == ("exponential" if written else late)
+    fused = Fused(compiler, fn, SQUARE)
+    assert fused.written("exponential") == written
+    # The two kernels that compute it become one, which reads its source once.
+    assert fused.reads("exponential") == [1.0 if written else float(kernels)]
+    assert fused.reads("sine") == fused.reads("tanh") == [float(written)]
+    assert fused.moved_bytes() == (6 if written else 2 + kernels) * SIZE
+    # On a TPU the kernel runs at the first of the two
+    kernel = "sine" if compiler == "tpu" else "tanh"
+    assert fused.runs_at("exponential") == ("exponential" if written else kernel)
 
 
-# name: (what is computed of two values that die after it, is it written?)
+# name: (a function of two values that die after it, is its result written?)
 ONCE_MORE = {
     "of one value of its size": (lambda a, b: jnp.exp(a), False),
     "of two values of its size": (lambda a, b: a + b, True),
@@ -180,7 +180,7 @@ def test_the_cast_up_of_a_half_sized_value_is_computed_again(compiler):
 def test_sources_that_live_as_long_cost_nothing(compiler, kept):
     """A sum of two values is written only if both would have to be kept for it.
 
-    It is not if at least one is there anyway.
+    If at least one is kept anyway, computing it again is cheaper.
     """
 
     def fn(x, w):
@@ -199,8 +199,8 @@ def test_a_normalised_activation_is_computed_again(compiler, written):
         y = h * jax.lax.rsqrt(jnp.mean(h * h, axis=1, keepdims=True))
         return jnp.sin(y), jnp.tanh(y), h
 
-    found = Fused(compiler, fn, SQUARE)
-    assert found.written("multiply", 1) == written
+    fused = Fused(compiler, fn, SQUARE)
+    assert fused.written("multiply", 1) == written
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -224,17 +224,17 @@ def _in_a_loop(y, i):
     ("n_sources", "n_consumers", "written"), [(2, 3, False), (2, 4, True), (5, 2, True)]
 )
 def test_what_takes_more_reads_than_it_saves_is_written(n_sources, n_consumers, written, compiler):
-    """All sources are arguments, but every consumer would have to read them all.
+    """Too many reads make a value written, even if all its sources are arguments.
 
-    Arguments are in memory anyway.
+    Arguments are in memory anyway, but every consumer would have to read them all.
     """
 
     def fn(*xs):
         y = jax.lax.neg(sum(xs[1:], xs[0]))
         return [f(y) for f in (jnp.sin, jnp.tanh, jnp.exp, jnp.cos)[:n_consumers]]
 
-    found = Fused(compiler, fn, *[SQUARE] * n_sources)
-    assert found.written("negate") == (written or compiler == "cpu")
+    fused = Fused(compiler, fn, *[SQUARE] * n_sources)
+    assert fused.written("negate") == (written or compiler == "cpu")
 
 
 @pytest.mark.parametrize("compiler", ["gpu", "tpu"])
@@ -243,10 +243,10 @@ def test_what_a_consumer_reads_anyway_is_no_further_read(compiler):
         y = jax.lax.neg(a + b)
         return y * a, y - a, jnp.maximum(y, a), jnp.minimum(y, a)
 
-    found = Fused(compiler, fn, SQUARE, SQUARE)
-    assert not found.written("negate")
-    # By jax-cuda12-pjrt 0.10.2 and libtpu 0.0.42.1: one kernel with four results
-    assert found.moved_bytes() == (2 + 4) * SIZE
+    fused = Fused(compiler, fn, SQUARE, SQUARE)
+    assert not fused.written("negate")
+    # jax-cuda12-pjrt 0.10.2 and libtpu 0.0.42.1 make one kernel with four results
+    assert fused.moved_bytes() == (2 + 4) * SIZE
 
 
 WRITTEN_FOR = {
@@ -264,11 +264,11 @@ WRITTEN_FOR = {
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("case", WRITTEN_FOR)
 def test_what_must_be_in_memory_is_written(case, compiler):
-    found = Fused(
+    fused = Fused(
         compiler, lambda x, i: WRITTEN_FOR[case](jnp.cos(x), i), SQUARE, S((5,), jnp.int32)
     )
-    assert found.written("cosine")
-    assert "cosine" in found.starts()
+    assert fused.written("cosine")
+    assert "cosine" in fused.starts()
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -283,47 +283,47 @@ def _convolution(x, w):
 @pytest.mark.parametrize("product", [jnp.matmul, _convolution])
 @pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", True), ("tpu", False)])
 def test_inputs_are_computed_on_the_way_into_a_product_on_tpus(product, compiler, written):
-    found = Fused(compiler, lambda x, w: product(jnp.cos(x), w), SQUARE, SQUARE)
-    assert found.written("cosine") == written
+    fused = Fused(compiler, lambda x, w: product(jnp.cos(x), w), SQUARE, SQUARE)
+    assert fused.written("cosine") == written
     kind = "dot_general" if product is jnp.matmul else "convolution"
-    # The product reads as much as the value has; the value's own source is not read besides.
-    assert found.reads(kind) == [1.0, 1.0]
-    assert found.reads("cosine") == [float(written)]
-    assert found.moved_bytes() == (5 if written else 3) * SIZE
+    # The product reads the size of the value; the value's own source is not read as well.
+    assert fused.reads(kind) == [1.0, 1.0]
+    assert fused.reads("cosine") == [float(written)]
+    assert fused.moved_bytes() == (5 if written else 3) * SIZE
 
 
 @pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", True), ("tpu", False)])
 def test_an_elementwise_op_is_computed_on_the_way_out_of_a_product_on_tpus(compiler, written):
-    found = Fused(compiler, lambda x, w: jnp.tanh(x @ w), SQUARE, SQUARE)
-    assert found.written("dot_general") == written
-    assert found.written("tanh")
-    assert found.starts() == (["dot_general", "tanh"] if written else ["dot_general"])
-    assert found.runs_at("dot_general") == "dot_general"
-    assert found.ends_at("dot_general") == ("dot_general" if written else "tanh")
-    assert found.reads("tanh") == [float(written)]
-    assert found.moved_bytes() == (5 if written else 3) * SIZE
+    fused = Fused(compiler, lambda x, w: jnp.tanh(x @ w), SQUARE, SQUARE)
+    assert fused.written("dot_general") == written
+    assert fused.written("tanh")
+    assert fused.starts() == (["dot_general", "tanh"] if written else ["dot_general"])
+    assert fused.runs_at("dot_general") == "dot_general"
+    assert fused.ends_at("dot_general") == ("dot_general" if written else "tanh")
+    assert fused.reads("tanh") == [float(written)]
+    assert fused.moved_bytes() == (5 if written else 3) * SIZE
 
 
 def test_a_product_is_written_as_the_end_of_a_chain():
-    found = Fused(
+    fused = Fused(
         "tpu", lambda x, w, b: jnp.sin(jnp.tanh(x @ w) + b), SQUARE, SQUARE, S((64,), jnp.float32)
     )
-    assert [found.written(k) for k in ("dot_general", "tanh", "add", "sine")] == [
+    assert [fused.written(k) for k in ("dot_general", "tanh", "add", "sine")] == [
         False,
         False,
         False,
         True,
     ]
-    assert found.starts() == ["dot_general"]
-    assert found.ends_at("dot_general") == "sine"
-    assert found.moved_bytes() == 3 * SIZE + 4 * 64
+    assert fused.starts() == ["dot_general"]
+    assert fused.ends_at("dot_general") == "sine"
+    assert fused.moved_bytes() == 3 * SIZE + 4 * 64
 
 
 def test_one_op_is_the_end_of_one_product():
-    found = Fused("tpu", lambda x, w, u: x @ w + x @ u, SQUARE, SQUARE, SQUARE)
-    assert sorted(found.written("dot_general", n) for n in range(2)) == [False, True]
-    # two products, one written as the sum, the other one written and read
-    assert found.moved_bytes() == (2 + 1 + 2 + 1 + 1) * SIZE
+    fused = Fused("tpu", lambda x, w, u: x @ w + x @ u, SQUARE, SQUARE, SQUARE)
+    assert sorted(fused.written("dot_general", n) for n in range(2)) == [False, True]
+    # two products, one written as the sum, the other written and read
+    assert fused.moved_bytes() == (2 + 1 + 2 + 1 + 1) * SIZE
 
 
 @pytest.mark.parametrize(
@@ -336,12 +336,12 @@ def test_one_op_is_the_end_of_one_product():
     ],
 )
 def test_other_products_are_written(use):
-    found = Fused("tpu", lambda x, w: use(x @ w), SQUARE, SQUARE)
-    assert found.written("dot_general")
-    assert found.runs_at("dot_general") == "dot_general"
+    fused = Fused("tpu", lambda x, w: use(x @ w), SQUARE, SQUARE)
+    assert fused.written("dot_general")
+    assert fused.runs_at("dot_general") == "dot_general"
 
 
-# name: (what becomes of a product and a third value, squares read and written beside it)
+# name: (a function of a product and a third value, squares read and written besides)
 COMPUTED_ON_THE_WAY_OUT = {
     "a chain": (lambda y, b: jnp.tanh(y + b), 2),
     "several results": (lambda y, b: (jnp.sin(y), jnp.tanh(y)), 2),
@@ -355,29 +355,29 @@ COMPUTED_ON_THE_WAY_OUT = {
 @pytest.mark.parametrize("case", COMPUTED_ON_THE_WAY_OUT)
 def test_what_follows_a_product_is_computed_in_its_kernel(case):
     use, beside = COMPUTED_ON_THE_WAY_OUT[case]
-    found = Fused("tpu", lambda x, w, b: use(x @ w, b), SQUARE, SQUARE, SQUARE)
-    assert not found.written("dot_general")
-    assert found.starts() == ["dot_general"]
-    (priced,) = (row for row in price(found.problem, replicated(found.problem)).ops if row.time_s)
+    fused = Fused("tpu", lambda x, w, b: use(x @ w, b), SQUARE, SQUARE, SQUARE)
+    assert not fused.written("dot_general")
+    assert fused.starts() == ["dot_general"]
+    (priced,) = (row for row in price(fused.problem, replicated(fused.problem)).ops if row.time_s)
     assert (priced.kind, priced.moved_bytes) == ("dot_general", (2 + beside) * SIZE)
 
 
 def test_what_needs_a_later_value_is_not_computed_in_a_products_kernel():
-    found = Fused("tpu", lambda x, w, b: jnp.tanh(x @ w) * fixed(b), SQUARE, SQUARE, SQUARE)
-    assert found.written("tanh")  # on the way out; the sort comes behind the product
-    assert found.starts() == ["dot_general", "sort", "multiply"]
+    fused = Fused("tpu", lambda x, w, b: jnp.tanh(x @ w) * fixed(b), SQUARE, SQUARE, SQUARE)
+    assert fused.written("tanh")  # on the way out; the sort comes after the product
+    assert fused.starts() == ["dot_general", "sort", "multiply"]
 
 
 def test_a_smaller_value_on_the_way_is_what_is_written():
-    """The activation in bfloat16, of which backward passes compute all else again."""
+    """Only the bfloat16 activation is written, as backward passes compute the rest from it."""
 
     def fn(x, w):
         y = jnp.tanh(x @ w).astype(jnp.bfloat16)
         return fixed(y), jnp.sum(jnp.exp(y.astype(jnp.float32)), axis=0)
 
-    found = Fused("tpu", fn, SQUARE, SQUARE)
-    assert found.written("convert")
-    assert not found.written("tanh")
+    fused = Fused("tpu", fn, SQUARE, SQUARE)
+    assert fused.written("convert")
+    assert not fused.written("tanh")
 
 
 @pytest.mark.parametrize(
@@ -388,9 +388,9 @@ def test_a_smaller_value_on_the_way_is_what_is_written():
     ],
 )
 def test_what_a_product_is_written_as_is_not_computed_again(use):
-    found = Fused("tpu", lambda x, w: use(jnp.tanh(x @ w)), SQUARE, SQUARE)
-    assert found.written("tanh")
-    assert not found.written("dot_general")
+    fused = Fused("tpu", lambda x, w: use(jnp.tanh(x @ w)), SQUARE, SQUARE)
+    assert fused.written("tanh")
+    assert not fused.written("dot_general")
 
 
 def _if(c, y, x):
@@ -398,17 +398,17 @@ def _if(c, y, x):
 
 
 def test_a_result_behind_a_product_is_written_though_no_op_reads_it():
-    """Of two equal ones here, one is a result and the other goes into a product."""
+    """Of two equal ops on a product here, one is a result and the other feeds another product."""
 
     def step(x):
         h = x @ x
         one, other = jax.lax.sin(h), jax.lax.sin(h)
         return one, other @ other
 
-    found = Fused("tpu", step, SQUARE)
-    assert found.written("dot_general")
-    assert found.written("sine")
-    assert not found.written("sine", 1)
+    fused = Fused("tpu", step, SQUARE)
+    assert fused.written("dot_general")
+    assert fused.written("sine")
+    assert not fused.written("sine", 1)
 
 
 def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
@@ -421,10 +421,10 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
 
         return jax.lax.cond(c, inside, lambda: (x, x))
 
-    found = Fused("tpu", fn, SQUARE, SQUARE, S((), bool))
-    assert found.written("dot_general")
-    assert not found.written("tanh")  # computed again from the product, as any other soft value
-    assert found.reads("tanh") == [1.0]  # by both, which are one kernel
+    fused = Fused("tpu", fn, SQUARE, SQUARE, S((), bool))
+    assert fused.written("dot_general")
+    assert not fused.written("tanh")  # computed again from the product, like any soft value
+    assert fused.reads("tanh") == [1.0]  # by both ops, which are one kernel
     once = Fused("tpu", lambda x, w, c: _if(c, x @ w, x), SQUARE, SQUARE, S((), bool))
     assert once.written("dot_general")
     assert once.runs_at("dot_general") == "dot_general"
@@ -432,16 +432,16 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
 
 
 def test_a_product_reads_its_operands_where_it_stands():
-    """However late what is computed on its way out is asked for: ``cos(s) @ w`` is no sum yet."""
+    """Its operands are read at the product, even if the op computed on its way out comes late."""
 
     def fn(x, w, b):
         early = fixed(b)
         y = jnp.cos(fixed(x)) @ w
         return y + early
 
-    found = Fused("tpu", fn, SQUARE, SQUARE, SQUARE)
-    assert found.runs_at("cosine") == found.runs_at("dot_general") == "dot_general"
-    assert found.ends_at("cosine") == found.ends_at("dot_general") == "add"
+    fused = Fused("tpu", fn, SQUARE, SQUARE, SQUARE)
+    assert fused.runs_at("cosine") == fused.runs_at("dot_general") == "dot_general"
+    assert fused.ends_at("cosine") == fused.ends_at("dot_general") == "add"
 
 
 # -- reads -----------------------------------------------------------------------------------------
@@ -459,9 +459,9 @@ def test_a_product_reads_its_operands_where_it_stands():
     ],
 )
 def test_a_kernel_reads_a_source_once_however_many_of_its_ops_look_at_it(fn, compiler):
-    found = Fused(compiler, fn, SQUARE)
-    assert len(found.starts()) == 1
-    assert found.reads_of_argument(0) == 1.0
+    fused = Fused(compiler, fn, SQUARE)
+    assert len(fused.starts()) == 1
+    assert fused.reads_of_argument(0) == 1.0
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -475,7 +475,7 @@ def test_each_kernel_reads_what_it_computes_again(compiler):
         y = jnp.cos(x) * 2.0
         return jnp.sin(y) + x, jnp.sum(y), jnp.tanh(y)
 
-    # cpu: y and the sum with x read it; on others all is one kernel.
+    # On CPUs y and the sum with x read it; elsewhere all is one kernel.
     reads = {"cpu": 2.0, "gpu": 1.0, "tpu": 1.0}
     assert Fused(compiler, fn, SQUARE).reads_of_argument(0) == reads[compiler]
 
@@ -487,13 +487,13 @@ def test_updates_in_place_read_nothing_of_what_they_update(compiler, donated):
         return jax.lax.dynamic_update_slice(x, row, (i, i))
 
     args = SQUARE, S((1, 64), jnp.float32), S((), jnp.int32)
-    found = Fused(compiler, fn, *args, donate_argnums=0 if donated else ())
+    fused = Fused(compiler, fn, *args, donate_argnums=0 if donated else ())
     kind = "dynamic_update_slice"
-    assert found.reads(kind)[:2] == [0.0 if donated else 1.0, 1.0]
-    # In place: the row is read and written.  Else also the rest, read and written; indices are 4
-    # bytes each.
+    assert fused.reads(kind)[:2] == [0.0 if donated else 1.0, 1.0]
+    # In place, the row is read and written; otherwise the whole value too. Indices have 4 bytes
+    # each.
     expected = 2 * 256 if donated else 2 * SIZE + 256
-    assert found.moved_bytes() == pytest.approx(expected, abs=32)
+    assert fused.moved_bytes() == pytest.approx(expected, abs=32)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -501,10 +501,10 @@ def test_constants_are_neither_written_nor_read(compiler):
     def fn(x):
         return x + jnp.sin(jnp.arange(64, dtype=jnp.float32)) * 2.0
 
-    found = Fused(compiler, fn, SQUARE)
-    assert not found.written("sine")
-    assert found.facts.use.reads.sum() == 1.0
-    assert found.moved_bytes() == 2 * SIZE
+    fused = Fused(compiler, fn, SQUARE)
+    assert not fused.written("sine")
+    assert fused.facts.use.reads.sum() == 1.0
+    assert fused.moved_bytes() == 2 * SIZE
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -530,16 +530,16 @@ def test_only_kernels_take_time_to_start(compiler):
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_soft_op_computes_the_slice_alone_that_is_kept(compiler):
-    """A result kept in halves, of an op that is computed whole.
+    """Where a result is kept in halves, an elementwise op computes only the kept half.
 
-    Only a sort has to make all of it first.
+    A sort has to make all of it first.
     """
     for make, passing in ((jnp.sin, 0.0), (fixed, 1.0)):
         problem = Problem(traced(make, SQUARE), {"a": 2}, machine(compiler))
-        whole = replicated(problem)
-        value_dim = np.array(whole.value_dim)
+        unsharded = replicated(problem)
+        value_dim = np.array(unsharded.value_dim)
         value_dim[problem.analysis.program.outputs[0], 0] = 0
-        totals = problem.pricer().totals(whole.op_factor, value_dim)
+        totals = problem.pricer().totals(unsharded.op_factor, value_dim)
         assert (totals.steps.kind[: totals.n_steps] == SLICE).sum() == 1
         assert totals.peak_bytes == (1 + 0.5 + passing) * SIZE
 
@@ -565,9 +565,9 @@ LINE = st.tuples(st.sampled_from(("unary", "binary", "binary", "reduce")), NUMBE
 
 @st.composite
 def programs(draw):
-    """A function of square matrices, and its arguments.
+    """Draw a function of square matrices, and its arguments.
 
-    It is made of elementwise ops, products and reductions.
+    It consists of elementwise ops, products and reductions.
     """
     lines, n_arguments = draw(st.lists(LINE, min_size=3, max_size=20)), draw(st.integers(1, 5))
     results = draw(st.sets(st.integers(0, len(lines) - 1), max_size=4)) | {len(lines) - 1}
@@ -587,17 +587,17 @@ def programs(draw):
 
 
 def sources(found: Fused, op: int) -> tuple[set[int], set[int]]:
-    """(what is in memory of all that a kernel needs, ops computed inside it).
+    """Return the values that a kernel reads from memory, and the ops computed inside it.
 
-    Found by following its operands upwards.
+    Both are found by following its operands upwards.
     """
     program, written = found.program, found.facts.value.written
     reached: set[int] = set()
     inside = {op}
     waiting = [op]
     while waiting:
-        here = waiting.pop()
-        for use in range(program.use_ptr[here], program.use_ptr[here + 1]):
+        current = waiting.pop()
+        for use in range(program.use_ptr[current], program.use_ptr[current + 1]):
             source = int(found.facts.root[use])
             maker = int(program.value_op[source])
             if program.value_is_constant[source]:
@@ -615,19 +615,19 @@ def sources(found: Fused, op: int) -> tuple[set[int], set[int]]:
 @given(programs(), st.sampled_from(COMPILERS))
 def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compiler):
     fn, args = made
-    found = Fused(compiler, fn, *args)
-    program, facts = found.program, found.facts
+    fused = Fused(compiler, fn, *args)
+    program, facts = fused.program, fused.facts
     expected = np.zeros(program.n_values)
     for op in program.ops():
         if facts.op.free[op] or (
-            found.memory.ends_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)
+            fused.memory.ends_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)
         ):
             continue
-        reached, inside = sources(found, op)
+        reached, inside = sources(fused, op)
         assert all(facts.op.op_class[o] != p.ARGUMENT for o in inside)
-        # What is not in memory is soft, or the product in whose kernel this op is.
+        # An op inside is soft, or is the product whose kernel this is.
         assert all(
-            o == op or facts.op.cuts[o] or op <= found.memory.ends_at[o] != o for o in inside
+            o == op or facts.op.cuts[o] or op <= fused.memory.ends_at[o] != o for o in inside
         )
         if program.op_class[op] in (p.DOT, p.CONVOLUTION):
             for use in range(program.use_ptr[op], program.use_ptr[op + 1]):
@@ -635,28 +635,28 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
         else:
             stop = {o for o in inside if program.op_class[o] in (p.DOT, p.CONVOLUTION)}
             assert len(stop) <= 1
-            for source in reached if not stop else without(found, op, stop):
+            for source in reached if not stop else without(fused, op, stop):
                 expected[source] += 1
-    got = np.zeros(program.n_values)
-    np.add.at(got, facts.root, facts.use.reads)
-    if compiler != "cpu":  # where kernels are shared
-        assert (got <= expected).all()
+    counted = np.zeros(program.n_values)
+    np.add.at(counted, facts.root, facts.use.reads)
+    if compiler != "cpu":  # kernels may be shared
+        assert (counted <= expected).all()
         for op in np.flatnonzero(facts.op.starts & (facts.op.op_class == p.ELEMENTWISE)).tolist():
-            kernel, _ = sources(found, op)
-            assert not kernel or got[list(kernel)].max() > 0.0
+            kernel, _ = sources(fused, op)
+            assert not kernel or counted[list(kernel)].max() > 0.0
     else:
-        np.testing.assert_array_equal(got, expected)
+        np.testing.assert_array_equal(counted, expected)
 
 
 def without(found: Fused, op: int, stop: set[int]) -> set[int]:
-    """What a kernel reads apart from what the products inside it read themselves."""
+    """Return the values that a kernel reads, except those that its products read."""
     program, written = found.program, found.facts.value.written
     reached: set[int] = set()
     seen = {op, *stop}
     waiting = [op]
     while waiting:
-        here = waiting.pop()
-        for use in range(program.use_ptr[here], program.use_ptr[here + 1]):
+        current = waiting.pop()
+        for use in range(program.use_ptr[current], program.use_ptr[current + 1]):
             source = int(found.facts.root[use])
             maker = int(program.value_op[source])
             if written[source]:
@@ -671,12 +671,12 @@ def without(found: Fused, op: int, stop: set[int]) -> set[int]:
 @given(programs(), st.sampled_from(COMPILERS))
 def test_fusing_never_moves_more_bytes_than_running_op_by_op(made, compiler):
     fn, args = made
-    found = Fused(compiler, fn, *args)
-    program, one_by_one = found.program, 0
+    fused = Fused(compiler, fn, *args)
+    program, one_by_one = fused.program, 0
     for op in program.ops():
-        if not found.facts.op.free[op]:
+        if not fused.facts.op.free[op]:
             read = {
-                int(found.facts.root[u])
+                int(fused.facts.root[u])
                 for u in range(program.use_ptr[op], program.use_ptr[op + 1])
             }
             touched = [*read, *program.results(op)]
@@ -685,7 +685,7 @@ def test_fusing_never_moves_more_bytes_than_running_op_by_op(made, compiler):
             one_by_one += sum(
                 program.nbytes(v) for v in touched if not program.value_is_constant[v]
             )
-    assert 0 < found.moved_bytes() <= one_by_one
+    assert 0 < fused.moved_bytes() <= one_by_one
 
 
 @settings(max_examples=60, deadline=None)
@@ -705,7 +705,7 @@ def test_peaks_hold_the_arguments_and_folded_prices_are_the_whole_programs(made,
 
 
 def test_plans_are_priced_as_fused():
-    """Sharded as well: each device reads and writes its half once."""
+    """A sharded plan is priced as fused: each device reads and writes its half once."""
     problem = Problem(traced(lambda x: jnp.sin(jnp.cos(x)), SQUARE), {"a": 2}, machine("tpu"))
     cost = price(problem, plan(problem, ("x.0", "a")))
     assert [row.moved_bytes for row in cost.ops] == [SIZE / 2, SIZE / 2]
@@ -713,12 +713,12 @@ def test_plans_are_priced_as_fused():
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_product_that_sums_over_nothing_is_an_elementwise_one(compiler):
-    """XLA writes it as a multiplication, which is computed in whatever needs it."""
+    """XLA turns it into a multiplication, which is computed inside its consumers."""
     weights, scores = S((16,), jnp.float32), S((4, 16, 32), jnp.float32)
-    found = Fused(compiler, lambda w, x: jnp.sin(jnp.einsum("h,bhk->bhk", w, x)), weights, scores)
-    (product,) = found.ops("dot_general")
-    assert found.program.op_class[product] == p.ELEMENTWISE
-    assert not found.written("dot_general")
+    fused = Fused(compiler, lambda w, x: jnp.sin(jnp.einsum("h,bhk->bhk", w, x)), weights, scores)
+    (product,) = fused.ops("dot_general")
+    assert fused.program.op_class[product] == p.ELEMENTWISE
+    assert not fused.written("dot_general")
 
 
 def _picked(x, labels):
@@ -740,26 +740,26 @@ def _looked_up(x, ids):
 def test_the_gradient_of_an_element_a_row_is_a_comparison_on_tpus(
     compiler, gradient, places, written
 ):
-    """It is made on the way into what needs it, as the gradient of a loss of labels."""
-    x, whole = S((64, 512), jnp.float32), S(places, jnp.int32)
-    found = Fused(compiler, lambda x, places: gradient(x, places) * jnp.cos(x), x, whole)
-    assert found.written("scatter") == written
+    """It is computed inside its consumer; the gradient of a loss over labels is an example."""
+    x, indices = S((64, 512), jnp.float32), S(places, jnp.int32)
+    fused = Fused(compiler, lambda x, places: gradient(x, places) * jnp.cos(x), x, indices)
+    assert fused.written("scatter") == written
 
 
 def test_a_comparison_made_whole_is_written_for_each_part_that_is_taken() -> None:
-    """libtpu makes no part of it alone: 1.4 ms of a step of GPT-2, and as much in what reads it."""
+    """libtpu never computes only a part: 1.4 ms of a GPT-2 step, and as much in its reader."""
 
     def gradient(x: jax.Array, places: jax.Array) -> jax.Array:
         picked = jax.grad(lambda x: jnp.take_along_axis(x, places, -1).sum())(x)
         return -picked + jnp.cos(x)
 
-    found = Fused("tpu", gradient, S((64, 512), jnp.float32), S((64, 1), jnp.int32))
-    problem, program = found.problem, found.program
-    made = [program.results(found.ops(kind)[0])[0] for kind in ("scatter", "negate")]
-    assert np.flatnonzero(found.facts.value.compared).tolist() == made
+    fused = Fused("tpu", gradient, S((64, 512), jnp.float32), S((64, 1), jnp.int32))
+    problem, program = fused.problem, fused.program
+    compared_values = [program.results(fused.ops(kind)[0])[0] for kind in ("scatter", "negate")]
+    assert np.flatnonzero(fused.facts.value.compared).tolist() == compared_values
     cut = plan(problem, ("x_columns", "a"))
     op_factor, value_dim = cut.op_factor.copy(), cut.value_dim.copy()
-    for value in made:
+    for value in compared_values:
         assert value_dim[value].tolist() == [1]
         op_factor[program.value_op[value]], value_dim[value] = -1, -1
     totals = problem.pricer().totals
@@ -779,7 +779,7 @@ def softmax(x: jax.Array) -> jax.Array:
     ("compiler", "reads", "kernels"), [("gpu", 1.0, 1), ("tpu", 3.0, 3), ("cpu", 2.0, 4)]
 )
 def test_a_gpu_goes_over_a_row_that_it_holds(compiler: str, reads: float, kernels: int) -> None:
-    """A softmax of short rows reads them once and writes nothing between."""
+    """A softmax of short rows reads them once and writes nothing in between."""
     fused = Fused(compiler, softmax, ROWS)
     assert fused.reads_of_argument(0) == reads
     assert len(fused.starts()) == kernels
@@ -807,7 +807,7 @@ def test_a_row_may_be_too_long_to_be_held() -> None:
         assert fused.written("reduce") is written
 
 
-# -- what a TPU's memory and products make of reshapes and of what is spread -----------------------
+# -- reshapes and one-hot matrices on TPUs ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -816,7 +816,7 @@ def test_a_row_may_be_too_long_to_be_held() -> None:
         ((64, 4, 32), (64, 128), True),  # lines of 32 become lines of 128
         ((64, 128), (64, 4, 32), True),
         ((64, 2, 128), (64, 256), False),  # both fill whole tiles
-        ((8, 8, 32), (64, 32), False),  # the lines stay
+        ((8, 8, 32), (64, 32), False),  # the lines stay as they are
         ((64, 32), (64, 32, 1), False),
     ],
 )
@@ -824,8 +824,8 @@ def test_a_row_may_be_too_long_to_be_held() -> None:
 def test_what_a_reshape_cuts_into_other_lines_is_written_on_tpus(
     compiler: str, shape: tuple[int, ...], lines: tuple[int, ...], on_tpu: bool
 ) -> None:
-    made = Fused(compiler, lambda x: jnp.cos(jnp.sin(x).reshape(lines)), S(shape, jnp.float32))
-    assert made.written("sine") == (on_tpu and compiler == "tpu")
+    reshaped = Fused(compiler, lambda x: jnp.cos(jnp.sin(x).reshape(lines)), S(shape, jnp.float32))
+    assert reshaped.written("sine") == (on_tpu and compiler == "tpu")
 
 
 @pytest.mark.parametrize(("classes", "read"), [(256, 1.0 / 256), (32, 1.0)])
@@ -835,6 +835,6 @@ def test_a_one_hot_matrix_is_read_as_the_places_that_it_is_made_of(
     def chosen(places: jax.Array, x: jax.Array) -> jax.Array:
         return jax.nn.one_hot(places, classes, dtype=jnp.float32).T @ x
 
-    made = Fused("tpu", chosen, S((512,), jnp.int32), S((512, 128), jnp.float32))
-    assert not made.written("convert")
-    assert made.reads("dot_general") == [pytest.approx(read), 1.0]
+    fused = Fused("tpu", chosen, S((512,), jnp.int32), S((512, 128), jnp.float32))
+    assert not fused.written("convert")
+    assert fused.reads("dot_general") == [pytest.approx(read), 1.0]

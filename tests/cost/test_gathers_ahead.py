@@ -1,4 +1,4 @@
-"""Gathers of what was there long before: how much of them a TPU's step waits for."""
+"""Gathers whose source is ready early: a TPU's step waits only for a part of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def two_products(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array
 
 
 def gathered(rows: int, machine: tl.Machine) -> tuple[list[float], list[float]]:
-    """Seconds of the gathers of both weights, and of both products.
+    """Return the seconds of the gathers of both weights, and those of both products.
 
-    The rows of ``x`` are cut by all devices, and so are those of both weights, which are gathered
+    The rows of ``x`` and of both weights are cut over all devices; the weights are gathered
     whole.
     """
     matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.bfloat16)
@@ -66,7 +66,7 @@ def test_no_more_of_it_is_hidden_than_its_product_takes() -> None:
 
 
 def test_what_was_just_computed_is_waited_for() -> None:
-    """The rows of the hidden values are brought together at once."""
+    """The hidden values are gathered right after they are computed, so nothing hides the gather."""
 
     def gathered_hidden(machine: tl.Machine) -> list[float]:
         matrix = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.bfloat16)

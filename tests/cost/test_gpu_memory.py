@@ -1,4 +1,4 @@
-"""What a GPU has in memory: who gives place to whom, what waits, and what is never written."""
+"""A GPU's memory: reused buffers, gradients that wait, and values that are never written."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SQUARE = jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)
 SQUARE_BYTES = 4 * SIDE * SIDE
 ROW = jax.ShapeDtypeStruct((SIDE,), jnp.float32)
 NARROW = jax.ShapeDtypeStruct((SIDE, 8), jnp.float32)
-THIN = 8 / SIDE  #: squares of what is narrow
+THIN = 8 / SIDE  #: size of a narrow value, in squares
 PLACES = jax.ShapeDtypeStruct((SIDE,), jnp.int32)
 
 
 def priced(fn: Callable[..., Any], *shapes: Any, on: str = "h100", **options: Any) -> Cost:
-    """Of one device that runs all of it."""
+    """Price a function that runs unsharded."""
     problem = Problem(traced(fn, *shapes, **options), {"a": 2}, on)
     return price(problem, Plan.from_actions(problem, []))
 
@@ -39,14 +39,14 @@ def squares(cost: Cost) -> float:
 
 
 # -- places ----------------------------------------------------------------------------------------
-# Results are small: what is alive in between could lie in the place of a large one.
+# Results are small, since a value in between could lie in the place of a large one.
 def through_tanh(x: jax.Array, w: jax.Array, narrow: jax.Array) -> jax.Array:
     return jnp.tanh(x @ w) @ narrow
 
 
 @pytest.mark.parametrize(("on", "places"), [("h100", 2), ("cpu", 1)])
 def test_an_elementwise_result_takes_no_operands_place_on_a_gpu(on: str, places: int) -> None:
-    # Two arguments, and what tanh reads, with or without what it writes
+    # Two arguments, and the operand of tanh, with or without its result
     assert squares(priced(through_tanh, SQUARE, SQUARE, NARROW, on=on)) == 2 + places + 2 * THIN
 
 
@@ -68,7 +68,7 @@ def test_a_result_has_its_place_from_the_start() -> None:
         wide = jnp.tanh(jnp.concatenate([x, w] * 2)) @ narrow
         return (wide, x + 1.0) if more else wide
 
-    # x + 1 is computed when nothing else is alive any more
+    # x + 1 is computed when nothing else is alive
     both, one = (
         priced(functools.partial(fn, more=more), SQUARE, SQUARE, NARROW) for more in (True, False)
     )
@@ -81,11 +81,11 @@ def test_what_is_not_larger_lies_where_a_result_will() -> None:
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.tanh(x @ w) @ w
 
-    # Where tanh is, its operand has the result's place
+    # At tanh, its operand lies in the result's place
     assert squares(priced(fn, SQUARE, SQUARE)) == 4
 
 
-# -- what is never written -------------------------------------------------------------------------
+# -- values that are never written -----------------------------------------------------------------
 def test_a_bias_and_a_relu_belong_to_the_product() -> None:
     def fn(x: jax.Array, w: jax.Array, b: jax.Array, narrow: jax.Array, activation: Any) -> Any:
         return activation(x @ w + b) @ narrow
@@ -136,7 +136,7 @@ def test_what_a_scatter_would_be_added_to_is_scattered_into() -> None:
         for way in (True, False)
     )
     assert squares(multiplied) - squares(added) == pytest.approx(1)
-    # What is scattered is read all the same
+    # The scattered value is still read
     read_s = SQUARE_BYTES / machine("h100").product_bytes_per_s
     kinds = traced(functools.partial(fn, add=True), SQUARE, SQUARE, PLACES, NARROW).program.kind
     assert [row.time_s > read_s for row in added.ops if kinds[row.op] == "scatter"] == [True]
@@ -151,7 +151,7 @@ def test_what_is_cast_for_products_is_read_as_it_was_without_bfloat16() -> None:
     assert narrow == pytest.approx(1.5, abs=4 * THIN)
 
 
-# -- what waits ------------------------------------------------------------------------------------
+# -- gradients that wait ---------------------------------------------------------------------------
 ROWS, WIDTH, DEPTH = 2**16, 128, 6
 STEP = [
     jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((ROWS, WIDTH), *[(WIDTH, WIDTH)] * DEPTH)
@@ -173,7 +173,7 @@ def shared(problem: Problem) -> Cost:
 
 
 def test_gradients_that_are_summed_are_made_when_the_backward_pass_is_over() -> None:
-    """Until then all is kept that they are made of: of every layer its input and its gradient."""
+    """Until then their operands are kept: the input and the gradient of every layer."""
     analysis = traced(gradients, *STEP, dim_names={"x": ("batch", "width")})
     problem = Problem(analysis, {"a": 4}, "h100")
     share_bytes = ROWS * WIDTH * 4 / 4
@@ -196,7 +196,7 @@ def test_nothing_waits_where_memory_is_short() -> None:
 
 
 def test_a_search_sees_what_waits_too() -> None:
-    """Folded, and when only a few ops are priced again."""
+    """The prices of a search have the same peak."""
     analysis = traced(gradients, *STEP, dim_names={"x": ("batch", "width")})
     problem = Problem(analysis, {"a": 4}, "h100")
     plan = Plan.from_actions(problem, data_parallel(problem))

@@ -1,4 +1,4 @@
-"""What a GPU goes over several times, and the rates of its convolutions and full products."""
+"""Ops that make a GPU read data several times, and its rates of convolutions and f32 products."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_sort_takes_as_long_as_many_reads() -> None:
     shape = S((numbers,), jnp.float32)
     sorted_s = compute_s(jnp.sort, shape) - h100.op_overhead_s
     assert sorted_s == pytest.approx(18 * once_s)
-    # On other devices it is left at its traffic
+    # On other devices a sort is priced by its traffic
     other = machine("tpu-v5e")
     assert compute_s(jnp.sort, shape, on="tpu-v5e") < 3 * 8 * numbers / other.product_bytes_per_s
     selected = compute_s(lambda x: lax.top_k(x, 8), S((2**16, 256), jnp.float32))
@@ -83,7 +83,7 @@ def test_full_float32_has_no_matrix_unit() -> None:
     shape = S((4096, 4096), jnp.float32)
     default_s = compute_s(jnp.matmul, shape, shape)
     full_s = compute_s(lambda x, y: jnp.matmul(x, y, precision="highest"), shape, shape)
-    # By their peaks alone 494 to 67
+    # The ratio of their peaks, 494 to 67
     assert full_s == pytest.approx(default_s * 494 / 67, rel=0.1)
     narrow = S((4096, 4096), jnp.bfloat16)
     wanted = compute_s(lambda x, y: jnp.matmul(x, y, precision="highest"), narrow, narrow)

@@ -1,4 +1,4 @@
-"""What a GPU's compiler makes of what stands in front of matrix products and behind them."""
+"""How a GPU's compiler handles the ops before and after matrix products."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ X, W, TURNED = array(ROWS, WIDTH), array(WIDTH, HIDDEN), array(HIDDEN, WIDTH)
 
 
 def priced(function, *arguments, machine="h100"):
-    """Unsharded, with the analysis: (cost, analysis)."""
+    """Price a function unsharded; return (cost, analysis)."""
     analysis = traced(function, *arguments)
     problem = Problem(analysis, {"a": 2}, machine)
     return price(problem, unsharded_plan(analysis, problem.mesh)), analysis
@@ -34,7 +34,7 @@ def time_s(function, *arguments, machine="h100"):
 
 
 def turns(function, *arguments):
-    """For each transpose in its order: does it cost nothing?"""
+    """Return, for each transpose in program order, whether it is free."""
     program = traced(function, *arguments).program
     free = free_turns(program, st.tables(program))
     return [bool(free[op]) for op in program.ops() if program.kind[op] == "transpose"]
@@ -128,7 +128,7 @@ def test_but_not_to_two_types() -> None:
 
 # -- elementwise ops -------------------------------------------------------------------------------
 def kept_bytes(function, dtype, machine):
-    """Peak memory of a value used in front of a product and behind another one."""
+    """Return the peak memory where a value is used before one product and after another."""
 
     def both(x, w, back):
         y = x @ w
@@ -160,7 +160,7 @@ def test_what_takes_long_is_kept_for_later(function, dtype, machine, is_kept) ->
 
 # -- sums ------------------------------------------------------------------------------------------
 def test_a_product_adds_to_what_was_there() -> None:
-    """A gradient that a loop sums: the sum is no kernel of its own."""
+    """Where a loop sums a gradient, the addition is not a kernel of its own."""
 
     def summed(scale):
         def both(x, y):
@@ -177,7 +177,7 @@ def test_a_product_adds_to_what_was_there() -> None:
     kinds = analysis.program.kind
     adds = [row.time_s for row in cost.ops if kinds[row.op] == "add"]
     products = [row.time_s for row in cost.ops if kinds[row.op] == "dot_general"]
-    # The product reads what was there and writes the sum in its place
+    # The product reads the old sum and writes the new one in its place
     size_s = 8 * WIDTH * HIDDEN * 4 / 3.35e12
     assert sum(adds) == 0
     assert 2 * size_s < sum(products) < 3 * size_s
@@ -211,9 +211,9 @@ def test_float32_reaches_a_smaller_share(machine, share) -> None:
     assert seconds(NARROW) / seconds(WIDE) == pytest.approx(peak * share, rel=0.1)
 
 
-# -- casts that their readers make, and products that are none -------------------------------------
+# -- casts made by their readers, and products that are not matrix products ------------------------
 def casts(function, *arguments):
-    """For each cast in its order: does it cost nothing?"""
+    """Return, for each cast in program order, whether it is free."""
     program = traced(function, *arguments).program
     free = free_casts(program, st.tables(program), has_bfloat16=True)
     return [bool(free[op]) for op in program.ops() if program.kind[op] == "convert"]
@@ -231,7 +231,7 @@ def test_products_of_narrow_numbers_sum_wide() -> None:
         return x.astype(WIDE) @ w.astype(WIDE)
 
     assert casts(product, X, W) == [True, True]
-    # One that was wide before is not narrowed, and what others read as well is cast
+    # A wide operand is not narrowed, and an operand that others read too is really cast
     assert casts(product, array(ROWS, WIDTH, dtype=WIDE), W) == [False]
 
     def twice(x, w):
@@ -242,7 +242,7 @@ def test_products_of_narrow_numbers_sum_wide() -> None:
 
 
 def test_a_product_with_a_vector_casts_the_matrix_on_the_way() -> None:
-    """A step of decoding: each of 64 queries meets a cache of its own."""
+    """In a decoding step, each of 64 queries is multiplied with a cache of its own."""
     keys, query = array(64, ROWS, 128), array(64, 128, dtype=WIDE)
 
     def scores(query, keys):
@@ -251,7 +251,7 @@ def test_a_product_with_a_vector_casts_the_matrix_on_the_way() -> None:
     cost, _ = priced(scores, query, keys)
     assert cost.peak_bytes < 1.1 * 64 * ROWS * 128 * 2
     assert cost.time_s < 1.2 * 64 * ROWS * 128 * 2 / 3.35e12
-    # Of many queries a matrix product is made, which cannot
+    # Many queries make a matrix product, which cannot cast on the way
     many, _ = priced(
         lambda q, k: jnp.einsum("bqd,bsd->bqs", q, k.astype(WIDE)),
         array(64, 8, 128, dtype=WIDE),

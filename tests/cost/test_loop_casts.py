@@ -1,4 +1,4 @@
-"""Matrices that a TPU casts to bfloat16 once, in front of a loop that multiplies with them."""
+"""A TPU casts a matrix to bfloat16 once, before the loop that multiplies with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toast_lab.sharding.plan import make_plan
 ROUNDS, SIZE = 20, 8192
 MATRIX_BYTES = 4 * SIZE * SIZE  # more than the vector memory of any TPU
 CAST_ONCE = (1.5 + 0.5 * ROUNDS) * MATRIX_BYTES
-#: What the product reads and writes beside the matrix
+#: Tolerance: the bytes that the product reads and writes besides the matrix
 ROOM = 0.05 * MATRIX_BYTES * ROUNDS
 
 Solver = Callable[[jax.Array, jax.Array], jax.Array]
@@ -25,7 +25,7 @@ def leaf(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 def rounds_with(precision: str | None = None) -> Solver:
-    """A loop that multiplies with one matrix in every round."""
+    """Return a function whose loop multiplies with the same matrix in every round."""
 
     def solve(matrix: jax.Array, x: jax.Array) -> jax.Array:
         def step(_: int, y: jax.Array) -> jax.Array:
@@ -79,18 +79,18 @@ def test_a_matrix_is_cast_once_in_front_of_its_loop(
     solve: Solver, dtype: str, machine: str, expected: float
 ) -> None:
     model = tl.from_jax(solve, leaf(SIZE, SIZE, dtype=dtype), leaf(SIZE, 128, dtype=dtype))
-    found = tl.Problem(tl.analyse(model), "1", machine)
-    moved = product_bytes(found, tl.Plan.from_actions(found, []))
+    problem = tl.Problem(tl.analyse(model), "1", machine)
+    moved = product_bytes(problem, tl.Plan.from_actions(problem, []))
     assert moved == pytest.approx(expected, abs=ROOM)
 
 
 def test_a_matrix_that_is_kept_whole_is_cast_whole() -> None:
     model = tl.from_jax(rounds_with(), leaf(SIZE, SIZE), leaf(SIZE, 128))
-    found = tl.Problem(tl.analyse(model), "d=4", "tpu-v3")
-    rows = tl.Plan.from_actions(found, [("matrix_rows", "d", "1")])
-    assert product_bytes(found, rows) == pytest.approx(CAST_ONCE / 4, abs=ROOM)
+    problem = tl.Problem(tl.analyse(model), "d=4", "tpu-v3")
+    rows = tl.Plan.from_actions(problem, [("matrix_rows", "d", "1")])
+    assert product_bytes(problem, rows) == pytest.approx(CAST_ONCE / 4, abs=ROOM)
     sharding = rows.sharding.copy()
     sharding.value_dim[0] = -1  # kept whole, its rows cut out in the loop
-    whole = make_plan(found.analysis, found.mesh, sharding, key=sharding.key())
+    whole_plan = make_plan(problem.analysis, problem.mesh, sharding, key=sharding.key())
     expected = (1.5 + 0.5 * ROUNDS / 4) * MATRIX_BYTES
-    assert product_bytes(found, whole) == pytest.approx(expected, abs=ROOM)
+    assert product_bytes(problem, whole_plan) == pytest.approx(expected, abs=ROOM)

@@ -1,4 +1,4 @@
-"""Sums over devices of what a loop only adds up, and what stays on the chip while it runs."""
+"""Gradients that a loop only adds up are summed over devices once; small weights stay on chip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def leaf(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def gradient(w: jax.Array, x: jax.Array) -> ArrayLike:
-    """Of a recurrent net, whose rounds all use ``w``."""
+    """Gradient of a recurrent network that uses ``w`` in every round."""
 
     def loss(w: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=ROUNDS)[0].sum()
@@ -31,7 +31,7 @@ def gradient(w: jax.Array, x: jax.Array) -> ArrayLike:
 
 
 def gates_gradient(w: jax.Array, x: jax.Array) -> ArrayLike:
-    """Likewise, with the weights of two gates in one product, as the packages write it."""
+    """The same with the weights of two gates in one product, as libraries write it."""
 
     def loss(gates: tuple[jax.Array, jax.Array]) -> jax.Array:
         def one_round(h: jax.Array, _: None) -> tuple[jax.Array, None]:
@@ -93,7 +93,7 @@ def test_slices_of_one_sum_are_added_up_too_if_their_dim_is_whole() -> None:
 
 @pytest.mark.parametrize("where", ["in the addition", "where it is transposed"])
 def test_a_sum_of_which_each_device_adds_up_a_part_is_made_in_every_round(where: str) -> None:
-    """The part would have to be taken before it is summed."""
+    """Each part would have to be cut out before the sum over devices."""
     analysis = tl.analyse(tl.from_jax(gradient, leaf(D, D), leaf(B, D)))
     program, problem = analysis.program, tl.Problem(analysis, "d=4", "tpu-v5e")
     plan = tl.Plan.from_actions(problem, [("x.0", "d")])
@@ -123,14 +123,14 @@ def test_a_sum_of_which_each_device_adds_up_a_part_is_made_in_every_round(where:
     whole_s, parts_s = (tl.price(problem, one).time_s for one in (plan, parts))
     (summed,) = tl.price(problem, plan).collectives
     assert summed.times == 1
-    # Adding up parts reads and writes less
+    # Adding up parts reads and writes fewer bytes
     saved_s = whole_s + (ROUNDS - 1) * summed.time_s - parts_s
     assert 0.0 < saved_s < 2.0 * summed.time_s
 
 
 @pytest.mark.parametrize("topology", ["tpu:v5e:4x4", "gpu:h100:8"])
 def test_the_compilers_sum_a_recurrent_steps_gradients_once(topology: str) -> None:
-    """Against what they compiled, kept in the corpus."""
+    """Compares with the collectives of their compiled programs, kept in the corpus."""
     traced = programs.traced("gated_recurrence")
     assert traced is not None
     _, analysis, digest = traced
@@ -144,7 +144,7 @@ def test_the_compilers_sum_a_recurrent_steps_gradients_once(topology: str) -> No
 
 
 def product(machine: str, *, width: int) -> Any:
-    """The product of the rounds, forward, in a loop of ``ROUNDS``."""
+    """Price the product inside a forward loop of ``ROUNDS`` rounds."""
 
     def rounds(w: jax.Array, x: jax.Array) -> ArrayLike:
         return jax.lax.fori_loop(0, ROUNDS, lambda _, h: jnp.tanh(h @ w), x)
@@ -159,8 +159,8 @@ def test_weights_of_a_loop_are_read_from_memory_once_if_they_fit_on_the_chip() -
     small_bytes, large_bytes = 4 * 2048**2, 4 * 8192**2
     stays = product("tpu-v5e", width=2048).moved_bytes
     assert small_bytes < stays < 0.3 * ROUNDS * small_bytes
-    # Cast once, and read in every round: see ``loop_casts``
+    # Cast once, then read in every round: see ``loop_casts``
     cast, read = 1.5, 0.5
     assert product("tpu-v5e", width=8192).moved_bytes >= (cast + read * ROUNDS) * large_bytes
-    # The others have no such memory
+    # A TPU v3 has no such memory
     assert product("tpu-v3", width=2048).moved_bytes > (cast + read * ROUNDS) * small_bytes

@@ -1,6 +1,6 @@
-"""What loops and branches cost.
+"""The cost of loops and branches.
 
-Rounds multiply, buffers that are handed on count once, slices read what they take.
+Rounds multiply times, buffers that rounds hand on count once, slices read only their part.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def problem(
 
 
 def cost(fn: Any, *args: Any, **options: Any) -> Any:
-    found = problem(fn, *args, **options)
-    return tl.price(found, tl.Plan.from_actions(found, []))
+    posed = problem(fn, *args, **options)
+    return tl.price(posed, tl.Plan.from_actions(posed, []))
 
 
 def scanned(ws: jax.Array, x: jax.Array) -> jax.Array:
@@ -56,12 +56,12 @@ def test_a_scan_costs_as_much_compute_as_its_layers_one_by_one() -> None:
 def test_rounds_multiply_collectives() -> None:
     times = []
     for layers in (L, 2 * L):
-        found = problem(scanned, leaf(layers, D, D), leaf(B, D), mesh="4")
-        plan = tl.Plan.from_actions(found, [("ws.1", found.mesh.axes[0], "1")])
+        posed = problem(scanned, leaf(layers, D, D), leaf(B, D), mesh="4")
+        plan = tl.Plan.from_actions(posed, [("ws.1", posed.mesh.axes[0], "1")])
         inside = [
             c
-            for c in tl.price(found, plan).collectives
-            if found.analysis.program.trips[c.op] == layers
+            for c in tl.price(posed, plan).collectives
+            if posed.analysis.program.trips[c.op] == layers
         ]
         assert inside
         times.append(sum(c.time_s for c in inside))
@@ -69,19 +69,19 @@ def test_rounds_multiply_collectives() -> None:
 
 
 def test_stacked_weights_are_read_once_in_all() -> None:
-    found = cost(scanned, leaf(L, D, D), leaf(B, D))
-    read = {row.kind: row.moved_bytes for row in found.ops}
+    priced = cost(scanned, leaf(L, D, D), leaf(B, D))
+    read = {row.kind: row.moved_bytes for row in priced.ops}
     stack, states = L * D * D * 4, 2 * L * B * D * 4
-    # By the product itself, beside what goes through it
+    # The product itself reads the weights, besides its state
     assert "dynamic_slice" not in read
     assert stack <= read["dot_general"] <= stack + states
 
 
 def test_what_a_loop_hands_on_unchanged_is_no_second_copy() -> None:
-    wide = 2 * D  # fills the lanes of memory
-    found = cost(scanned, leaf(L, wide, wide), leaf(B, wide))
+    wide = 2 * D  # fills whole lanes of memory
+    priced = cost(scanned, leaf(L, wide, wide), leaf(B, wide))
     stack, state = L * wide * wide * 4, B * wide * 4
-    assert stack + state <= found.peak_bytes < stack + wide * wide * 4 + 6 * state
+    assert stack + state <= priced.peak_bytes < stack + wide * wide * 4 + 6 * state
 
 
 def test_what_a_loop_reads_lives_until_it_ends() -> None:
@@ -97,10 +97,10 @@ def test_what_a_loop_reads_lives_until_it_ends() -> None:
 
     at = {}
     for f in (fn, early):
-        # On a TPU v3 such small values are in memory, not in vector memory
-        found = problem(f, leaf(B, D), leaf(D, D), leaf(64 * B, D), machine="tpu-v3")
-        body = next(r for r in found.analysis.program.regions if r.kind == "body")
-        at[f] = tl.price(found, tl.Plan.from_actions(found, [])).timeline_bytes[body.end - 1]
+        # On a TPU v3 even such small values are not in vector memory
+        posed = problem(f, leaf(B, D), leaf(D, D), leaf(64 * B, D), machine="tpu-v3")
+        body = next(r for r in posed.analysis.program.regions if r.kind == "body")
+        at[f] = tl.price(posed, tl.Plan.from_actions(posed, [])).timeline_bytes[body.end - 1]
     assert at[fn] >= at[early] + 0.9 * big
 
 
@@ -112,23 +112,23 @@ def test_updates_in_place_write_what_they_bring() -> None:
     moved = {}
     for donate in (True, False):
         model = tl.from_jax(step, *args, donate_argnums=(0,) if donate else ())
-        found = tl.Problem(tl.analyse(model), "1")
-        priced = tl.price(found, tl.Plan.from_actions(found, []))
+        posed = tl.Problem(tl.analyse(model), "1")
+        priced = tl.price(posed, tl.Plan.from_actions(posed, []))
         moved[donate] = sum(
             row.moved_bytes for row in priced.ops if row.kind == "dynamic_update_slice"
         )
     row = D * 4
     assert moved[True] <= 4 * row
-    # Somebody else still needs the old cache: all of it is copied
+    # The old cache is still needed, so all of it is copied
     assert moved[False] >= 2 * 4096 * row
 
 
 def test_a_gather_reads_the_rows_it_delivers() -> None:
     width = 2 * D  # which fills a line of a TPU's memory
-    found = cost(
+    priced = cost(
         lambda table, ids: table[ids], leaf(100_000, width), jax.ShapeDtypeStruct((8,), "int32")
     )
-    (row,) = (r for r in found.ops if r.kind == "gather")
+    (row,) = (r for r in priced.ops if r.kind == "gather")
     assert row.moved_bytes < 4 * 8 * width * 4
 
 
@@ -136,32 +136,32 @@ def test_a_branch_counts_as_often_as_it_is_taken() -> None:
     def fn(c: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.cond(c, lambda h: h @ w, lambda h: h, x)
 
-    found = cost(fn, jax.ShapeDtypeStruct((), bool), leaf(B, D), leaf(D, D))
-    assert sum(row.flops for row in found.ops) == pytest.approx(0.5 * 2 * B * D * D)
+    priced = cost(fn, jax.ShapeDtypeStruct((), bool), leaf(B, D), leaf(D, D))
+    assert sum(row.flops for row in priced.ops) == pytest.approx(0.5 * 2 * B * D * D)
 
 
 def test_what_is_gathered_where_it_enters_a_loop_is_gathered_in_every_round() -> None:
-    """The loop hands its state on in parts, and whoever needs all of it is inside."""
+    """The loop hands its state on in parts, and the op that needs all of it is inside."""
 
     def rounds(w: jax.Array, x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 7, lambda _, z: jnp.tanh(z @ w), x)
 
     model = tl.from_jax(rounds, leaf(D, D), leaf(D, D))
-    found = tl.Problem(tl.analyse(model), "d=4", "cpu")
-    columns = tl.Plan.from_actions(found, [("w_rows", "d", "1")])
-    program = found.analysis.program
+    posed = tl.Problem(tl.analyse(model), "d=4", "cpu")
+    columns = tl.Plan.from_actions(posed, [("w_rows", "d", "1")])
+    program = posed.analysis.program
     enters = [op for op in range(program.n_ops) if program.kind[op] == "while.enter"]
     (entered,) = (op for op in enters if program.operands(op) == [1])  # x
     (state,) = program.results(entered)
     sharding = columns.sharding.copy()
     sharding.value_dim[state] = -1  # kept whole inside, handed on in parts
-    plan = make_plan(found.analysis, found.mesh, sharding, key=sharding.key())
-    (gather,) = tl.price(found, plan).collectives
+    plan = make_plan(posed.analysis, posed.mesh, sharding, key=sharding.key())
+    (gather,) = tl.price(posed, plan).collectives
     assert (gather.kind, gather.op, gather.times) == ("all_gather", entered, 7.0)
-    (in_body,) = tl.price(found, columns).collectives
+    (in_body,) = tl.price(posed, columns).collectives
     assert in_body.times == 7.0
     assert gather.time_s == pytest.approx(in_body.time_s)
     compiled = tl.compile(model, plan, topology="cpu:4", store=False)
-    ours = [(row.kind, row.times * row.local_bytes) for row in tl.price(found, plan).collectives]
+    ours = [(row.kind, row.times * row.local_bytes) for row in tl.price(posed, plan).collectives]
     theirs = [(row.kind, row.times * row.bytes) for row in compiled.collectives]
     assert ours == theirs

@@ -1,4 +1,4 @@
-"""What is said to be in memory at the peak is the peak."""
+"""The values reported in memory at the peak add up to the peak."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESH = {"d": 2, "m": 2}
 
 
 def plans(problem: Problem, n: int) -> list[ShardingPlan]:
-    rng, found = np.random.default_rng(0), []
+    rng, drawn_plans = np.random.default_rng(0), []
     for _ in range(n):
         state, taken = State(problem.space), []
         for _ in range(int(rng.integers(0, 5))):
@@ -32,8 +32,8 @@ def plans(problem: Problem, n: int) -> list[ShardingPlan]:
             if actions:
                 taken.append(actions[int(rng.integers(len(actions)))])
                 state.apply(taken[-1])
-        found.append(Plan.from_state(state, taken))
-    return found
+        drawn_plans.append(Plan.from_state(state, taken))
+    return drawn_plans
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100", "cpu"])
 @pytest.mark.parametrize("name", ["transformer_train", "scan_gradient", "conv_net_step"])
 def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
-    """Also where a result takes the place of an operand, inside loops and at the end."""
+    """Includes results that take an operand's place, ops inside loops, and the end."""
     problem = Problem(analysed(name), MESH, machine)
     program, memory = problem.analysis.program, problem.prices.inputs.memory
     for plan in plans(problem, 4):
@@ -83,7 +83,7 @@ def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
 
 
 def held_bytes(function: Callable[..., Any], *shapes: jax.ShapeDtypeStruct, machine: str) -> float:
-    """Predicted peak of an unsharded function."""
+    """Return the predicted peak of an unsharded function."""
     model = frontends.from_jax(function, *shapes)
     problem = Problem(analyse(model), {"d": 1}, machine)
     return price(problem, plan_of_actions(problem.space, [])).peak_bytes
@@ -106,7 +106,7 @@ def test_a_gpu_without_bfloat16_holds_operands_and_results_of_products_in_f32() 
 
 
 def test_small_values_that_are_needed_soon_stay_in_vector_memory() -> None:
-    """Of a chain of products nothing but arguments and the result is in memory on a TPU v5e."""
+    """On a TPU v5e, a chain of products has only arguments and the result in memory."""
     shapes = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 2
     value_bytes = 1024 * 1024 * 4
 
@@ -174,12 +174,12 @@ def test_a_broadcast_is_written_down_for_a_scatter_on_tpus() -> None:
         jax.ShapeDtypeStruct((rows, copies), jnp.int32),
     )
     on_tpu, on_gpu = (held_bytes(summed, *shapes, machine=name) for name in ("tpu-v5e", "h100"))
-    # As it is, and put in order
+    # The broadcast itself, and its copy in sorted order
     assert on_tpu - on_gpu == pytest.approx(2 * spread_bytes, rel=0.05)
 
 
 def test_a_gradient_is_held_while_it_is_summed_over_devices() -> None:
-    """An update in the product's own kernel needs no room; behind a sum it is a kernel apart."""
+    """An update in the product's kernel needs no room; after a sum it is a kernel of its own."""
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8192, 8192), (8192, 8192)))
 
     def step(x: jax.Array, g: jax.Array, w: jax.Array) -> jax.Array:
@@ -197,7 +197,7 @@ def test_a_gradient_is_held_while_it_is_summed_over_devices() -> None:
 
 
 def test_a_part_of_a_broadcast_is_all_that_there_is_of_it() -> None:
-    """Where a value that is made of a broadcast is cut, nobody writes the whole broadcast."""
+    """A cut broadcast is never written whole."""
     rows, size = 65536, 1024
 
     def spread(row: jax.Array, x: jax.Array) -> jax.Array:
@@ -209,7 +209,7 @@ def test_a_part_of_a_broadcast_is_all_that_there_is_of_it() -> None:
     broadcast = problem.analysis.program.kind.index("broadcast_in_dim")
     (value,) = problem.analysis.program.results(broadcast)
     sharding = plan.sharding.copy()
-    # Made whole, and then cut
+    # Computed whole, and cut afterwards
     sharding.op_factor[broadcast] = -1
     sharding.value_dim[value, 0] = 0
     totals = problem.prices.totals(sharding.op_factor, sharding.value_dim)

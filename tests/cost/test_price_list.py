@@ -1,4 +1,4 @@
-"""Prices that are known better than by rule: where they hold, and that searches see the same."""
+"""Listed prices, known better than by rule: where they apply, and that searches use them too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def random_state(problem: Problem, seed: int) -> State:
 
 
 def entries_of(problem: Problem, state: State, factor: float) -> list[PriceEntry]:
-    """An entry for every other step of a state, ``factor`` times as long as by rule."""
+    """Return an entry for every other step of a state, at ``factor`` times the rule's time."""
     totals = problem.prices.totals(state.op_factor, state.value_dim)
     codes = np.zeros(totals.n_steps, np.int64)
     step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
@@ -56,9 +56,9 @@ def test_searches_and_whole_programs_look_up_the_same_entries(problem, seed):
         other = other.copy()
         other.priced = None
         quick = pricer.quick(other)
-        whole = pricer.totals(other.op_factor, other.value_dim)
-        assert quick.time_s == pytest.approx(whole.time_s, rel=1e-9)
-        assert quick.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-9)
+        whole_totals = pricer.totals(other.op_factor, other.value_dim)
+        assert quick.time_s == pytest.approx(whole_totals.time_s, rel=1e-9)
+        assert quick.peak_bytes == pytest.approx(whole_totals.peak_bytes, rel=1e-9)
 
 
 def test_an_entry_holds_for_its_layout_and_its_class_alone(problem):
@@ -77,13 +77,13 @@ def test_an_entry_holds_for_its_layout_and_its_class_alone(problem):
     np.testing.assert_array_equal(
         after.each.time_s[: after.n_steps][~same], before.each.time_s[: before.n_steps][~same]
     )
-    # Of the whole program's other plans, those that cut this op otherwise keep the rule's price.
-    whole = listed.prices.totals(*State(problem.space).sharding)
-    assert whole.time_s == problem.baseline[0]
+    # A plan that cuts this op otherwise, here the unsharded one, keeps the rule's price.
+    whole_totals = listed.prices.totals(*State(problem.space).sharding)
+    assert whole_totals.time_s == problem.baseline[0]
 
 
 def test_every_price_says_what_it_comes_from():
-    # How much of a gather runs ahead depends on what computing takes.
+    # Off, since the part of a gather that runs ahead depends on computing times.
     machine = dataclasses.replace(MACHINES["tpu-v5e"], gathered_ahead=0.0)
     problem = Problem(small_transformer(layers=3), {"a": 2, "b": 4}, machine)
     plan = tl.Plan.from_state(random_state(problem, 2), ())
@@ -140,7 +140,7 @@ def test_bad_lists_are_refused_with_all_offenders(problem):
 
 
 def test_codes_tell_steps_of_one_op_apart(problem):
-    """Steps of an op with one code take one time, whatever the plan."""
+    """Steps of one op with equal codes take equal times, whatever the plan."""
     seconds: dict[tuple[int, int], float] = {}
     for seed in range(12):
         state = random_state(problem, seed)

@@ -1,4 +1,4 @@
-"""What repeats in a sequence, and that nothing else is left out."""
+"""Finding the repeats of a sequence: inner turns may be left out, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_three_turns_nothing_is_inner(labels: list[int]) -> None:
 def test_sums_at_inner_entries_lie_between_those_that_are_kept(
     stretches: list[tuple[int, int, int]],
 ) -> None:
-    """Whatever each label adds, the largest running sum is at an entry that is not inner."""
+    """Whatever each label adds, the largest running sum is reached at an entry that is kept."""
     rng = np.random.default_rng(len(stretches))
     parts = [
         np.concatenate([np.tile(rng.integers(0, 6, period), turns), rng.integers(0, 6, odd)])

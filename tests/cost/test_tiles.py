@@ -25,14 +25,14 @@ def test_roles_of_dims() -> None:
     )
     program = analysis.program
     (op,) = [o for o in program.ops() if program.kind[o] == "dot_general"]
-    found = matrix_tiles.products(program)
-    assert {found.rows[op], found.columns[op]} == {15.0, 11.0}
-    assert found.depth[op] == 7.0
-    assert found.batch[op] == 2.0
+    products = matrix_tiles.products(program)
+    assert {products.rows[op], products.columns[op]} == {15.0, 11.0}
+    assert products.depth[op] == 7.0
+    assert products.batch[op] == 2.0
     sizes = [program.dims(v) for v in program.operands(op)]
     roles = [
         [(int(packed) >> (matrix_tiles.ROLE_BITS * d)) & 3 for d in range(len(dims))]
-        for packed, dims in zip((found.left[op], found.right[op]), sizes, strict=True)
+        for packed, dims in zip((products.left[op], products.right[op]), sizes, strict=True)
     ]
     wanted = {
         2: matrix_tiles.BATCH,
@@ -43,21 +43,21 @@ def test_roles_of_dims() -> None:
     }
     assert roles == [[wanted[size] for size in dims] for dims in sizes]
     others = [o for o in range(program.n_ops) if o != op]
-    assert (found.rows[others] == 1).all()
-    assert (found.left[others] == 0).all()
+    assert (products.rows[others] == 1).all()
+    assert (products.left[others] == 0).all()
 
 
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "tile", "share"),
     [
         (1024, 1024, 1024, 128, 1.0),
-        (1024, 32, 1024, 128, 1.0),  # the 32 pass through, and the 1024 stay
+        (1024, 32, 1024, 128, 1.0),  # the 32 stream through, the 1024 stay
         (32, 32, 1024, 128, 0.25),
         (1024, 1024, 64, 128, 0.5),
-        (1, 1024, 1024, 128, 0.125),  # one row of eight
+        (1, 1024, 1024, 128, 0.125),  # one of eight rows
         (192, 192, 128, 128, 0.75),
         (1, 1, 1, 0, 1.0),
-        (0, 128, 128, 128, 1.0),  # nothing to do takes no time
+        (0, 128, 128, 128, 1.0),  # no work takes no time
     ],
 )
 def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, share: float) -> None:
@@ -69,9 +69,9 @@ def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, sh
     [([], 1.0), ([("m", "a")], 1.0), ([("m", "a"), ("n", "b")], 0.25), ([("k", "a")], 0.25)],
 )
 def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share: float) -> None:
-    """Shards of 32 are harmless for one free dim, since the other operand can stay.
+    """Shards of 32 waste tiles if they cut both free dims, or the contracted dim.
 
-    They are not for both free dims or the contracted one.
+    They waste none along one free dim, since the other operand can stay in the matrix unit.
     """
     analysis = traced(
         lambda x, w: jnp.tanh(x @ w),
@@ -97,21 +97,21 @@ def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share
     ("sizes", "share"),
     [
         ((1024, 1024, 1024, 1), 128 / 132),  # one wave of 128 tiles
-        ((1056, 1024, 1024, 1), 132 / 264),  # a few tiles too many for one wave
+        ((1056, 1024, 1024, 1), 132 / 264),  # a few tiles more than one wave
         ((512, 512, 512, 1), 32 / 132),
         ((512, 512, 512, 8), 256 / 264),
         ((512, 512, 16384, 1), 256 / 264),  # 8 sums of 2048
         ((16, 1024, 1024, 1), 16 / 132),  # tiles of 16 by 64
         ((1, 16, 1024, 1), 1 / 132 / 16),
-        ((0, 16, 1024, 1), 1.0),  # nothing to do takes no time
+        ((0, 16, 1024, 1), 1.0),  # no work takes no time
     ],
 )
 def test_results_are_dealt_out_in_waves(
     sizes: tuple[float, float, float, float], share: float
 ) -> None:
     rows, columns, depth, batch = sizes
-    found = matrix_tiles.waves_busy(rows, columns, depth, batch, 132.0)
-    assert found == pytest.approx(share)
+    busy_share = matrix_tiles.waves_busy(rows, columns, depth, batch, 132.0)
+    assert busy_share == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_a_gpu_works_in_waves_on_local_sizes(
     [(4096, 128, 12.8e-6), (4096, 1024, 301.3e-6), (1024, 4096, 338.4e-6)],
 )
 def test_fourier_transforms_on_a_tpu_are_products(rows: int, length: int, judged_s: float) -> None:
-    """Against libtpu's estimated cycles for v5e, which the rule was read off."""
+    """Compares with libtpu's estimated cycles for v5e, from which the rule was derived."""
     shape = jax.ShapeDtypeStruct((rows, length), jnp.complex64)
     problem = Problem(traced(jnp.fft.fft, shape), {"a": 2}, "tpu-v5e")
     cost = price(problem, Plan.from_actions(problem, []))
     assert cost.compute_s == pytest.approx(judged_s, rel=0.4)
-    # A processor's and a GPU's are bound by memory.
+    # On CPUs and GPUs memory is the bound.
     other = Problem(problem.analysis, {"a": 2}, "h100")
     moved_s = 2 * 8 * rows * length / other.machine.memory_bytes_per_s
     moved_s += other.machine.op_overhead_s
@@ -171,7 +171,7 @@ def test_fourier_transforms_on_a_tpu_are_products(rows: int, length: int, judged
 def test_a_matrix_cast_on_the_way_in_is_read_as_wide_as_it_is_kept(
     rows: int, depth: int, columns: int, judged_us: float
 ) -> None:
-    """By libtpu's estimated cycles for v5e, which the rule was read off."""
+    """Compares with libtpu's estimated cycles for v5e, from which the rule was derived."""
     kept = jax.ShapeDtypeStruct((depth, columns), jnp.float32)
     analysis = traced(lambda x, w: x @ w.astype(jnp.bfloat16), leaf(rows, depth), kept)
     problem = Problem(analysis, {"a": 1}, "tpu-v5e")
@@ -187,7 +187,7 @@ def test_a_matrix_cast_on_the_way_in_is_read_as_wide_as_it_is_kept(
 def test_products_of_few_dims_have_a_price(
     name: str, left: tuple[int, ...], right: tuple[int, ...], contracted: int
 ) -> None:
-    """A scaling that is written as a product has operands without dims."""
+    """Operands may have no dims, as in a scaling that is written as a product."""
     analysis = traced(lambda x, y: jnp.tensordot(x, y, axes=contracted), leaf(*left), leaf(*right))
     problem = Problem(analysis, {"d": 2, "m": 2}, name)
     assert 0.0 <= price(problem, Plan.from_actions(problem, [])).time_s < 1e-3
@@ -195,7 +195,7 @@ def test_products_of_few_dims_have_a_price(
 
 @pytest.mark.parametrize(
     ("dtype", "rows", "over_ideal"),
-    # By libtpu 0.0.42.1 for v5e: 1.03 with an operand of 112 MiB, then 1.76 and 1.14
+    # libtpu 0.0.42.1 for v5e: 1.03 with an operand of 112 MiB, then 1.76 and 1.14
     [("float32", 3584, 1.0), ("float32", 4096, 1.76), ("bfloat16", 8192, 1.14)],
 )
 def test_what_is_too_large_for_vector_memory_is_brought_again(dtype, rows, over_ideal) -> None:

@@ -1,4 +1,4 @@
-"""What layouts cost: rows that fill lines, products of vectors, parts cut out of values."""
+"""The cost of TPU memory layouts: padded rows, products of vectors, parts cut out of values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(function: Any, *args: Any, mesh: str, machine: str) -> tl.Problem:
 
 
 def lookup(machine: str, ways: int) -> tl.Cost:
-    """Sums of rows that are looked up, with the width of the table cut."""
+    """Price sums of looked-up rows, with the width of the table cut in ``ways`` parts."""
 
     def summed(table: jax.Array, ids: jax.Array) -> ArrayLike:
         return jnp.tanh(table[ids]).sum(axis=1)
@@ -39,9 +39,9 @@ def test_rows_that_are_looked_up_fill_lines_of_memory() -> None:
     by_ways = {ways: lookup("tpu-v5e", ways) for ways in (1, 2, 16)}
     halved = by_ways[2].time_s / by_ways[1].time_s
     assert halved == pytest.approx(0.5, rel=0.1)
-    # 128 numbers are a line; 16 of them take as long, and as much memory
+    # A line holds 128 numbers; rows of 16 take as much time and memory
     assert by_ways[16].time_s == pytest.approx(by_ways[2].time_s, rel=0.1)
-    table_bytes = {ways: ROWS * D * 4 / ways for ways in by_ways}  # arguments do without padding
+    table_bytes = {ways: ROWS * D * 4 / ways for ways in by_ways}  # arguments are not padded
     rows_bytes = {ways: by_ways[ways].peak_bytes - table_bytes[ways] for ways in by_ways}
     assert rows_bytes[16] == pytest.approx(rows_bytes[2], rel=0.15)
 
@@ -51,7 +51,7 @@ def test_other_machines_keep_rows_of_any_length() -> None:
 
 
 def attention(machine: str, heads: int, mesh: str = "1", *actions: tuple[str, str]) -> float:
-    """Time of the scores of one query a head with its cached keys; computing alone."""
+    """Return the computing time of the scores of one query a head with its cached keys."""
 
     def scores(query: jax.Array, keys: jax.Array) -> ArrayLike:
         return jnp.einsum("bhk,bthk->bht", query, keys)
@@ -62,10 +62,10 @@ def attention(machine: str, heads: int, mesh: str = "1", *actions: tuple[str, st
 
 
 def test_products_of_vectors_take_the_time_of_the_vector_unit() -> None:
-    """libtpu 0.0.42, in a decoding step: 316 us for 16 x 2048 x 8 x 128 numbers on v5e."""
+    """libtpu 0.0.42 takes 316 us for 16 x 2048 x 8 x 128 numbers in a decoding step on v5e."""
     in_four = attention("tpu-v5e", 8, "d=4", ("query.0", "d"))
     assert in_four == pytest.approx(316e-6, rel=0.15)
-    # 8 heads fill the sublanes: to cut them is worth nothing, and costs what other dims would save
+    # 8 heads fill the sublanes: cutting them saves nothing, and other dims would save time
     uncut = attention("tpu-v5e", 8)
     assert attention("tpu-v5e", 8, "d=4", ("query.1", "d")) == pytest.approx(uncut, rel=0.05)
     assert attention("tpu-v5e", 32, "d=4", ("query.1", "d")) == pytest.approx(uncut, rel=0.05)
@@ -83,7 +83,7 @@ def test_products_with_more_rows_are_the_matrix_units_affair() -> None:
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100", "cpu"])
 def test_a_part_that_a_product_reads_is_cut_out_before(machine: str) -> None:
-    """The weights are kept whole, and each device multiplies with some of their columns."""
+    """Each device multiplies with some columns of weights that are kept whole."""
 
     def forward(x: jax.Array, w: jax.Array) -> ArrayLike:
         return x @ w
@@ -92,16 +92,16 @@ def test_a_part_that_a_product_reads_is_cut_out_before(machine: str) -> None:
     columns = tl.Plan.from_actions(posed, [("w.1", "d")])
     sharding = columns.sharding.copy()
     sharding.value_dim[1] = -1
-    whole = make_plan(posed.analysis, posed.mesh, sharding, key=sharding.key())
-    cut_out_s = tl.price(posed, whole).time_s - tl.price(posed, columns).time_s
+    whole_plan = make_plan(posed.analysis, posed.mesh, sharding, key=sharding.key())
+    cut_out_s = tl.price(posed, whole_plan).time_s - tl.price(posed, columns).time_s
     part_s = N * N * 4 / 4 / posed.machine.memory_bytes_per_s
-    # A TPU casts what it cuts out, and the product has half as much to read, at a lower rate
+    # A TPU casts the part, so that the product reads half as much, at a lower rate
     passes = 1.5 - 0.5 / 0.75 if machine == "tpu-v5e" else 2
     assert cut_out_s == pytest.approx(passes * part_s, rel=0.05)
 
 
 def picked(machine: str, heads: int, *actions: tuple[str, str]) -> float:
-    """Bytes that picking cached keys out of what a scan goes over moves, in all of its rounds."""
+    """Return the bytes moved, over all rounds of a scan, to pick each round's cached keys."""
 
     def scores(query: jax.Array, cache: jax.Array) -> jax.Array:
         def layer(total: jax.Array, keys: jax.Array) -> tuple[jax.Array, None]:
@@ -116,12 +116,12 @@ def picked(machine: str, heads: int, *actions: tuple[str, str]) -> float:
 
 
 def test_slices_picked_in_loops_go_tile_by_tile() -> None:
-    """libtpu 0.0.42: two heads a device take three times as long as eight, with as many bytes."""
+    """In libtpu 0.0.42, two heads a device take three times as long as eight, for equal bytes."""
     whole = picked("tpu-v5e", 8)
     assert picked("tpu-v5e", 8, ("query.0", "d")) == pytest.approx(whole / 4)
     assert picked("tpu-v5e", 8, ("query.1", "d")) == pytest.approx(whole)
     assert picked("tpu-v5e", 32, ("query.1", "d")) == pytest.approx(whole)
-    # One head is no row: its dim lies elsewhere
+    # A single head is not padded: its dim is placed elsewhere
     assert picked("tpu-v5e", 4, ("query.1", "d")) == pytest.approx(whole / 8)
     assert picked("h100", 8, ("query.1", "d")) == pytest.approx(picked("h100", 8) / 4)
 
@@ -132,7 +132,7 @@ def test_slices_picked_in_loops_go_tile_by_tile() -> None:
 def test_products_that_wait_for_memory_reach_a_share_of_its_rate(
     machine: str, compiled_s: float
 ) -> None:
-    """libtpu 0.0.42, 64 rows by a matrix of 8192 x 16384."""
+    """Times of libtpu 0.0.42 for 64 rows times a matrix of 8192 x 16384."""
     args = leaf(64, 8192, dtype="bfloat16"), leaf(8192, 16384, dtype="bfloat16")
     posed = problem(lambda x, w: x @ w, *args, mesh="1", machine=machine)
     took_s = tl.price(posed, tl.Plan.from_actions(posed, [])).compute_s
@@ -140,13 +140,13 @@ def test_products_that_wait_for_memory_reach_a_share_of_its_rate(
 
 
 def test_a_loop_keeps_a_matrix_that_it_reads_in_both_ways() -> None:
-    """Conjugate gradients of normal equations: ``a`` and its transpose are one matrix."""
+    """In conjugate gradients of normal equations, ``a`` and its transpose are one matrix."""
 
     def solve(a: jax.Array, x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 20, lambda _, x: a.T @ (a @ x), x)
 
     posed = problem(solve, leaf(4096, 4096), leaf(4096, 16), mesh="1", machine="tpu-v5e")
     priced = tl.price(posed, tl.Plan.from_actions(posed, []))
-    # 64 MiB fit twice, but not three times, into vector memory
+    # Vector memory holds 64 MiB twice, but not three times
     read_s = 20 * 4096 * 4096 * 4 / posed.machine.memory_bytes_per_s
     assert priced.compute_s < 0.6 * read_s

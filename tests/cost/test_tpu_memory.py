@@ -1,4 +1,4 @@
-"""What a TPU has in memory: tiles, values that are made together, and what is never written."""
+"""A TPU's memory: tiles, values computed together, and values that are never written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_only_tpus_have_tiles(machine: str, times: float) -> None:
 
 
 def held_bytes(x: jax.ShapeDtypeStruct, machine: str) -> float:
-    """Of an argument from which nothing large is made."""
+    """Return the bytes of an argument from which nothing large is computed."""
     problem = Problem(traced(lambda x: x.sum(), x), {"a": 2}, machine)
     cost = price(problem, plan(problem))
     (held,) = [part.bytes for part in cost.at_peak if part.kind == ARGUMENT]
@@ -60,7 +60,7 @@ def held_bytes(x: jax.ShapeDtypeStruct, machine: str) -> float:
 @pytest.mark.parametrize(
     ("cut", "numbers"),
     [
-        ((), 24 * 384),  # of 20 x 320
+        ((), 24 * 384),  # 20 x 320
         ((("R", "a"),), 16 * 384),  # 10 x 320
         ((("C", "a"),), 24 * 256),  # 20 x 160
     ],
@@ -73,14 +73,14 @@ def test_it_is_a_devices_part_that_fills_tiles_or_does_not(cut: Any, numbers: in
     assert held == pytest.approx(4 * numbers)
 
 
-# -- loops that read the same ----------------------------------------------------------------------
+# -- loops that read the same value ----------------------------------------------------------------
 def rows_of(x: jax.Array, places: jax.Array) -> jax.Array:
-    """Reads what is written."""
+    """Gather rows, for which ``x`` has to be written."""
     return jnp.take_along_axis(x, places, axis=0)
 
 
 def apart(x: jax.Array, places: jax.Array, *, between: Any) -> Any:
-    """Two functions of one value, the second of which is asked for late."""
+    """Return two functions of one value, the second of which is needed late."""
     early = rows_of(jnp.sin(x), places)
     return early, rows_of(jnp.cos(x) * between(early, places), places)
 
@@ -92,7 +92,7 @@ PLACES = S((8, 256), jnp.int32)
     ("compiler", "between", "first"),
     [
         ("tpu", lambda early, places: 2.0, "sine"),
-        # What it takes besides is made later, and could be made before
+        # Its other operand is computed later, but could be computed before
         ("tpu", lambda early, places: 1.0 * places.sum(), "sine"),
         ("tpu", lambda early, places: early.sum(), "multiply"),
         ("gpu", lambda early, places: 2.0, "multiply"),
@@ -102,8 +102,8 @@ PLACES = S((8, 256), jnp.int32)
 def test_loops_that_read_the_same_run_together(
     compiler: str, between: Callable[..., Any], first: str
 ) -> None:
-    found = Fused(compiler, functools.partial(apart, between=between), SQUARE, PLACES)
-    assert found.runs_at("cosine") == first
+    fused = Fused(compiler, functools.partial(apart, between=between), SQUARE, PLACES)
+    assert fused.runs_at("cosine") == first
 
 
 def test_what_comes_of_any_of_them_cannot_be_there_before() -> None:
@@ -111,8 +111,8 @@ def test_what_comes_of_any_of_them_cannot_be_there_before() -> None:
         early, second = rows_of(jnp.sin(x), places), rows_of(jnp.tanh(x), places)
         return early, second, rows_of(jnp.cos(x) * second.sum(), places)
 
-    found = Fused("tpu", fn, SQUARE, PLACES)
-    assert [found.runs_at(kind) for kind in ("tanh", "cosine")] == ["sine", "multiply"]
+    fused = Fused("tpu", fn, SQUARE, PLACES)
+    assert [fused.runs_at(kind) for kind in ("tanh", "cosine")] == ["sine", "multiply"]
 
 
 @pytest.mark.parametrize(("rows", "first"), [(255, "sine"), (128, "cosine")])
@@ -128,7 +128,7 @@ def test_what_is_made_early_is_in_memory_from_then_on() -> None:
     def fn(x: jax.Array, places: jax.Array, *, late: bool) -> Any:
         x = jax.lax.sort(x)
         early = rows_of(jnp.sin(x), places)
-        # Of equal size as what is read for it, but not of the same numbers
+        # Of the same size as the sorted value, but another value
         wide = rows_of(jnp.tanh(jax.lax.sort(x.T)), places)
         return early, wide, rows_of(jnp.cos(x) * (early.sum() if late else 2.0), places)
 
@@ -138,13 +138,13 @@ def test_what_is_made_early_is_in_memory_from_then_on() -> None:
         for late in (False, True)
     ]
     together, one_by_one = (price(problem, plan(problem)) for problem in problems)
-    # The sorted value is read once, and not kept for the cosine
+    # The sorted value is read once, not once more for the cosine
     size = 4 * 4096**2
     moved = [sum(row.moved_bytes for row in cost.ops) for cost in (together, one_by_one)]
     assert moved[1] - moved[0] == pytest.approx(size, rel=0.05)
 
 
-# -- products and what is around them --------------------------------------------------------------
+# -- products and the ops around them --------------------------------------------------------------
 @pytest.mark.parametrize(("compiler", "unpadded"), [("tpu", True), ("gpu", False), ("cpu", False)])
 def test_what_several_products_pad_is_written_without_it(compiler: str, unpadded: bool) -> None:
     def fn(x: jax.Array, w: jax.Array, *, times: int) -> Any:
@@ -160,7 +160,7 @@ def test_what_several_products_pad_is_written_without_it(compiler: str, unpadded
 
 
 def gated(dy: jax.Array, w: jax.Array, gate: jax.Array, up: jax.Array) -> Any:
-    """The backward pass of a gated layer: two products need each of two values."""
+    """The backward pass of a gated layer, where two values each feed two products."""
     d = dy @ w
     values = d * gate, d * up
     return [(x @ w, jnp.einsum("bf,bd->fd", x, dy)) for x in values]
@@ -169,7 +169,7 @@ def gated(dy: jax.Array, w: jax.Array, gate: jax.Array, up: jax.Array) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "product", "values"),
     [
-        # Products read 32-bit values in bfloat16: both together are no more than the product's
+        # Products read 32-bit values in bfloat16: the two are no larger than the product
         (F32, False, True),
         (BF16, True, False),
     ],
@@ -177,20 +177,20 @@ def gated(dy: jax.Array, w: jax.Array, gate: jax.Array, up: jax.Array) -> Any:
 def test_of_a_product_and_what_follows_the_smaller_is_written(
     dtype: Any, product: bool, values: bool
 ) -> None:
-    found = Fused("tpu", gated, *[S((256, 256), dtype)] * 4)
-    assert found.written("dot_general") == product
-    assert [found.written("multiply", n) for n in (0, 1)] == [values, values]
+    fused = Fused("tpu", gated, *[S((256, 256), dtype)] * 4)
+    assert fused.written("dot_general") == product
+    assert [fused.written("multiply", n) for n in (0, 1)] == [values, values]
 
 
 def test_what_another_loop_needs_is_made_there() -> None:
     def fn(dy: jax.Array, w: jax.Array) -> Any:
         d = dy @ w
         one = jnp.maximum(d, 0.0)
-        late = jnp.where(d > 0.0, jax.lax.sort(w), 0.0)  # needs the sign alone, but later
+        late = jnp.where(d > 0.0, jax.lax.sort(w), 0.0)  # needs only the sign, but later
         return one @ w, jnp.einsum("bf,bd->fd", one, dy), late
 
-    found = Fused("tpu", fn, SQUARE, SQUARE)
-    assert found.written("dot_general")
+    fused = Fused("tpu", fn, SQUARE, SQUARE)
+    assert fused.written("dot_general")
 
 
 @pytest.mark.parametrize(("function", "kept"), [(jax.lax.erfc, True), (jnp.tanh, False)])
@@ -201,8 +201,8 @@ def test_what_is_written_out_as_many_ops_is_computed_once(
         y = function(x)
         return (y * 2.0) @ w, (y * 3.0) @ w
 
-    found = Fused("tpu", fn, SQUARE, SQUARE)
-    assert found.written("chlo.erfc" if kept else "tanh") == kept
+    fused = Fused("tpu", fn, SQUARE, SQUARE)
+    assert fused.written("chlo.erfc" if kept else "tanh") == kept
 
 
 def test_a_weight_is_updated_where_it_lies_also_behind_a_summed_gradient() -> None:
@@ -233,12 +233,12 @@ def test_what_is_read_again_after_a_long_product_is_in_memory(rows: int, near: b
     problem = Problem(traced(fn, *shapes), {"a": 2}, "tpu-v5e")
     memory = problem.prices.inputs.memory
     program = problem.analysis.program
-    made = [program.kind[op] for op in program.value_op[memory.buffer_value]]
-    assert bool(memory.buffer_near[made.index("sort")]) == near
+    kinds = [program.kind[op] for op in program.value_op[memory.buffer_value]]
+    assert bool(memory.buffer_near[kinds.index("sort")]) == near
 
 
 def test_without_vector_memory_nothing_is_near() -> None:
-    found = Fused("tpu", lambda x: jnp.sin(jax.lax.sort(x)), SQUARE)
-    bare = dataclasses.replace(found.problem.machine, vector_memory_bytes=0)
-    problem = Problem(found.problem.analysis, {"a": 2}, bare)
+    fused = Fused("tpu", lambda x: jnp.sin(jax.lax.sort(x)), SQUARE)
+    bare = dataclasses.replace(fused.problem.machine, vector_memory_bytes=0)
+    problem = Problem(fused.problem.analysis, {"a": 2}, bare)
     assert price(problem, plan(problem)).peak_bytes == pytest.approx(2 * 4 * 256**2)

@@ -1,4 +1,4 @@
-"""Values that two mesh axes cut along two dims: what it takes to scatter and to gather them."""
+"""The time to scatter and gather values that two mesh axes cut along two dims."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def problem_of(machine: str, *, paper_mode: bool = False) -> tl.Problem:
 
 
 def moved_s(problem: tl.Problem, kind: int, cut: tuple[int, int]) -> float:
-    """Seconds of the one collective of a kind.
+    """Return the seconds of the only collective of a kind.
 
-    The result of a product is scattered, or its second operand gathered, where each mesh axis cuts
-    the dim that ``cut`` says.
+    It scatters the result of a product or gathers its second operand; ``cut`` is the dim that each
+    mesh axis cuts.
     """
     program = problem.analysis.program
     scatters = kind == REDUCE_SCATTER
@@ -78,9 +78,9 @@ def test_what_is_gathered_along_two_dims_is_put_in_order(machine: str) -> None:
 
 
 def steps_s(problem: tl.Problem, rows: str, summed: str) -> dict[int, float]:
-    """Seconds by kind of step of a product whose rows one axis cuts, and whose sum the other.
+    """Return the seconds, by kind of step, of a product whose sum is scattered along its rows.
 
-    The sum is scattered along the rows as well.
+    The axis ``rows`` cuts the rows, the axis ``summed`` the contracted dim.
     """
     sharding = tl.Plan.from_actions(problem, [("x.0", rows), ("x.1", summed)]).sharding.copy()
     sharding.value_dim[problem.analysis.program.outputs[0]] = (0, 0)
@@ -93,7 +93,7 @@ def steps_s(problem: tl.Problem, rows: str, summed: str) -> dict[int, float]:
 
 @pytest.mark.parametrize("machine", ["tpu-v3", "tpu-v5e", "h100"])
 def test_a_sum_scattered_out_of_order_is_made_of_whole_rows(machine: str) -> None:
-    """XLA exchanges nothing behind a scattered sum: each device multiplies rows that it gathers."""
+    """XLA permutes nothing after a scattered sum: devices gather the rows that they multiply."""
     problem = problem_of(machine)
     in_order = steps_s(problem, rows="d", summed="m")
     assert set(in_order) == {COMPUTE, REDUCE_SCATTER}
@@ -107,7 +107,7 @@ def test_a_sum_scattered_out_of_order_is_made_of_whole_rows(machine: str) -> Non
             named_time_s(kind, (axis,), in_bytes, mesh=problem.mesh, links=problem.prices.links)
         )
 
-    # Rows are cut in two, what is summed in four.
+    # Rows are cut in two, the contracted dim in four.
     assert out_of_order[PERMUTE] == pytest.approx(sent_s("all_gather", "m", 2 * ROWS * SIDE / 4))
     assert out_of_order[REDUCE_SCATTER] == pytest.approx(sent_s("all_reduce", "d", 2 * ROWS * SIDE))
     assert exchanged[REDUCE_SCATTER] < out_of_order[REDUCE_SCATTER]

@@ -1,4 +1,4 @@
-"""On a TPU large arrays go slowly through a kernel of a single op, and one that fills memory."""
+"""On a TPU, kernels of a single op are slow on large arrays, and so are those that fill memory."""
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,8 @@ def compute_s(function, *args, machine="tpu-v5e"):
     return price(problem, replicated(problem)).compute_s
 
 
-# libtpu 0.0.42.1's estimates in microseconds, for v5e and v6e; sides of 8,192 were not looked at
-# for the rule.
+# libtpu 0.0.42.1's estimates for v5e and v6e in microseconds; the rule was derived without sides
+# of 8,192.
 @pytest.mark.parametrize(
     ("function", "dtypes", "v5e_us", "v6e_us"),
     [
@@ -42,7 +42,7 @@ def test_times_are_the_compilers(function, dtypes, v5e_us, v6e_us) -> None:
 
 
 def test_small_ones_are_no_slower_than_their_traffic() -> None:
-    """Side 512: 4.1 us alone, 4.3 with another op."""
+    """At side 512, one op takes 4.1 us, and 4.3 with another op."""
     alone, joined = (
         compute_s(function, matrix(512)) for function in (jnp.exp, lambda x: jnp.exp(x) + 1)
     )
@@ -50,7 +50,7 @@ def test_small_ones_are_no_slower_than_their_traffic() -> None:
 
 
 def test_what_is_cut_out_on_the_way_is_not_alone() -> None:
-    """A part of an argument that each device has whole, and a cast: two ops."""
+    """Cutting a part out of a whole argument makes a second op in the kernel of a cast."""
 
     def cast(x):
         return x.astype(jnp.bfloat16)
@@ -70,7 +70,7 @@ def test_what_is_cut_out_on_the_way_is_not_alone() -> None:
 
 
 def test_a_table_of_which_few_rows_change_is_filled_first() -> None:
-    """Gradients of rows that are looked up: 100,000 rows of 2,048 numbers, 819 MB of zeros."""
+    """The gradient of a lookup fills a table of 100,000 rows of 2,048 numbers, 819 MB of zeros."""
 
     def gradient(rows, where):
         table = jnp.zeros((100_000, 2048), jnp.float32)
@@ -84,7 +84,7 @@ def test_a_table_of_which_few_rows_change_is_filled_first() -> None:
 
     problem = Problem(traced(gradient, *args(1024)), {"d": 1}, "tpu-v5e")
     assert problem.prices.by_rule.facts.op.filled.sum() == 1
-    # As much to add as there is to add it to: it is sorted and summed, and written once.
+    # Updates as large as the table are sorted and summed, and the table is written once.
     many = Problem(traced(gradient, *args(100_000)), {"d": 1}, "tpu-v5e")
     assert not many.prices.by_rule.facts.op.filled.any()
     numbers = 100_000 * 2048

@@ -1,4 +1,4 @@
-"""On a TPU sines and error functions take as long as its vector unit needs for them."""
+"""On a TPU, sines and error functions take the time of the vector unit."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from toast_lab.plan_verbs import Plan
 
 
 def product(function, depth):
-    """A product of 8,192 x ``depth`` x 4,096 with ``function`` behind it."""
+    """Trace a product of 8,192 x ``depth`` x 4,096 followed by ``function``."""
 
     def step(left, right):
         return function(left @ right)
@@ -33,7 +33,7 @@ def exact_gelu(x):
     return jax.nn.gelu(x, approximate=False)
 
 
-# libtpu 0.0.42.1's estimates for v5e in microseconds
+# In microseconds, as libtpu 0.0.42.1 estimates for v5e
 @pytest.mark.parametrize(
     ("function", "depth", "compiled_us"),
     [
@@ -53,7 +53,7 @@ def test_a_product_takes_as_long_as_what_follows_it(function, depth, compiled_us
 
 
 def test_chains_add_up_and_one_alone_is_lost_beside_its_traffic() -> None:
-    """4,096 squared numbers: 18.8 steps for 1,024 to read and write, 5.2 for an error function."""
+    """For 1,024 of 4,096 squared numbers, traffic takes 18.8 steps, an error function 5.2."""
 
     def chain(length):
         def fn(x):
@@ -78,7 +78,7 @@ def test_devices_share_the_work() -> None:
 
 
 def test_it_is_computed_once_however_many_kernels_ask_for_it() -> None:
-    """Both products read the sine; the compiler keeps what took long."""
+    """Both products read the sine: the compiler keeps values that took long to compute."""
 
     def both(x, left, right):
         wave = jnp.sin(x)

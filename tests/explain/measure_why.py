@@ -1,4 +1,4 @@
-"""``why`` for every collective of a plan that a search found.
+"""Measure ``why`` on every collective of a plan that a search found.
 
 Run it as ``python -m tests.explain.measure_why``.
 """
@@ -13,7 +13,7 @@ from toast_lab.search.contract import Budget
 
 
 def main() -> None:
-    """Search, ask about every collective, and say how many answers have what."""
+    """Search, ask about every collective, and count the answers with a cause and with a remedy."""
     parser = argparse.ArgumentParser(description="why for every collective of T2B's best plan")
     parser.add_argument("--layers", type=int, default=18)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the search (%(default)s)")

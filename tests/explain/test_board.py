@@ -47,9 +47,9 @@ def test_an_option_costs_what_a_plan_of_its_action_costs(problem):
 
 
 def test_a_side_shards_the_dim_that_it_says(problem):
-    """The plan of an option has the axis on the dim of a conflict.
+    """The plan of an option has its axis on the conflict's dim that the option names.
 
-    That is so on the tensors where the conflict is on a definition.
+    This is checked on the tensors whose definition has the conflict.
     """
     program, checked = problem.analysis.program, 0
     for dispute in conflicts(problem).disputes:
@@ -58,10 +58,10 @@ def test_a_side_shards_the_dim_that_it_says(problem):
                 zip(program.value_name, plan(problem, option.action).value_specs(), strict=True)
             )
             for tensor in dispute.tensors:
-                made = next(
+                value = next(
                     v for v in range(program.n_values) if program.value_name[v] == tensor.value
                 )
-                if program.where(int(program.value_op[made])) != tensor.where:
+                if program.where(int(program.value_op[value])) != tensor.where:
                     continue
                 spec = specs[tensor.value]
                 if any(option.axis in axes for axes in spec):

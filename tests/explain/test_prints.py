@@ -1,6 +1,6 @@
-"""What results print.
+"""The printed forms of results.
 
-Short names at a prompt, bounded reports with the most costly first, nothing of arrays.
+They are short at a prompt; reports are bounded and costliest first; no arrays are printed.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(fou
     analysis = found[0].analysis
     monkeypatch.setattr(stage, "MOST_LINES", 10)
     lines = str(analysis).split("\n")
-    whole = annotated_listing(analysis).split("\n")
-    assert lines[:10] == whole[:10]
+    all_lines = annotated_listing(analysis).split("\n")
+    assert lines[:10] == all_lines[:10]
     assert lines[10:] == [
-        f"... and {len(whole) - 10} more lines: "
+        f"... and {len(all_lines) - 10} more lines: "
         f"{stage.__name__}.annotated_listing(analysis) has all"
     ]
 
@@ -86,8 +86,8 @@ def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(fou
 def test_a_long_board_counts_what_it_leaves_out():
     problem = tl.Problem(tl.analyse(tl.load("attention")), "4x2")
     board = tl.conflicts(problem)
-    whole = board.text(None).split("\n")
-    assert str(board).split("\n") == whole
+    all_lines = board.text(None).split("\n")
+    assert str(board).split("\n") == all_lines
     assert board.text(1).split("\n")[-1] == (
-        f"... and {len(whole) - 3} more rows: print(board.text(None)) shows all"
+        f"... and {len(all_lines) - 3} more rows: print(board.text(None)) shows all"
     )

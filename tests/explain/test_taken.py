@@ -1,6 +1,6 @@
-"""Plans by hand as action lists.
+"""Plans given by hand as lists of actions.
 
-What each action costs and sends, and sides of conflicts that are exchanged.
+The cost and the collectives of each action, and exchanging the sides of conflicts.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def test_options_cost_what_the_plans_cost(train):
     assert {option.side for option in options} == {0, 1}
     for option in options:
         assert not option.why_not
-        made = Plan.from_actions(train, with_side(train, actions, r, "d", option.side))
-        cost = price(train, made)
+        swapped_plan = Plan.from_actions(train, with_side(train, actions, r, "d", option.side))
+        cost = price(train, swapped_plan)
         assert option.time_s == pytest.approx(cost.time_s, rel=1e-9)
         assert option.peak_bytes == pytest.approx(cost.peak_bytes)
         assert option.fits == cost.fits

@@ -25,23 +25,23 @@ def problem():
 
 
 def check(problem, asked, reasons):
-    """What must hold of every answer."""
+    """Check the properties that every answer must have."""
     cost = price(problem, asked)
     for reason in reasons:
         assert reason.causes
         assert set(reason.causes) <= {*asked.actions, REFINED}
         for change in (*reason.undoing, *([reason.cheapest] if reason.cheapest else [])):
-            there = price(problem, change.plan)
-            assert change.time_s == there.time_s
-            assert change.more_time_s == pytest.approx(there.time_s - cost.time_s, abs=1e-12)
-            assert change.more_peak_bytes == there.peak_bytes - cost.peak_bytes
+            changed_cost = price(problem, change.plan)
+            assert change.time_s == changed_cost.time_s
+            assert change.more_time_s == pytest.approx(changed_cost.time_s - cost.time_s, abs=1e-12)
+            assert change.more_peak_bytes == changed_cost.peak_bytes - cost.peak_bytes
             row = reason.collective
-            left = [
+            remaining = [
                 c
-                for c in there.collectives
+                for c in changed_cost.collectives
                 if (c.op, c.value) == (row.op, row.value) and {*c.axes} & {*row.axes}
             ]
-            assert change.removes == (not left)
+            assert change.removes == (not remaining)
         if reason.cheapest:
             assert reason.cheapest.removes
         str(reason)
@@ -108,8 +108,8 @@ def test_every_collective_of_a_refined_plan_has_an_answer():
 
 
 def test_a_plan_that_no_actions_made(problem):
-    made = search(problem, "alpa", budget=Budget(seconds=None, evaluations=40)).plan
-    reasons = [r for row in price(problem, made).collectives for r in why(problem, made, row)]
+    result = search(problem, "alpa", budget=Budget(seconds=None, evaluations=40)).plan
+    reasons = [r for row in price(problem, result).collectives for r in why(problem, result, row)]
     assert {c for r in reasons for c in r.causes} == {REFINED}
     assert all(r.undoing == () for r in reasons)
 
@@ -158,9 +158,9 @@ def test_a_line_that_calls_a_library_is_known_and_texts_name_files_without_their
     assert Path(reason.collective.where).is_absolute()
     nothing = tl.replicated(problem)
     folder = str(Path(__file__).parent)
-    for said in (reason, tl.diff(problem, asked, nothing)):
-        assert "test_why.py" in str(said)
-        assert folder not in str(said)
+    for printed in (reason, tl.diff(problem, asked, nothing)):
+        assert "test_why.py" in str(printed)
+        assert folder not in str(printed)
     with pytest.raises(ToastError, match=rf"all_reduce at test_why.py:{inner}") as caught:
         why(problem, asked, "nowhere.py:1")
     assert folder not in str(caught.value)

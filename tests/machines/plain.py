@@ -1,4 +1,4 @@
-"""A machine with round numbers, for sums in the head; the rates differ to tell terms apart."""
+"""A machine with round numbers, for mental arithmetic; its rates differ, to tell terms apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 
-#: Every mesh axis has a closed ring of its own; nothing but flops, memory and rates takes time.
+#: Every mesh axis has a closed ring of its own; only FLOPs, memory and link rates take time.
 PLAIN = Machine(
     name="plain",
     flops={"f32": 1e6},
@@ -19,6 +19,6 @@ PLAIN = Machine(
 
 
 def without_terms(machine: Machine) -> Machine:
-    """``machine`` with the rate and the latency of its links alone."""
+    """Return ``machine`` with only the rate and the latency of its links."""
     links = [dataclasses.replace(link, collectives={}) for link in machine.links]
     return dataclasses.replace(machine, links=tuple(links))

@@ -1,6 +1,6 @@
-"""From points to a machine.
+"""Fitting a machine to measured points.
 
-Made-up points of known machines come back, and noise, gaps and lies are survived.
+Points made from a known machine give it back, also with noise, gaps and wrong points.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ SIZES = [2.0**k for k in range(10, 29, 3)]
 
 
 def points_of(machine: Machine, noise: float = 0.0, devices=(2, 4, 8)):
-    """What a nearly perfect measurement of ``machine`` would give.
+    """Return the points of a nearly perfect measurement of ``machine``.
 
-    Every time is off by up to ``noise`` (log-normal).
+    Times have log-normal errors with standard deviation ``noise``.
     """
     rng = np.random.default_rng(1)
-    made = []
+    points = []
     for dtype, peak in machine.flops.items():
         for side in SIDES:
             flops = 2.0 * side**3
-            made.append(
+            points.append(
                 CalibrationPoint(
                     "dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s
                 )
             )
     for size in SIZES:
-        made.append(
+        points.append(
             CalibrationPoint("memory", "f32", 8, size, 0.0, size / machine.memory_bytes_per_s)
         )
     for kind in COLLECTIVES:
         for n in devices:
             for size in SIZES:
                 point = CalibrationPoint(kind, "f32", n, size, 0.0, 1.0)
-                made.append(point._replace(time_s=cf.collective_of(machine, point)))
-    made.append(CalibrationPoint("overhead", "f32", 8, 0.0, 0.0, machine.op_overhead_s))
-    made.append(CalibrationPoint("overlap", "f32", 8, 0.0, 0.0, machine.overlap))
-    return [p._replace(time_s=p.time_s * math.exp(noise * rng.standard_normal())) for p in made]
+                points.append(point._replace(time_s=cf.collective_of(machine, point)))
+    points.append(CalibrationPoint("overhead", "f32", 8, 0.0, 0.0, machine.op_overhead_s))
+    points.append(CalibrationPoint("overlap", "f32", 8, 0.0, 0.0, machine.overlap))
+    return [p._replace(time_s=p.time_s * math.exp(noise * rng.standard_normal())) for p in points]
 
 
 def machine_of(rate, latency, **changes):
     links = (Link("links", "switch", rate, latency),)
-    made = Machine("known", {"f32": 2e12, "bf16": 8e12}, 16e9, 5e11, links, 1e-6, 0.25)
-    return dataclasses.replace(made, **changes)
+    known = Machine("known", {"f32": 2e12, "bf16": 8e12}, 16e9, 5e11, links, 1e-6, 0.25)
+    return dataclasses.replace(known, **changes)
 
 
 def fitted(points, base="a100"):
@@ -68,36 +68,38 @@ def fitted(points, base="a100"):
 @given(st.floats(8, 12), st.floats(-6.5, -3.5))
 def test_a_known_machine_comes_back(rate, latency):
     known = machine_of(10**rate, 10**latency)
-    found = fitted(points_of(known)).machine
-    assert found.links[0].bytes_per_s == pytest.approx(known.links[0].bytes_per_s, rel=0.01)
-    assert found.links[0].latency_s == pytest.approx(known.links[0].latency_s, rel=0.01)
-    assert found.memory_bytes_per_s == pytest.approx(known.memory_bytes_per_s)
-    assert found.overlap == known.overlap
-    assert found.op_overhead_s == known.op_overhead_s
+    fitted_machine = fitted(points_of(known)).machine
+    assert fitted_machine.links[0].bytes_per_s == pytest.approx(
+        known.links[0].bytes_per_s, rel=0.01
+    )
+    assert fitted_machine.links[0].latency_s == pytest.approx(known.links[0].latency_s, rel=0.01)
+    assert fitted_machine.memory_bytes_per_s == pytest.approx(known.memory_bytes_per_s)
+    assert fitted_machine.overlap == known.overlap
+    assert fitted_machine.op_overhead_s == known.op_overhead_s
 
 
 def test_peaks_are_those_of_the_largest_dots():
     known = machine_of(1e10, 1e-5)
-    found = fitted(points_of(known)).machine
+    fitted_machine = fitted(points_of(known)).machine
     assert known.flops
-    assert set(known.flops) <= set(found.flops)
+    assert set(known.flops) <= set(fitted_machine.flops)
     for dtype, peak in known.flops.items():
-        assert 0.99 * peak < found.flops[dtype] <= peak
+        assert 0.99 * peak < fitted_machine.flops[dtype] <= peak
 
 
 def test_noise_and_outliers_move_the_fit_little():
     known = machine_of(1e10, 1e-5)
     points = points_of(known, noise=0.1)
-    # every tenth collective took ten times as long: somebody else used the machine
+    # every tenth collective takes ten times as long, as on a shared machine
     outliers = [
         p._replace(time_s=p.time_s * 10) if p.what in COLLECTIVES and i % 10 == 0 else p
         for i, p in enumerate(points)
     ]
-    found = fitted(outliers)
-    assert found.machine.links[0].bytes_per_s == pytest.approx(1e10, rel=0.25)
-    assert found.machine.links[0].latency_s == pytest.approx(1e-5, rel=0.25)
-    worst = max(r.worst_ratio for r in found.residuals if "over" in r.what)
-    assert worst > 3  # and the residuals tell
+    fit = fitted(outliers)
+    assert fit.machine.links[0].bytes_per_s == pytest.approx(1e10, rel=0.25)
+    assert fit.machine.links[0].latency_s == pytest.approx(1e-5, rel=0.25)
+    worst = max(r.worst_ratio for r in fit.residuals if "over" in r.what)
+    assert worst > 3  # the residuals show it
 
 
 def test_a_collective_that_the_formulas_cannot_tell_shows_in_its_residual():
@@ -133,11 +135,11 @@ def test_fits_are_monotone_in_the_size(pairs):
 
 
 def test_a_slow_large_dot_does_not_lower_the_peak_alone():
-    """Isotonic regression pools it with its neighbour, weighted by the time spent on each."""
+    """Isotonic regression pools it with its neighbour, weighted by their times."""
     fast = [CalibrationPoint("dot", "f32", 1, 0.0, 10.0**k, 10.0**k / 1e12) for k in range(6, 10)]
-    late = [*fast[:-1], fast[-1]._replace(time_s=fast[-1].time_s * 2)]
+    slowed = [*fast[:-1], fast[-1]._replace(time_s=fast[-1].time_s * 2)]
     assert cf.peak_flops(fast) == pytest.approx(1e12)
-    assert 0.5e12 < cf.peak_flops(late) < 0.6e12
+    assert 0.5e12 < cf.peak_flops(slowed) < 0.6e12
 
 
 def test_caches_do_not_count_as_memory():
@@ -156,7 +158,7 @@ def test_what_was_not_measured_is_the_tables_and_says_so(missing, tmp_path):
         for p in points_of(known)
         if p.what != missing and not (missing == "collectives" and p.what in COLLECTIVES)
     ]
-    found = fitted(kept)
+    fit = fitted(kept)
     key = {
         "dot": "flops.f32",
         "memory": "memory_bytes_per_s",
@@ -164,11 +166,11 @@ def test_what_was_not_measured_is_the_tables_and_says_so(missing, tmp_path):
         "overhead": "op_overhead_s",
         "overlap": "overlap",
     }[missing]
-    assert found.not_measured == (key,)
-    assert "a100" in found.machine.sources[key]
-    found.machine.to_toml(tmp_path / "m.toml")
-    assert Machine.from_toml(tmp_path / "m.toml") == found.machine
-    assert (found.machine.links == MACHINES["a100"].links) == (missing == "collectives")
+    assert fit.not_measured == (key,)
+    assert "a100" in fit.machine.sources[key]
+    fit.machine.to_toml(tmp_path / "m.toml")
+    assert Machine.from_toml(tmp_path / "m.toml") == fit.machine
+    assert (fit.machine.links == MACHINES["a100"].links) == (missing == "collectives")
 
 
 @pytest.mark.parametrize("base", ["cpu", "a100", "tpu-v5e"])

@@ -1,6 +1,6 @@
-"""Collective times against schedules, linear programs and closed forms.
+"""The times of collectives agree with schedules, linear programs and closed forms.
 
-The schedules are stepped through link by link.
+The schedules are simulated link by link.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from toast_lab.sharding.step_kinds import (
 )
 
 KINDS = [ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE]
-#: With rates and latencies alone; ``test_fitted_links.py`` has the fitted terms.
+#: Only rates and latencies; ``test_fitted_links.py`` has the fitted terms.
 PLAIN_LINKS = {name: without_terms(machine) for name, machine in MACHINES.items()}
-W = 2.0  # a torus dim's bytes/s, so that one link one way carries 1
+W = 2.0  # a torus dim's bytes/s, so that a link carries 1 each way
 
 
 def on(topology="torus", extents=(8,), wrap=1, rate=W, latency=0.0, devices=None):
@@ -51,24 +51,24 @@ def time_s(kind, machine, sizes, in_bytes, mask=None):
 
 
 def ring_or_line(n, ring):
-    """One torus dim of n chips, and the machine whose dims wrap or never do."""
+    """Return a machine with one torus dim of n chips, which wraps around or never does."""
     return on(extents=(n,), wrap=1 if ring else 10**6)
 
 
-# -- schedules, stepped through --------------------------------------------------------------------
+# -- simulated schedules ---------------------------------------------------------------------------
 
 
 def all_gather_steps(n, ring):
-    """Rounds in which each chip hands on, each way, the last chunk that came from the other side.
+    """Simulate rounds in which each chip passes on, each way, the last chunk that it received.
 
-    On a ring it stops when everyone has everything; gives (rounds, chunks over the busiest link).
-    For even n the last chunk goes half one way and half the other.
+    They end when every chip has all chunks. Gives (rounds, chunks over the busiest link). On a ring
+    of even n, half of the last chunk goes one way and half the other.
     """
-    have = [{i: 1.0} for i in range(n)]  # chip -> chunk -> fraction
+    chunks_of = [{i: 1.0} for i in range(n)]  # chip -> chunk -> fraction
     moving = [(i, (i + d) % n if ring else i + d, i, d) for i in range(n) for d in (1, -1)]
     loads: dict[tuple[int, int], float] = {}
     rounds = 0
-    while any(sum(h.values()) < n - 1e-9 for h in have):
+    while any(sum(h.values()) < n - 1e-9 for h in chunks_of):
         rounds += 1
         following = []
         for source, target, chunk, d in moving:
@@ -77,9 +77,9 @@ def all_gather_steps(n, ring):
             distance = (target - chunk) * d % n
             if ring and distance > n / 2:
                 continue
-            part = 0.5 if ring and distance * 2 == n else 1.0
-            loads[source, d] = loads.get((source, d), 0.0) + part
-            have[target][chunk] = have[target].get(chunk, 0.0) + part
+            fraction = 0.5 if ring and distance * 2 == n else 1.0
+            loads[source, d] = loads.get((source, d), 0.0) + fraction
+            chunks_of[target][chunk] = chunks_of[target].get(chunk, 0.0) + fraction
             following.append((target, (target + d) % n if ring else target + d, chunk, d))
         moving = following
     return rounds, max(loads.values())
@@ -90,7 +90,7 @@ def all_gather_steps(n, ring):
 def test_all_gathers_are_the_schedule(n, ring):
     rounds, busiest = all_gather_steps(n, ring)
     machine = ring_or_line(n, ring)
-    # Chunks of 1 byte, links of 1 byte/s
+    # Chunks have 1 byte, links 1 byte/s
     assert time_s(ALL_GATHER, machine, [n], 1.0) == pytest.approx(busiest)
     slow = on(extents=(n,), wrap=1 if ring else 10**6, latency=1e6)
     assert time_s(ALL_GATHER, slow, [n], 1.0) == pytest.approx(rounds * 1e6, rel=1e-4)
@@ -99,7 +99,7 @@ def test_all_gathers_are_the_schedule(n, ring):
 
 
 def all_to_all_load(n, ring):
-    """Bytes over the busiest link if every chip sends 1 byte to every other by a shortest way."""
+    """Return the bytes over the busiest link if all chips send 1 byte to all by shortest ways."""
     loads: dict[tuple[int, int], float] = {}
     for source, target in itertools.permutations(range(n), 2):
         forward = (target - source) % n
@@ -126,9 +126,9 @@ def test_all_to_alls_are_as_slow_as_the_busiest_link(n, ring):
 
 
 def fractional_load(n, ring, targets):
-    """The smallest load of the busiest link, by a linear program.
+    """Return the smallest possible load of the busiest link, by a linear program.
 
-    Every chip splits its byte over both ways.
+    Every chip splits its byte over both directions.
     """
     if not ring:
         crossing = [
@@ -136,7 +136,7 @@ def fractional_load(n, ring, targets):
             for cut in range(n - 1)
         ]
         return max(crossing)
-    on_link = np.zeros((2 * n, n + 1))  # load = constant + slope * share that goes forward
+    on_link = np.zeros((2 * n, n + 1))  # load = constant + slope * share sent forward
     constant = np.zeros(2 * n)
     for source, target in enumerate(targets):
         forward = (target - source) % n
@@ -158,14 +158,14 @@ def fractional_load(n, ring, targets):
 @pytest.mark.parametrize("n", [3, 4, 5, 6])
 def test_a_permute_is_the_rotation_by_half_the_ring(n, ring):
     far = [(i + n // 2) % n for i in range(n)] if ring else list(range(n))[::-1]
-    found = time_s(PERMUTE, ring_or_line(n, ring), [n], 1.0)
-    assert found == pytest.approx(max(1.0, fractional_load(n, ring, far)))
+    permute_s = time_s(PERMUTE, ring_or_line(n, ring), [n], 1.0)
+    assert permute_s == pytest.approx(max(1.0, fractional_load(n, ring, far)))
 
 
 def recursive_doubling(n):
-    """Rounds until every device knows all, in Bruck's order.
+    """Return the rounds until every device has all data, in Bruck's order.
 
-    In each round a device sends all it knows to one other.
+    In each round, a device sends all it has to one other device.
     """
     known = [{i} for i in range(n)]
     rounds = 0
@@ -179,7 +179,7 @@ def recursive_doubling(n):
 def test_switches_take_as_many_rounds_as_doubling(n):
     switch = on("switch", latency=1.0, rate=1e12)
     assert time_s(ALL_GATHER, switch, [n], 1.0) == pytest.approx(recursive_doubling(n))
-    # Thakur et al.: those above the power of two hand over, and get back
+    # Thakur et al.: devices above a power of two send first and receive last
     pre_and_post = 0 if n & (n - 1) == 0 else 2
     assert time_s(ALL_REDUCE, switch, [n], 1.0) == pytest.approx(
         recursive_doubling(n) + pre_and_post
@@ -205,7 +205,7 @@ def test_switches_take_as_many_rounds_as_doubling(n):
     ],
 )
 def test_times_by_hand(kind, topology, n, expected):
-    """1 MB on the larger side, 1 GB/s, 1 us a hop."""
+    """The larger of input and output has 1 MB; links have 1 GB/s and 1 us a hop."""
     machine = on(topology, rate=1e9, latency=1e-6)
     assert time_s(kind, machine, [n], 1e6 / n if kind == ALL_GATHER else 1e6) == pytest.approx(
         expected
@@ -213,7 +213,7 @@ def test_times_by_hand(kind, topology, n, expected):
 
 
 def test_small_all_reduces_trade_bytes_for_rounds():
-    """8 bytes over 64 devices: everything is gathered on a ring, doubled on a switch."""
+    """For 8 bytes over 64 devices, rings gather everything and switches use doubling."""
     ring, switch = on("ring", rate=1e9, latency=1e-6), on("switch", rate=1e9, latency=1e-6)
     assert time_s(ALL_REDUCE, ring, [64], 8.0) == pytest.approx(32e-6 + 8 * 63e-9)
     assert time_s(ALL_REDUCE, switch, [64], 8.0) == pytest.approx(6 * (1e-6 + 8e-9))
@@ -221,9 +221,9 @@ def test_small_all_reduces_trade_bytes_for_rounds():
 
 
 def test_two_dims_at_once_are_twice_as_fast():
-    """16 chips as 4x4 rings.
+    """With 16 chips as 4x4 rings, the links of both dims are busy.
 
-    Every link of both dims is busy, so B (n-1)/n comes in at twice the rate.
+    So the B (n-1)/n bytes of a gather arrive at twice the rate.
     """
     machine = on(extents=(4, 4), rate=1e9)
     one_after_other = 3 / 16 * 1e-3 + 3 / 4 * 1e-3
@@ -232,7 +232,7 @@ def test_two_dims_at_once_are_twice_as_fast():
         15 / 16 * 1e-3
     )
     assert time_s(ALL_GATHER, on("ring", rate=1e9), [4, 4], 1e6 / 16) < one_after_other
-    # Each dim's busiest link: n/4
+    # Each dim's busiest link carries n/4
     assert time_s(ALL_TO_ALL, machine, [4, 4], 1e6) == pytest.approx(1e-3)
 
 
@@ -246,11 +246,11 @@ def test_axes_that_fill_a_shared_dim_are_one_ring():
 
 
 def test_nodes_are_gathered_over_the_network_first():
-    """16 GPUs, 2 nodes: 1/16 crosses the network, then the rest goes over NVLink."""
+    """With 16 GPUs in 2 nodes, 1/16 crosses the network, then the rest goes over NVLink."""
     sizes, chunk = [2, 8], 1e9 / 16
-    found = time_s(ALL_GATHER, PLAIN_LINKS["a100"], sizes, chunk)
-    assert found == pytest.approx(chunk / 25e9 + 14 * chunk / 300e9, rel=0.01)
-    assert time_s(REDUCE_SCATTER, PLAIN_LINKS["a100"], sizes, 1e9) == pytest.approx(found)
+    gather_s = time_s(ALL_GATHER, PLAIN_LINKS["a100"], sizes, chunk)
+    assert gather_s == pytest.approx(chunk / 25e9 + 14 * chunk / 300e9, rel=0.01)
+    assert time_s(REDUCE_SCATTER, PLAIN_LINKS["a100"], sizes, 1e9) == pytest.approx(gather_s)
 
 
 # -- several axes against linear programs and brute force ------------------------------------------
@@ -259,7 +259,7 @@ dims = st.lists(st.tuples(st.integers(2, 9), st.floats(0.1, 10)), min_size=2, ma
 
 
 def rows(axes, latency=0.0):
-    """Entries as ``collectives`` makes them, slowest first, for torus dims of (size, rate)."""
+    """Return the rows that ``collectives`` makes for torus dims of (size, rate), slowest first."""
     table = [
         [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i, i]
         for i, (n, rate) in enumerate(axes)
@@ -270,19 +270,19 @@ def rows(axes, latency=0.0):
 @settings(max_examples=60, deadline=None)
 @given(dims)
 def test_the_simultaneous_bound_is_what_the_best_pieces_reach(axes):
-    """The smallest busiest dim, by a linear program.
+    """A linear program minimises the time of the busiest dim.
 
-    Its variables are fractions of the data for each order of visiting the dims.
+    Its variables are the fractions of the data for each order of visiting the dims.
     """
     total = math.prod(n for n, _ in axes)
     orders = list(itertools.permutations(range(len(axes))))
     busy = np.zeros((len(axes), len(orders)))
     for column, order in enumerate(orders):
-        here = 1.0 / total
+        held = 1.0 / total
         for dim in order:
             n, rate = axes[dim]
-            busy[dim, column] = here * (n - 1) / rate
-            here *= n
+            busy[dim, column] = held * (n - 1) / rate
+            held *= n
     # minimise T: busy @ x <= T, sum x = 1
     best = linprog(
         [*[0.0] * len(orders), 1.0],
@@ -303,10 +303,10 @@ def test_one_after_the_other_takes_the_best_order(axes):
     total = math.prod(n for n, _ in axes)
     times = []
     for order in itertools.permutations(axes):
-        here, spent = 1.0 / total, 0.0
+        held, spent = 1.0 / total, 0.0
         for n, rate in order:
-            spent += here * (n - 1) / rate
-            here *= n
+            spent += held * (n - 1) / rate
+            held *= n
         times.append(spent)
     on_switches = np.ones(len(axes), np.bool_)
     assert from_python(co._several)(
@@ -336,24 +336,24 @@ def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, size
         arrays = links.bytes_per_s * faster, links.latency_s * slower, links.switched, shape
         return co.collective_time_s(kind, mask, size * scale, mesh.array(), *arrays)
 
-    here = seconds()
-    assert np.isfinite(here)
+    base_s = seconds()
+    assert np.isfinite(base_s)
     if all(n == 1 for i, n in enumerate(sizes) if mask >> i & 1):
-        assert here == 0
+        assert base_s == 0
         return
-    assert here > 0
+    assert base_s > 0
     factor = data.draw(st.floats(1.01, 100))
-    assert here < seconds(scale=factor) <= here * factor * (1 + 1e-9)
-    assert here / factor * (1 - 1e-9) <= seconds(faster=factor) < here
-    assert here < seconds(slower=factor) <= here * factor * (1 + 1e-9)
+    assert base_s < seconds(scale=factor) <= base_s * factor * (1 + 1e-9)
+    assert base_s / factor * (1 - 1e-9) <= seconds(faster=factor) < base_s
+    assert base_s < seconds(slower=factor) <= base_s * factor * (1 + 1e-9)
 
 
 @settings(max_examples=200, deadline=None)
 @given(machines, meshes, st.floats(1, 1e10))
 def test_kinds_stand_in_their_order(name, sizes, size):
-    """For the same bytes, gathering and scattering cost the same.
+    """For the same bytes, an all_gather and a reduce_scatter take the same time.
 
-    Reducing costs no more than both, no less than either.
+    An all_reduce takes no longer than both together, and no less than either.
     """
     machine = PLAIN_LINKS[name]
     n = math.prod(sizes)
@@ -385,7 +385,7 @@ def test_reducing_over_both_dims_uses_the_links_of_both():
 
 
 def test_tiny_all_reduces_over_two_axes_gather_everything_in_turn():
-    """A few bytes: 2 hops an axis, not 2 there and 2 back."""
+    """A few bytes take 2 hops for each axis, not 2 to reduce and 2 to gather."""
     assert time_s(
         ALL_REDUCE, on(extents=(4, 4), rate=1e12, latency=1.0), [4, 4], 4.0
     ) == pytest.approx(4.0)

@@ -1,4 +1,4 @@
-"""Fitted times of collectives: what they mean, where they hold, and their machine files."""
+"""Fitted times of collectives: their meaning, where they apply, and their machine files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ sizes_of_meshes = st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max
 
 
 def hosts(**terms: CollectiveTerms) -> Machine:
-    """Hosts of 8 with ``terms``, joined by slower links without."""
+    """Return a machine of hosts of 8 with ``terms``, joined by slower links without."""
     inner = Link("inside", "switch", 100.0, 0.5, 8, collectives=terms)
     outer = Link("outside", "switch", 10.0, 2.0)
     return Machine("m", {"f32": 1.0}, 1.0, 1.0, (inner, outer), 0.0)
 
 
-# -- what they mean --------------------------------------------------------------------------------
+# -- meaning ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_times_are_the_sum_of_the_terms(kind: int, sent: float) -> None:
     start_bytes = 40000.0 / (4 if kind == ALL_GATHER else 1)
     wanted = 1.0 + 3 * 10.0 + 0.1 * math.sqrt(sent) + sent * (1e-3 + 4e-3 / 4)
     assert time_s(kind, machine, [4], start_bytes) == pytest.approx(wanted)
-    # Two axes of one switch are one group of all their devices.
+    # Two axes of one switch form one group of all their devices.
     assert time_s(kind, machine, [2, 2], start_bytes) == pytest.approx(wanted)
 
 
@@ -75,7 +75,7 @@ def test_the_network_keeps_rate_and_latency() -> None:
     inside = time_s(ALL_GATHER, machine, [1, 8], 1e4)
     outside = time_s(ALL_GATHER, machine, [2, 8], 1e4, mask=1)
     assert outside == pytest.approx(2.0 + 1e4 / 10)
-    # 1/16 crosses the network first; then each of the pairs is gathered inside.
+    # 1/16 crosses the network first; then the pairs of chunks are gathered inside the hosts.
     both = time_s(ALL_GATHER, machine, [2, 8], 1e4 / 2)
     assert both == pytest.approx(2.0 + 5e3 / 10 + inside)
 

@@ -70,9 +70,11 @@ def test_a_whole_side_of_a_matrix_unit_is_written_as_one():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_machine_has_sources_and_prices_a_program(name):
-    found = MACHINES[name]
-    assert "all" in found.sources or {"flops", "memory", "op_overhead_s"} <= set(found.sources)
-    assert all(len(link.source) > 20 for link in found.links)
+    named_machine = MACHINES[name]
+    assert "all" in named_machine.sources or {"flops", "memory", "op_overhead_s"} <= set(
+        named_machine.sources
+    )
+    assert all(len(link.source) > 20 for link in named_machine.links)
     problem = Problem(analysed("attention"), {"a": 4}, name)
     cost = price(problem, plan(problem, ("S", "a", 1)))
     assert 0 < cost.comm_s < cost.time_s < math.inf
@@ -129,14 +131,14 @@ def test_levels_must_nest():
     [
         ("tpu-v5e", "4x4", (4, 4), (45, 45), (3, 3)),  # lines: only a dim of 16 wraps around
         ("tpu-v5e", "16x16", (16, 16), (90, 90), (8, 8)),
-        ("tpu-v5e", "16", (4, 4), (90,), (6,)),  # two lines, links of both at once
+        ("tpu-v5e", "16", (4, 4), (90,), (6,)),  # two lines, both dims' links at once
         ("tpu-v5e", "8", (2, 4), (90,), (4,)),
         ("tpu-v5e", "2x2x2", (4, 2), (22.5, 45, 45), (2, 1, 1)),  # the first two share a dim
         ("tpu-v5e", "17", (17,), (45,), (16,)),  # one path through the torus
         ("tpu-v4", "4x4x4", (4, 4, 4), (90, 90, 90), (2, 2, 2)),
         ("tpu-v4", "2x4x4", (2, 4, 4), (45, 45, 45), (1, 3, 3)),  # below a cube nothing wraps
         ("tpu-v4", "16", (2, 2, 4), (135,), (5,)),
-        # Small axes share, the large one gets two dims
+        # Small axes share a dim, the large one gets two dims
         ("tpu-v4", "2x32x2", (4, 4, 8), (45, 180, 45), (2, 6, 1)),
         ("tpu-v5p", "16x20x28", (16, 20, 28), (180, 180, 180), (8, 10, 14)),
         ("tpu-v3", "4x2", (2, 2), (82, 225), (2, 1)),  # the minor axis is the two cores of a chip
@@ -162,9 +164,9 @@ def test_texts_say_where_axes_run():
 
 
 def test_an_all_to_all_saves_nothing_across_nodes():
-    """16 GPUs in 2 nodes.
+    """Of 16 GPUs in 2 nodes, each sends half of its data to the other node.
 
-    8 of 16 destinations are in the other node, each device has 25 GB/s to get there.
+    For these 8 of 16 destinations a device has 25 GB/s.
     """
     links = laid("a100", "16")
     seconds_for_a_byte = links.shape[0, 1] / links.bytes_per_s[0]
@@ -200,31 +202,33 @@ sizes = st.lists(st.sampled_from([1, 2, 3, 4, 5, 6, 8, 16, 32]), min_size=1, max
 @settings(max_examples=300)
 @given(st.sampled_from(NAMES), sizes)
 def test_every_mesh_that_fits_has_a_sound_layout(name, sizes):
-    found = MACHINES[name]
+    named_machine = MACHINES[name]
     mesh = Mesh(tuple(f"a{i}" for i in range(len(sizes))), tuple(sizes))
-    if found.max_devices is not None and mesh.n_devices > found.max_devices:
+    if named_machine.max_devices is not None and mesh.n_devices > named_machine.max_devices:
         with pytest.raises(InvalidProblem, match=str(mesh.n_devices)):
-            lay_out(found, mesh)
+            lay_out(named_machine, mesh)
         return
-    links = lay_out(found, mesh)
-    fastest = sum(link.bytes_per_s * max(1, len(link.extents)) for link in found.links)
+    links = lay_out(named_machine, mesh)
+    fastest = sum(link.bytes_per_s * max(1, len(link.extents)) for link in named_machine.links)
     for i, size in enumerate(sizes):
         assert links.where[i]
         if size > 1:
             assert 0 < links.bytes_per_s[i] <= fastest
             assert links.latency_s[i] > 0
-            assert links.shape[i, 0] >= 1 or len(found.links) > 1  # hops
+            assert links.shape[i, 0] >= 1 or len(named_machine.links) > 1  # hops
             assert links.shape[i, 1] > 0  # spread
-    if links.slice and len(links.slice) == len(found.links[-1].extents):
+    if links.slice and len(links.slice) == len(named_machine.links[-1].extents):
         assert math.prod(links.slice) * 2 >= mesh.n_devices  # v3: two cores a chip
         assert all(
             n <= e
-            for n, e in zip(sorted(links.slice), sorted(found.links[-1].extents), strict=True)
+            for n, e in zip(
+                sorted(links.slice), sorted(named_machine.links[-1].extents), strict=True
+            )
         )
 
 
 def test_inner_levels_are_no_slower_for_minor_axes():
-    """The same axis size, further out: never faster on a machine with levels."""
+    """On machines with levels, an axis of the same size is never faster further out."""
     for name in ("a100", "h100", "p100"):
         rates = laid(name, "2x2x2x2x2").bytes_per_s
         assert list(rates) == sorted(rates), name
@@ -278,11 +282,11 @@ def test_machines_survive_a_file(name, tmp_path):
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_the_compiler_survives_a_file(compiler, tmp_path):
-    there = dataclasses.replace(PLAIN, compiler=compiler)
-    there.to_toml(tmp_path / "m.toml")
+    changed = dataclasses.replace(PLAIN, compiler=compiler)
+    changed.to_toml(tmp_path / "m.toml")
     assert f'compiler = "{compiler}"' in (tmp_path / "m.toml").read_text().splitlines()
-    assert Machine.from_toml(tmp_path / "m.toml") == there
-    assert there.as_dict()["compiler"] == compiler
+    assert Machine.from_toml(tmp_path / "m.toml") == changed
+    assert changed.as_dict()["compiler"] == compiler
 
 
 def test_a_file_that_names_no_compiler_means_the_cpus(tmp_path):
@@ -311,8 +315,8 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 def test_any_text_survives_a_file(name, key, value):
     import tomllib
 
-    there = dataclasses.replace(PLAIN, name=name, sources={key: value})
-    assert Machine.from_data(tomllib.loads(machine_file.text(there)), "f.toml") == there
+    changed = dataclasses.replace(PLAIN, name=name, sources={key: value})
+    assert Machine.from_data(tomllib.loads(machine_file.text(changed)), "f.toml") == changed
 
 
 def test_a_problem_takes_a_machine_file(tmp_path):
@@ -431,9 +435,9 @@ DOCS = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
 
 def test_the_file_in_the_docs_loads(tmp_path):
     (text,) = re.findall(r"^```toml\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
-    found = machine(written(tmp_path, text))
-    assert found.max_devices is None
-    links = lay_out(found, make_mesh("2x16x16"))
+    loaded = machine(written(tmp_path, text))
+    assert loaded.max_devices is None
+    links = lay_out(loaded, make_mesh("2x16x16"))
     assert links.bytes_per_s.tolist() == [3.125e9, 90e9, 90e9]
 
 
@@ -441,12 +445,14 @@ def test_the_file_in_the_docs_loads(tmp_path):
 def test_the_table_in_the_docs_is_the_tables(name):
     (row,) = [line for line in DOCS.splitlines() if line.startswith(f"| `{name}` |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    found = MACHINES[name]
+    named_machine = MACHINES[name]
     unit = 2**30 if cells[4].endswith("GiB") else 1e9
-    assert float(cells[2]) == found.peak_flops("bf16")
-    assert float(cells[3]) == found.peak_flops("f32")
-    assert float(cells[4].split()[0]) * unit == found.memory_bytes
-    assert float(cells[5].split()[0]) * 1e9 == found.memory_bytes_per_s
-    for link in found.links:
+    assert float(cells[2]) == named_machine.peak_flops("bf16")
+    assert float(cells[3]) == named_machine.peak_flops("f32")
+    assert float(cells[4].split()[0]) * unit == named_machine.memory_bytes
+    assert float(cells[5].split()[0]) * 1e9 == named_machine.memory_bytes_per_s
+    for link in named_machine.links:
         assert f"{link.bytes_per_s / 1e9:g} GB/s" in cells[6]
-    assert cells[7] == ("any" if found.max_devices is None else str(found.max_devices))
+    assert cells[7] == (
+        "any" if named_machine.max_devices is None else str(named_machine.max_devices)
+    )

@@ -1,4 +1,4 @@
-"""Permutes between given devices of a torus."""
+"""The time of permutes between given devices of a torus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ring(n: int) -> list[tuple[int, int]]:
     [({"x": 8}, 4), ({"x": 16}, 6), ({"d": 4, "m": 4}, 6), ({"d": 16, "m": 16}, 2)],
 )
 def test_everybody_sends_to_the_next(mesh: dict[str, int], hops: int) -> None:
-    """No link carries two messages; the last one's way back is the longest."""
+    """No link carries two messages; the last device's way back to the first is the longest."""
     sizes = make_mesh(mesh)
     time_s = permute_time_s(V5E, sizes, ring(sizes.n_devices), MIB)
     assert time_s == pytest.approx(hops * HOP_S + MIB / ONE_WAY)
@@ -31,7 +31,7 @@ def test_everybody_sends_to_the_next(mesh: dict[str, int], hops: int) -> None:
 
 def test_messages_share_a_link() -> None:
     mesh = make_mesh({"d": 4, "m": 4})
-    # From both devices of one half of a line to the other half: two over its middle
+    # Both devices of each half of a line send to the other half, so two messages cross its middle
     pairs = [(0, 2), (1, 3), (2, 0), (3, 1)]
     assert permute_time_s(V5E, mesh, pairs, MIB) == pytest.approx(2 * HOP_S + 2 * MIB / ONE_WAY)
     farthest = named_time_s("collective_permute", ["m"], MIB, mesh=mesh, links=lay_out(V5E, mesh))

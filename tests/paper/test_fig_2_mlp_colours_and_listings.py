@@ -1,7 +1,7 @@
 """Figure 2: the two-layer MLP, its colours and its two device-local programs.
 
 The figure writes 64{m}) and (64{m} where it means 64{m}; our notation leaves the stray brackets
-out.  Its ReLU is max(y, 0) in StableHLO.
+out. Its ReLU is max(y, 0) in StableHLO.
 """
 
 from tests.helpers import analysed, plan

@@ -1,7 +1,7 @@
 """Figure 3: the rules of the named dimension analysis, one test each.
 
-Identities I are built into names (one name per factor of an op); M is what ``source`` and
-``target`` hold.
+The identities I are built into names (one name per factor of an op); ``source`` and ``target`` hold
+the map M.
 """
 
 import jax
@@ -13,7 +13,7 @@ S = jax.ShapeDtypeStruct
 
 
 def names_of(fn, *shapes):
-    """Def names of the result, use names of its op, and M as a set of pairs."""
+    """Return the result's def names, its op's use names, M as pairs, the arguments' def names."""
     analysis = traced(fn, *(S(shape, jnp.float32) for shape in shapes))
     program = analysis.program
     op = int(program.value_op[program.outputs[0]])
@@ -69,7 +69,7 @@ def test_broadcast_adds_a_fresh_dim():
 
 
 def test_values_made_of_constants_carry_no_edges():
-    """Where we differ from the paper: one causal mask must not tie two uses together."""
+    """We differ from the paper here: one causal mask must not tie two uses together."""
 
     def fn(x, y):
         mask = jnp.tril(jnp.ones((6, 6), bool))

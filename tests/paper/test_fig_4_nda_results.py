@@ -5,8 +5,8 @@ from toast_lab.conflicts.analysis import names_listing
 
 
 def test_4b_names_identified_with_i_only():
-    # The figure's A1, A2, X1 are our B#1, U#1, X#1 and so on: the colour says what they will be
-    # identified with.
+    # The figure's A1, A2, X1 are our B#1, U#1, X#1 and so on: the colour says with which names M
+    # will identify them.
     assert names_listing(analysed("mlp")) == (
         "def mlp(x : [B#0, X#0],\n"
         "        w1 : [X#1, U#0],\n"

@@ -1,10 +1,10 @@
-"""Figure 5: simplified attention: five conflicts, one compatibility set, two resolutions.
+"""Figure 5: simplified attention has five conflicts, one compatibility set, two resolutions.
 
 The paper prints its set as {(S111, S311), (S111, S31111), (Sc, S31111), (Sc1, S3112), (Sc11,
-S21)}.  Two of these are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so
+S21)}. Two of these are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so
 the first pair is (S11, S311); the reduce uses ``a`` as [S111, S3111], so the second is (S111,
-S3111) - S111 and S31111 never meet on one tensor.  Its reduce_{1,add} counts dims from 1 (it
-removes the rows, since ``b`` keeps S3111), its broadcast_0 from 0; ours count from 0 both times.
+S3111) - S111 and S31111 never meet on one tensor. Its reduce_{1,add} counts dims from 1 (it
+removes the rows, since ``b`` keeps S3111), its broadcast_0 from 0; ours both count from 0.
 """
 
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.lowering.listing import listing
 from toast_lab.models.attention import attn, make
 
-# paper's name -> ours (the k-th name of colour S in program order)
+# the paper's name -> ours (the k-th name of colour S in program order)
 PAPER = {
     "S": "S#0",
     "S1": "S#1",
@@ -85,7 +85,7 @@ def test_5b_the_other_resolution_introduces_two_all_gathers():
     cost = price(problem, plan(problem, ("S", "s", 0)))
     assert cost.count("all_gather") == 2
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["qt", "v"]
-    # the mock softmax sums over the dim that this resolution cuts, hence one more
+    # the mock softmax sums over the dim that this resolution cuts, hence one more collective
     assert [(c.kind, c.value) for c in cost.collectives if c.kind != "all_gather"] == [
         ("all_reduce", "b")
     ]
@@ -171,7 +171,7 @@ def attn_as_users_write_it(x, wq, wk, wv):
     ("fn", "n_ops", "n_names"), [(attn, 10, 31), (attn_as_users_write_it, 11, 34)]
 )
 def test_size_of_the_analysis(fn, n_ops, n_names):
-    """Ops include the zero that the reduction starts from; [None, :] is a broadcast of its own."""
+    """The ops include the zero of the reduction; [None, :] is a broadcast of its own."""
     analysis = traced(fn, *make().args)
     assert analysis.program.n_ops - analysis.program.n_arguments == n_ops
     assert analysis.names.n == n_names

@@ -25,7 +25,7 @@ def test_left_a_plain_use_is_compatible():
 
 
 def row_sums_as_columns(x):
-    """The row name of z reaches the sum's column name through reduction and broadcast."""
+    """Link the row name of z to the sum's column name, through reduction and broadcast."""
     z = x @ x.T
     return z + jnp.sum(z, axis=1)[None, :]
 
@@ -53,11 +53,11 @@ def test_separated_sets_are_resolved_independently():
 
 
 def test_a_crossed_box_may_still_be_joined_round_a_corner():
-    """z + z.T: the direct box is crossed, the boxes through the transpose are not.
+    """In z + z.T the direct box is crossed, but the boxes through the transpose are not.
 
-    The closure is transitive.
+    The closure is transitive, so they join the conflicts.
 
-    The set's sides then say that rows of z go with columns of the sum.
+    The sides of the set then say that rows of z go with columns of the sum.
     """
 
     def fn(x):

@@ -43,9 +43,9 @@ def test_the_finer_reading_does_not_grow_either():
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_actions_do_not_grow_with_layers(layers):
-    """Section 4.4: colours of repeated layers are mirrored.
+    """Colours of repeated layers are mirrored (section 4.4).
 
-    So a user sees one "hidden", not one per layer.
+    So users see one "hidden", not one for each layer.
     """
     analysis = small_transformer(layers=layers, mode="train")
     names = [g.name for g in analysis.groups if g.shardable and g.n_names >= 10]
@@ -55,7 +55,7 @@ def test_actions_do_not_grow_with_layers(layers):
 
 
 def test_without_the_constant_rule_one_mask_would_tie_all_layers():
-    """Guards the reason for the rule: no two layers share a sequence conflict set."""
+    """With the rule, no two layers share a sequence conflict set."""
     analysis = small_transformer(layers=4, mode="forward")
     ops = [
         {int(analysis.names.op[n]) for k in s.conflicts for n in analysis.pairs[k]}
@@ -72,7 +72,7 @@ def test_without_the_constant_rule_one_mask_would_tie_all_layers():
 
 
 def actions(analysis):
-    """Texts of all moves on one axis."""
+    """Return the texts of all moves on one axis, sorted."""
     space = build_space(analysis, Mesh(("a",), (2,)))
     return sorted(
         space.text(Action(int(group), int(bits), 0))
@@ -96,7 +96,7 @@ ACTIONS = [
 @pytest.mark.parametrize("mode", ["forward", "gradient", "train"])
 @pytest.mark.parametrize("layers", [2, 4])
 def test_distinct_actions_are_the_same_at_every_depth(mode, layers):
-    """All of them, those that touch a few names only too."""
+    """This holds for all actions, also for those that touch only a few names."""
     assert actions(small_transformer(layers=layers, mode=mode)) == ACTIONS
 
 
@@ -111,12 +111,12 @@ def test_distinct_actions_at_paper_size(name):
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
-    """With remat, a layer's forward pass and its second run are resolved apart.
+    """With remat, a layer's forward pass and its recomputation are resolved separately.
 
-    The second run is in the backward pass.
+    The recomputation is in the backward pass.
     """
-    found = actions(small_transformer(layers=layers, mode="train", remat=True))
-    assert found == sorted(
+    action_texts = actions(small_transformer(layers=layers, mode="train", remat=True))
+    assert action_texts == sorted(
         [text for text in ACTIONS if "sequence" not in text]
         + [f"sequence@{bits}->a" for bits in ("00", "01", "10", "11")]
     )
@@ -126,9 +126,9 @@ def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
 @pytest.mark.parametrize("layers", [2, 4])
 @pytest.mark.parametrize("remat", [False, True])
 def test_scanned_layers_offer_the_actions_of_unrolled_ones(mode, layers, remat):
-    """The same colours with the same resolutions, and one action more.
+    """A scan has the same colours with the same resolutions, and one action more.
 
-    That one keeps stacked parameters cut by layers.
+    That action keeps stacked parameters cut by layers.
     """
     unrolled = actions(small_transformer(layers=layers, mode=mode, remat=remat))
     scanned = small_transformer(layers=layers, mode=mode, remat=remat, scan=True)
@@ -155,9 +155,9 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
 @pytest.mark.parametrize("kv_heads", [1, 4])
 @pytest.mark.parametrize("plan", ["fsdp", "megatron", "fsdp+megatron+sp"])
 def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
-    """Collectives, each as often as it runs.
+    """Both have the same collectives, each counted as often as it runs.
 
-    They are those with remat, since no loop keeps a gathered weight for another one.
+    Both use remat, since no loop keeps a gathered weight for another loop.
     """
     sent = []
     for scan in (False, True):

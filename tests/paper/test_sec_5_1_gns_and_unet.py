@@ -1,8 +1,8 @@
-"""Section 5.1: what experts do comes out of colour actions.
+"""Section 5.1: the experts' strategies are colour actions, for two of the paper's models.
 
-Here they are experts on a graph network simulator and on a U-Net.
+The models are a graph network simulator and a U-Net.
 
-No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the layers
+No strategy is coded anywhere; each is a list of (colour, axis). The counts follow from the layers
 of the models.
 """
 
@@ -40,9 +40,9 @@ gns_cases = pytest.mark.parametrize(
 
 
 def edge_all_reduces(steps, hidden_layers):
-    """Sums over the edges of all shards.
+    """Return the number of sums over the edges of all shards.
 
-    No edge is ever gathered, and nodes are whole for every lookup.
+    Edges are never gathered, and nodes are whole for every lookup.
     """
     forward = 3  # edges by sender, edges by receiver, all edges
     backward = 3  # into the senders' nodes, the receivers' nodes and the global vector
@@ -57,7 +57,7 @@ def test_edge_sharding_sums_what_reaches_the_nodes(steps, hidden_layers):
     assert counts(cost) == {("all_reduce", ("data",)): edge_all_reduces(steps, hidden_layers)}
     program = analysis.program
     of_nodes = Counter(program.kind[c.op] for c in cost.collectives if c.local_bytes == 16 * 32 * 4)
-    # Sums by sender and by receiver, and the lookups' gradients
+    # Sums by sender and by receiver, and the gradients of the lookups
     assert of_nodes["scatter"] == 4 * steps
 
 
@@ -65,7 +65,7 @@ def test_edge_sharding_sums_what_reaches_the_nodes(steps, hidden_layers):
 def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_layers):
     sizes = {**GNS, "steps": steps, "hidden_layers": hidden_layers}
     _, cost = priced("gns", sizes, expert("gns", sizes, "edge sharding + Megatron"))
-    # Pairs of a layer cut along its outputs and one cut along its inputs
+    # Pairs of a layer cut along its outputs and a layer cut along its inputs
     pairs = (hidden_layers + 1) // 2
     # The last two layers of an encoder look like those of a processor, so they are mirrored where
     # those are cut; with a single hidden layer they differ, since its inputs do.
@@ -77,17 +77,17 @@ def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_
 
 
 def test_nodes_after_edges_on_one_axis_are_scattered_and_gathered():
-    """What the paper's experts leave out: to keep the nodes cut as well.
+    """Nodes can also be kept cut, which the paper's experts do not do.
 
-    Shards then sum into them and gather them for lookups.
+    Sums into nodes are then scattered, and nodes are gathered for lookups.
     """
     sizes = {**GNS, "steps": 2}
     _, edges = priced("gns", sizes, [("edges", "data")])
     _, both = priced("gns", sizes, [("edges", "data"), ("nodes", "data")])
-    found = counts(both)
-    # Forward and backward sums by node, of each step
-    assert found["reduce_scatter", ("data",)] == 4 * 2
-    assert found["all_gather", ("data",)] >= 2  # the nodes before each step's lookups
+    collective_counts = counts(both)
+    # Sums by node of each step, forward and backward
+    assert collective_counts["reduce_scatter", ("data",)] == 4 * 2
+    assert collective_counts["all_gather", ("data",)] >= 2  # the nodes before each step's lookups
     assert both.peak_bytes < edges.peak_bytes
 
 
@@ -111,12 +111,12 @@ unet_cases = pytest.mark.parametrize(
 
 
 def parameters(analysis, *, along):
-    """Parameters with (or without) a dim that FSDP cuts.
+    """Return the parameters with (or without) a dim that FSDP cuts.
 
-    The dim is channels of the residual stream or the time embedding.
+    These dims are channels of the residual stream and the time embedding.
     """
     program = analysis.program
-    found = []
+    names = []
     for a in range(program.n_arguments):
         if program.value_name[a].startswith("params"):
             dims = [analysis.dim_text(n) for n in program.def_names(a)]
@@ -124,8 +124,8 @@ def parameters(analysis, *, along):
                 any(d.startswith("channels") or d in ("time", "time_features") for d in dims)
                 == along
             ):
-                found.append(program.value_name[a])
-    return found
+                names.append(program.value_name[a])
+    return names
 
 
 @unet_cases
@@ -137,8 +137,8 @@ def test_fsdp_gathers_every_kernel_forward_and_backward(shape):
         p for p in cut if len(analysis.program.dims(analysis.program.value_name.index(p))) == 4
     ]
     assert counts(cost) == {
-        # A kernel is used as it is and, backward, turned around; the first one has no input to send
-        # a gradient to.
+        # A kernel is used forward and, reversed, backward; the first one has no input that needs a
+        # gradient.
         ("all_gather", ("data",)): len(cut) + len(kernels) - 1,
         ("reduce_scatter", ("data",)): len(cut),
         ("all_reduce", ("data",)): len(whole) + 1,  # and the loss
@@ -150,17 +150,17 @@ def test_fsdp_gathers_every_kernel_forward_and_backward(shape):
 
 @unet_cases
 def test_megatron_sums_once_a_block_and_once_for_its_gradient(shape):
-    """GroupNorm costs nothing.
+    """GroupNorm adds no collectives.
 
-    Its groups are the major part of the channels, and each stays on one device.
+    Its groups are the major part of the channels, so each group stays on one device.
     """
     sizes = {**UNET, **shape}
     _, fsdp = priced("unet", sizes, expert("unet", sizes, "FSDP"))
     analysis, cost = priced("unet", sizes, expert("unet", sizes, "FSDP + Megatron"))
     levels = len(shape["multipliers"])
     blocks = levels * (2 * shape["blocks"] + 1)
-    # A block: forward after conv2; backward into its input and into the time embedding.  Attention:
-    # forward after wo, backward into the input of wq, wk and wv.  Time embedding: forward after w2.
+    # A block: forward after conv2; backward into its input and into the time embedding. Attention:
+    # forward after wo, backward into the input of wq, wk and wv. Time embedding: forward after w2.
     assert counts(cost) - counts(fsdp) == {("all_reduce", ("model",)): 3 * blocks + 4 + 1}
     assert counts(fsdp) - counts(cost) == {}
     from_norms = {analysis.program.kind[c.op] for c in cost.collectives if c.axes == ("model",)}
@@ -182,7 +182,7 @@ def test_each_unet_strategy_takes_less_memory_than_the_one_before():
     [("gns", {("all_reduce", ("model",)): 196}), ("unet", {("all_reduce", ("model",)): 68})],
 )
 def test_expert_plans_at_the_papers_size(name, extra):
-    """Loaded, analysed and priced whole, on 16 devices."""
+    """The models of the paper's sizes are analysed and priced on 16 devices."""
     problem = Problem(analysed(name), {"data": 4, "model": 4})
     first, second = (
         price(problem, plan(problem, *actions)) for actions in model(name).expert_plans.values()

@@ -1,9 +1,9 @@
 """Section 5.1: the paper's models at the paper's sizes.
 
-Their parameter counts and their expert plans are checked.
+Checks their parameter counts and their expert plans.
 
-Collectives of the plans follow from the layers.  T2B has 18 with 9 parameters each, the embedding
-and the final norm, T7B 28; see ``test_sec_5_1_strategies_from_colours`` for the counting.
+The collectives of the plans follow from the layers. T2B has 18 with 9 parameters each, besides the
+embedding and the final norm; T7B has 28. ``test_sec_5_1_strategies_from_colours`` has the counting.
 """
 
 import functools
@@ -43,17 +43,17 @@ def counts(cost):
 
 
 def parts(name):
-    """Parameters by the rows of the docstring's table."""
+    """Return the parameter counts, row by row of the table in the model's docstring."""
     params = registry.make(name).args[0]
     size = {k: math.prod(v.shape) for k, v in params["layers"][0].items()}
-    rest = [size[k] for k in ("w_gate", "w_up", "w_down") if k in size] or [
+    feed_forward = [size[k] for k in ("w_gate", "w_up", "w_down") if k in size] or [
         size["w_in"],
         size["w_out"],
     ]
     layer = [
         size["wq"] + size["wo"],
         size["wk"] + size["wv"],
-        sum(rest),
+        sum(feed_forward),
         size["attn_norm"] + size["mlp_norm"],
     ]
     assert sum(layer) == sum(size.values())
@@ -155,8 +155,8 @@ def test_collectives_of_the_transformers_plans(name):
     assert counts(priced(name, "megatron")) == megatron
     assert counts(priced(name, "data+megatron")) == data | megatron
     assert counts(priced(name, "fsdp+megatron")) == fsdp | megatron
-    # keys and values are gathered, their gradients scattered; parameters' gradients are summed, the
-    # loss over both axes
+    # keys and values are gathered, their gradients scattered; gradients of parameters are summed,
+    # and the loss over both axes
     sequence = fsdp | {
         ("all_gather", ("seq",)): 2 * layers,
         ("reduce_scatter", ("seq",)): 2 * layers,
@@ -170,21 +170,23 @@ def test_collectives_of_the_transformers_plans(name):
 
 @pytest.mark.parametrize(("name", "whole", "gathers"), [("t2b", 4, 6), ("t7b", 2, 4)])
 def test_sequence_parallelism_on_megatrons_axis(name, whole, gathers):
-    """The single key and value head of T2B are not cut by heads.
+    """The single key and value head of T2B cannot be cut by heads.
 
-    So their weights stay whole as the norms do.
+    So their weights stay whole, as norms do.
     """
     layers = LAYERS[name]
     for start in ("", "data+", "fsdp+"):
-        found = counts(priced(name, f"{start}megatron+sp"))
-        assert found["reduce_scatter", ("model",)] == 7 * layers + 5, (
+        collective_counts = counts(priced(name, f"{start}megatron+sp"))
+        assert collective_counts["reduce_scatter", ("model",)] == 7 * layers + 5, (
             "no activation is summed whole any more"
         )
-        assert found["all_gather", ("model",)] == gathers * layers + 6
+        assert collective_counts["all_gather", ("model",)] == gathers * layers + 6
         sums = sum(
-            n for (kind, axes), n in found.items() if kind == "all_reduce" and "model" in axes
+            n
+            for (kind, axes), n in collective_counts.items()
+            if kind == "all_reduce" and "model" in axes
         )
-        # Gradients of what stays whole, the final norm among them, and the loss
+        # Gradients of whole parameters, with the final norm, and the loss
         assert sums == whole * layers + 2
         less = priced(name, f"{start}megatron")
         assert priced(name, f"{start}megatron+sp").peak_bytes < less.peak_bytes
@@ -204,38 +206,38 @@ def test_sequence_parallelism_gathers_keys_and_values_in_every_variant(kv_heads,
             (colour, axis, bits) if colour == "sequence" else (colour, axis)
             for colour, axis, *_ in given
         ]
-        found = counts(price(problem, plan(problem, *actions)))
-        moved[bits] = sum(n for (_, axes), n in found.items() if axes == ("seq",))
+        collective_counts = counts(price(problem, plan(problem, *actions)))
+        moved[bits] = sum(n for (_, axes), n in collective_counts.items() if axes == ("seq",))
     assert min(moved, key=moved.__getitem__) == given[-1][-1]
     assert len(set(moved.values())) == len(moved)
 
 
 @pytest.mark.parametrize("mode", registry.choices("itx")["mode"])
 def test_plans_of_the_inference_transformer(mode):
-    found = {name: priced("itx", name, mode) for name in registry.FACTS["itx"].expert_plans}
+    cost_of = {name: priced("itx", name, mode) for name in registry.FACTS["itx"].expert_plans}
     layers = 32
-    assert counts(found["data"]) == {}, "no example needs another"
+    assert counts(cost_of["data"]) == {}, "no example needs another"
     for name in ("megatron", "data+megatron"):
-        assert counts(found[name]) == {("all_reduce", ("model",)): 2 * layers}, (
+        assert counts(cost_of[name]) == {("all_reduce", ("model",)): 2 * layers}, (
             "after attention and feed-forward layer"
         )
     for name in ("multi-query+megatron", "data+multi-query+megatron"):
         # in a layer: two norms, queries, keys, values, feed-forward layer; and the final norm, the
         # logits
-        assert counts(found[name]) == {
+        assert counts(cost_of[name]) == {
             ("reduce_scatter", ("model",)): 6 * layers + 2,
             # in a layer: two norms, mixed values, feed-forward layer; and the lookup, the final
             # norm
             ("all_gather", ("model",)): 4 * layers + 2,
         }
-    peak = {name: cost.peak_bytes for name, cost in found.items()}
+    peak = {name: cost.peak_bytes for name, cost in cost_of.items()}
     assert (
         peak["data+multi-query+megatron"]
         < peak["data+megatron"]
         < min(peak["data"], peak["megatron"])
     )
     best = "data+multi-query+megatron" if mode == "decode" else "data+megatron"
-    assert min(found, key=lambda name: found[name].time_s) == best
+    assert min(cost_of, key=lambda name: cost_of[name].time_s) == best
 
 
 def test_multi_query_sharding_moves_no_cache_and_no_weight():

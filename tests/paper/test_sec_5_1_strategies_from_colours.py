@@ -1,10 +1,10 @@
-"""Section 5.1: known strategies come out of colour actions.
+"""Section 5.1: known strategies are short lists of colour actions.
 
 They are data parallelism, FSDP, Megatron and Megatron with sequence parallelism.
 
-No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the
+No strategy is coded anywhere; each is a list of (colour, axis). The counts follow from the
 parameters of the Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the
-embedding, the final norm.  The embedding is tied, so its gradient is two partial sums, one from the
+embedding, the final norm. The embedding is tied, so its gradient is two partial sums, one from the
 lookup (scatter) and one from the logits (dot).
 """
 
@@ -66,19 +66,19 @@ def test_then_d_model_on_the_same_axis_is_fsdp(layers):
     gathered = [c.value for c in cost.collectives if c.kind == "all_gather"]
     weights = {path for path in parameters(analysis) if "norm" not in path}
     assert weights < set(gathered)
-    # a norm's scale is used as 1 + scale, computed on the shard and gathered then, still no larger
-    # than the scale
-    rest = [analysis.program.value_name.index(v) for v in gathered if v not in weights]
-    assert len(rest) == len(parameters(analysis)) - len(weights)
-    assert {analysis.program.nbytes(v) for v in rest} == {4 * SMALL["d_model"]}
-    (left,) = [c for c in cost.collectives if c.kind == "all_reduce"]
-    assert left.local_bytes == 4  # the loss
+    # A norm's scale is used as 1 + scale, which is computed on the shard, then gathered, and no
+    # larger than the scale
+    scales = [analysis.program.value_name.index(v) for v in gathered if v not in weights]
+    assert len(scales) == len(parameters(analysis)) - len(weights)
+    assert {analysis.program.nbytes(v) for v in scales} == {4 * SMALL["d_model"]}
+    (all_reduce,) = [c for c in cost.collectives if c.kind == "all_reduce"]
+    assert all_reduce.local_bytes == 4  # the loss
 
 
 def test_order_decides_who_gets_the_axis():
-    """d_model first takes the axis on every op that has it.
+    """If d_model comes first, it takes the axis on every op that has it.
 
-    So nothing is left of data parallelism there.
+    Data parallelism is then left without the axis on these ops.
     """
     _, first = priced(1, FSDP)
     _, swapped = priced(1, [FSDP[1], FSDP[0]])
@@ -89,7 +89,7 @@ def test_order_decides_who_gets_the_axis():
 def test_hidden_heads_and_vocab_on_another_axis_are_megatron(layers):
     _, cost = priced(layers, [*DATA, *MODEL])
     # A layer: forward after wo and w_down; backward into x from wq, w_gate and w_up, and into the
-    # single k and v head.  The ends: lookup, softmax maximum, softmax sum, the label's logit,
+    # single k and v head. The ends: lookup, softmax maximum, softmax sum, the label's logit,
     # backward into x from the logits.
     assert counts(cost) == {
         ("all_reduce", ("d",)): n_gradients(layers) + 1,
@@ -114,24 +114,26 @@ def test_sequence_after_megatron_turns_activation_all_reduces_into_reduce_scatte
 ):
     _, without = priced(layers, [*FSDP, *MODEL])
     analysis, cost = priced(layers, [*FSDP, *MODEL, *SEQUENCE])
-    found = counts(cost)
+    collective_counts = counts(cost)
     # every activation all_reduce over m became a reduce_scatter ...
     assert (
-        found["reduce_scatter", ("m",)] == 7 * layers + 5 == counts(without)["all_reduce", ("m",)]
+        collective_counts["reduce_scatter", ("m",)]
+        == 7 * layers + 5
+        == counts(without)["all_reduce", ("m",)]
     )
-    # ... and is gathered where an op is split over m by something else
-    assert found["all_gather", ("m",)] == 6 * layers + 6
-    # parameters that are not split over m (norms, wk, wv) now sum their gradients over the sequence
+    # ... and activations are gathered where another dim of an op is split over m
+    assert collective_counts["all_gather", ("m",)] == 6 * layers + 6
+    # gradients of parameters that are not split over m (norms, wk, wv) are now summed over sequence
     # shards
     not_split = 4 * layers + 1
-    assert found["all_reduce", ("m",)] == not_split
-    assert found["all_reduce", ("d", "m")] == 1  # the loss
-    assert found["all_gather", ("d",)] == n_parameters(layers)
-    assert found["reduce_scatter", ("d",)] == n_gradients(layers)
-    assert sum(found.values()) == (7 * layers + 5) + (
+    assert collective_counts["all_reduce", ("m",)] == not_split
+    assert collective_counts["all_reduce", ("d", "m")] == 1  # the loss
+    assert collective_counts["all_gather", ("d",)] == n_parameters(layers)
+    assert collective_counts["reduce_scatter", ("d",)] == n_gradients(layers)
+    assert sum(collective_counts.values()) == (7 * layers + 5) + (
         6 * layers + 6
     ) + not_split + 1 + n_parameters(layers) + n_gradients(layers)
-    # no activation is summed whole any more: what all_reduce is left carries parameters or a scalar
+    # no activation is summed whole any more: the all_reduces left carry parameters or a scalar
     activations = {
         analysis.program.nbytes(v)
         for v in range(analysis.program.n_values)

@@ -1,4 +1,4 @@
-"""Searches that misbehave, as other modules may bring them; children import them by name."""
+"""Search methods that misbehave, as a user's module might; child processes import them by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toast_lab.sharding.state import State, legal_actions
 
 
 def _improve(recorder: Recorder) -> State:
-    """Record something better than nothing; gives the state."""
+    """Record one action that improves on the unsharded program, and return its state."""
     start = State(recorder.problem.space)
     for action in legal_actions(start):
         state = start.copy()
@@ -35,7 +35,7 @@ def _die(recorder: Recorder) -> Status:
 
 @dataclasses.dataclass(frozen=True)
 class Dies(Method):
-    """Records something better than nothing, then ends its process."""
+    """Records an improvement, then ends its process."""
 
     name = "dies"
 
@@ -46,7 +46,7 @@ class Dies(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Refines(Method):
-    """Records a plan that no actions give and that is the best, then ends its process."""
+    """Records a best plan that no sequence of actions reaches, then ends its process."""
 
     name = "refines"
 
@@ -61,7 +61,7 @@ class Refines(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Slow(Method):
-    """Goes on until its budget or a cancel ends it."""
+    """Runs until its budget is used up or it is cancelled."""
 
     name = "slow"
 
@@ -73,7 +73,7 @@ class Slow(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Picky(Method):
-    """Raises what a defect would."""
+    """Raises an error, as a bug would."""
 
     name = "picky"
     wanted: int = option(0, "nothing")
@@ -86,6 +86,6 @@ BAD: dict[str, type[Method]] = {cls.name: cls for cls in (Dies, Refines, Slow, P
 
 
 def bring(monkeypatch, *names: str) -> None:
-    """Let METHODS have some of these for one test."""
+    """Register some of these methods in METHODS for one test."""
     for name in names:
         monkeypatch.setitem(METHODS, name, BAD[name])

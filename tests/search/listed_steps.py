@@ -1,4 +1,4 @@
-"""Price lists of the steps of some plans, for tests of what is told apart by them."""
+"""The steps of plans as price list entries, for tests of which steps a list tells apart."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from toast_lab.cost.problem import Problem
 
 
 class PricedStep(NamedTuple):
-    """A step of a plan with its price by rule."""
+    """A step of a plan, with the price that the rules give it."""
 
     op: int
     code: int
     kind: int
-    use: int  #: that it moves a value to, -1 if none
+    use: int  #: the use that a value is moved to, -1 for none
     time_s: float
 
     def entry(self, factor: float) -> PriceEntry:
-        """As a compiler would tell it that takes ``factor`` times as long."""
+        """Return the entry of a compiler that measures ``factor`` times this step's price."""
         return PriceEntry(self.op, self.code, self.time_s * factor, COMPILED)
 
 
 def priced_steps(problem: Problem, plan: tuple[np.ndarray, np.ndarray]) -> Iterator[PricedStep]:
-    """The steps of a plan (factors of ops, layouts of values)."""
+    """Yield the steps of a plan, given as factors of ops and layouts of values."""
     totals = problem.prices.totals(*plan)
     steps, count = totals.steps, totals.n_steps
     codes = np.empty(count, np.int64)

@@ -1,7 +1,7 @@
-"""Damage to the files of traces: at the file's bytes, and at its numbers behind a correct checksum.
+"""Damaged trace files: changed bytes, or changed numbers behind a correct checksum.
 
-Every mutation is drawn from its own number, so that one can be made again alone.  ``try_all`` runs
-in a child: a mutation that ends or hangs the process is seen, by the number that was reported last.
+The number of a mutation is its seed, so that it can be repeated alone. ``try_all`` runs in a child
+process: the number reported last identifies a mutation that kills or hangs the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toast_lab.search.trace import Trace
 
 MESH = {"a": 2, "b": 4}
 BUDGET = tl.Budget(seconds=None, evaluations=40)
-#: (method, evaluations, options, pins) of searches that write a trace; mcts at its tree, in
+#: (method, evaluations, options, pins) of searches that write a trace; mcts stops in its tree, in
 #: refinement and at its end.
 CASES = {
     "mcts": ("mcts", 400, {}, ()),
@@ -43,51 +43,51 @@ CASES = {
 
 
 def make_problem(pins: tuple[str, ...]) -> tl.Problem:
-    """The problem of all cases."""
+    """The problem of every case, with its pins."""
     problem = tl.Problem(tl.analyse(tl.load("attention")), MESH)
     return problem.what_if(pins) if pins else problem
 
 
 def searched(name: str) -> tl.SearchResult:
-    """The search of a case."""
+    """Run the search of a case."""
     method, evaluations, options, pins = CASES[name]
     return tl.search(
         make_problem(pins), method, 0, tl.Budget(seconds=None, evaluations=evaluations), **options
     )
 
 
-# -- at the file's bytes ---------------------------------------------------------------------------
+# -- changed bytes ---------------------------------------------------------------------------------
 
 
 def _bytes_mutated(data: bytes, rng: np.random.Generator) -> bytes:
     n, kind = len(data), int(rng.integers(7))
-    at, length = int(rng.integers(n)), int(rng.integers(1, max(2, n // 8)))
+    begin, length = int(rng.integers(n)), int(rng.integers(1, max(2, n // 8)))
     if kind <= 1:
         changed = bytearray(data)
         for place in rng.integers(n, size=int(rng.integers(1, 9))):
             changed[int(place)] ^= 1 << int(rng.integers(8))
         return bytes(changed)
-    block = data[at : at + length]
+    block = data[begin : begin + length]
     return {
-        2: data[:at],
-        3: data[:at] + data[at + length :],
-        4: data[:at] + block + data[at:],
-        5: data[:at] + bytes(len(block)) + data[at + length :],
+        2: data[:begin],
+        3: data[:begin] + data[begin + length :],
+        4: data[:begin] + block + data[begin:],
+        5: data[:begin] + bytes(len(block)) + data[begin + length :],
         6: data + rng.bytes(length),
     }[kind]
 
 
-# -- at the numbers --------------------------------------------------------------------------------
+# -- changed numbers -------------------------------------------------------------------------------
 
 
 def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) -> None:
-    """Change one array in place of the dictionary."""
+    """Change, rename or remove one array of the dictionary, in place."""
     names = sorted(arrays)
     name = names[int(rng.integers(len(names)))]
     array = arrays[name].copy()
     kind = int(rng.integers(13))
     flat = array.reshape(-1)
-    at = int(rng.integers(flat.size)) if flat.size else -1
+    position = int(rng.integers(flat.size)) if flat.size else -1
     if kind == 0:
         arrays[name] = array[: int(rng.integers(len(array) + 1))] if array.ndim else array
     elif kind == 1:
@@ -105,20 +105,22 @@ def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) ->
         arrays[f"{name}{rng.choice(['x', '.more', '2'])}"] = array
     elif kind == 6:
         arrays[name] = array.reshape(1, *array.shape)
-    elif at < 0:
+    elif position < 0:
         arrays[name] = np.ones(3, array.dtype)
     elif kind == 7:
         with np.errstate(over="ignore", invalid="ignore"):
-            flat[at] = np.nan if array.dtype.kind == "f" else flat[at] + array.dtype.type(1)
+            flat[position] = (
+                np.nan if array.dtype.kind == "f" else flat[position] + array.dtype.type(1)
+            )
         arrays[name] = array
     elif kind == 8:
-        whole = array.dtype.kind in "iu"
-        ends = (
+        is_integer = array.dtype.kind in "iu"
+        extremes = (
             [np.iinfo(array.dtype).max, np.iinfo(array.dtype).min]
-            if whole
+            if is_integer
             else [np.inf, -np.inf, -1.0, 1e308]
         )
-        flat[at] = True if array.dtype == bool else ends[int(rng.integers(len(ends)))]
+        flat[position] = True if array.dtype == bool else extremes[int(rng.integers(len(extremes)))]
         arrays[name] = array
     elif kind == 9:
         arrays[name] = rng.permutation(flat).reshape(array.shape)
@@ -183,7 +185,7 @@ def _header_mutated(header: dict, rng: np.random.Generator) -> None:
 
 
 def mutated(data: bytes, number: int) -> bytes:
-    """Mutation ``number`` of a file: every third one at its bytes, the others at its numbers."""
+    """Return mutation ``number`` of a file: every third one changes bytes, the others numbers."""
     rng = np.random.default_rng(number)
     if number % 3 == 0:
         return _bytes_mutated(data, rng)
@@ -200,7 +202,7 @@ def mutated(data: bytes, number: int) -> bytes:
 
 
 def written(header: object, arrays: dict[str, np.ndarray]) -> bytes:
-    """A trace's file with a correct checksum."""
+    """Return a trace file with a correct checksum."""
     if isinstance(header, dict):
         header = {**header, "checksum": trace_file.checksum(header, arrays)}
     target = io.BytesIO()
@@ -210,7 +212,7 @@ def written(header: object, arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def bomb(data: bytes, n_bytes: int) -> bytes:
-    """A trace with one more array: a small file that unpacks to ``n_bytes``."""
+    """Return a trace file with one more array: a small file that unpacks to ``n_bytes``."""
     target = io.BytesIO()
     with (
         zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file,
@@ -227,12 +229,12 @@ def bomb(data: bytes, n_bytes: int) -> bytes:
     return target.getvalue()
 
 
-# -- what becomes of them --------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one mutation: "refused", "works", or what was wrong about it."""
+    """The outcome of one mutation: "refused", "works", "refused unclearly" or "failed"."""
 
     number: int
     kind: str
@@ -240,14 +242,14 @@ class Outcome:
 
 
 def try_all(name: str, data: bytes, numbers: list[int]) -> None:
-    """Report an ``Outcome`` for each mutation of a case's file; in a child of its own."""
+    """Report an ``Outcome`` for each mutation of a case's file; runs in a child process."""
     _, _, options, pins = CASES[name]
     problem = make_problem(pins)
     options = {k: v for k, v in options.items() if not isinstance(v, int)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.npz"
         path.write_bytes(data)
-        # Compiles what there is to compile; the trace itself can be gone on from
+        # Compiles all kernels, and shows that the undamaged trace can be resumed
         _go_on(problem, path, options)
         for number in numbers:
             isolate.report(number)
@@ -264,14 +266,14 @@ def try_all(name: str, data: bytes, numbers: list[int]) -> None:
 
 
 def go_on(name: str, path: str) -> None:
-    """Search on from a case's file."""
+    """Resume the search from a case's file."""
     tl.search(make_problem(CASES[name][3]), budget=BUDGET, resume=path)
 
 
 def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
-    """Do everything that may be done with a trace.
+    """Do everything that can be done with a trace.
 
-    That is to look at it, replay it, search on, keep it and read it back.
+    Look at it, resume its search, replay it, save it and read it back.
     """
     trace = Trace.load(path)
     assert len(list(trace.simulations)) == trace.row.n
@@ -284,7 +286,7 @@ def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
             abs(result.trace.simulations[-1].best_score - result.cost.score)
             <= 1e-6 * result.cost.score
         )
-    # What a trace says of its actions is compared when they are replayed
+    # Replaying refuses a trace with an action that changes nothing
     with contextlib.suppress(InvalidPlan):
         list(replay(problem, result.trace))
     result.trace.save(path)

@@ -1,6 +1,6 @@
-"""What is said to fit does fit, when it is tried.
+"""The advice on what would fit holds when it is tried.
 
-The mesh with the plan's own actions, the size with a new program.
+A larger mesh is tried with the plan's own actions, a smaller size with a new program.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from toast_lab.search import advice
 from toast_lab.search.advice import how_to_fit, larger_mesh, smaller_size
 from toast_lab.sharding.plan import ShardingPlan
 
-MACHINE = "cpu"  # whose memory comes in no tiles: a size more or less counts
+MACHINE = "cpu"  # its memory has no tiles, so that every size counts
 
 
 def layer(x, w):
@@ -23,14 +23,14 @@ def layer(x, w):
 
 
 def made(batch=1024, width=64, hidden=128):
-    """Little but the batch is in memory: a row of it takes 768 bytes, the weight 32 KiB."""
+    """A layer whose batch takes most of the memory: 768 bytes a row; the weight takes 32 KiB."""
     x = jax.ShapeDtypeStruct((batch, width), "float32")
     w = jax.ShapeDtypeStruct((width, hidden), "float32")
     return traced(layer, x, w, dim_names={"x": ("B", "D"), "w": ("D", "H")})
 
 
 def over(mesh, share, *actions, analysis=None, **options):
-    """(problem, plan, cost) with a limit of ``share`` of what the plan needs."""
+    """Return (problem, plan, cost) with a memory limit of ``share`` of what the plan needs."""
     analysis = analysis or made()
     free = Problem(analysis, mesh, MACHINE)
     limit = share * price(free, plan(free, *actions)).peak_bytes
@@ -45,17 +45,17 @@ def test_the_axis_grows_by_the_power_of_two_that_the_limit_asks_for(share, facto
     mesh, peak_bytes = larger_mesh(problem, taken, cost)
     assert mesh == f"d={2 * factor} (d={2 * factor})"
     limit = problem.memory_limit_bytes
-    there = Problem(problem.analysis, {"d": 2 * factor}, MACHINE, memory_limit_bytes=limit)
-    found = price(there, plan(there, ("B", "d")))
-    assert found.fits
-    assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
+    grown = Problem(problem.analysis, {"d": 2 * factor}, MACHINE, memory_limit_bytes=limit)
+    grown_cost = price(grown, plan(grown, ("B", "d")))
+    assert grown_cost.fits
+    assert peak_bytes == pytest.approx(grown_cost.peak_bytes, rel=1e-12)
     assert f"Its actions fit on the mesh {mesh} ({peak_bytes / 2**30:.2f} GiB)." in how_to_fit(
         problem, taken, cost
     )
 
 
 def test_twice_that_power_is_tried_where_something_stays_whole():
-    """The weight is not cut, so a bit more than half the memory is left on twice the devices."""
+    """The weight is not cut, so twice the devices still need a little over half the memory each."""
     problem, taken, cost = over({"d": 2}, 0.5, ("B", "d"))
     assert larger_mesh(problem, taken, cost)[0] == "d=8 (d=8)"
 
@@ -85,21 +85,21 @@ def test_a_size_that_is_named_fits_and_is_cut_as_before(share):
     problem, taken, cost = over({"d": 8}, share, ("B", "d"))
     name, held_bytes, size, smaller, peak_bytes = smaller_size(problem, taken, cost)
     assert (name, size) == ("B", 1024)
-    assert held_bytes == cost.peak_bytes - 64 * 128 * 4  # all but the weight
+    assert held_bytes == cost.peak_bytes - 64 * 128 * 4  # everything but the weight
     assert smaller % 8 == 0
     limit = problem.memory_limit_bytes
-    again = Problem(made(batch=smaller), {"d": 8}, MACHINE, memory_limit_bytes=limit)
-    found = price(again, plan(again, ("B", "d")))
-    assert found.fits
-    assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
-    # Eight rows more, one a device, would not.
-    more = Problem(made(batch=smaller + 8), {"d": 8}, MACHINE, memory_limit_bytes=limit)
-    assert not price(more, plan(more, ("B", "d"))).fits
+    shrunk = Problem(made(batch=smaller), {"d": 8}, MACHINE, memory_limit_bytes=limit)
+    shrunk_cost = price(shrunk, plan(shrunk, ("B", "d")))
+    assert shrunk_cost.fits
+    assert peak_bytes == pytest.approx(shrunk_cost.peak_bytes, rel=1e-12)
+    # Eight more rows, one a device, would not fit.
+    larger = Problem(made(batch=smaller + 8), {"d": 8}, MACHINE, memory_limit_bytes=limit)
+    assert not price(larger, plan(larger, ("B", "d"))).fits
     assert f"with {smaller} instead it would be about" in how_to_fit(problem, taken, cost)
 
 
 def test_no_size_below_the_number_of_devices_is_named():
-    """One number on each device is the least."""
+    """A dim cannot be smaller than one number for each device."""
     analysis = traced(
         lambda x: x * x - x, jax.ShapeDtypeStruct((64,), "int32"), dim_names={"x": ("B",)}
     )
@@ -119,7 +119,7 @@ def test_no_size_below_the_number_of_devices_is_named():
 
 
 def test_sizes_of_parameters_are_not_up_for_choice():
-    """A step that gives its weights back: their dims are the model's, however much they take."""
+    """The dims of weights that a step returns are the model's, however much memory they take."""
 
     def step(w, x):
         return w - 0.1 * jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)

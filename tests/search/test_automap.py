@@ -1,4 +1,4 @@
-"""The rival that searches over argument shardings: what it finds, and what it tells apart."""
+"""The rival that searches over argument shardings: its plans, and the states it tells apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def random_walk(moves: automap.ArgumentMoves, rng: np.random.Generator, longest:
 
 
 def best_of_all_sequences(problem: Problem) -> float:
-    """The lowest score over every sequence of moves, told apart by the whole sharding."""
+    """Return the lowest score over all sequences of moves; states are whole shardings."""
     moves, evaluator = automap.argument_moves(recorder(problem)), automap.Evaluator(problem)
     frontier, seen, best = [moves.propagation.unsharded()], set(), np.inf
     while frontier:
@@ -62,13 +62,13 @@ def test_the_optimum_over_all_sequences_of_an_mlp_is_found(seed):
 
 def test_completeness_is_claimed_only_where_all_sequences_were_told_apart():
     problem = Problem(analysed("xxt"), {"a": 2}, "tpu-v3")
-    whole = search(problem, "automap", budget=Budget(seconds=60), min_names=1)
-    assert whole.status is Status.COMPLETE
+    complete = search(problem, "automap", budget=Budget(seconds=60), min_names=1)
+    assert complete.status is Status.COMPLETE
     cut = search(problem, "automap", budget=Budget(seconds=60), min_names=1, depth=1)
     few = search(
         Problem(analysed("mlp"), MESH), "automap", budget=Budget(seconds=60), min_names=1, depth=1
     )
-    assert cut.cost.score >= whole.cost.score
+    assert cut.cost.score >= complete.cost.score
     assert few.status is Status.CONVERGED
 
 
@@ -76,16 +76,16 @@ VECTOR = jax.ShapeDtypeStruct((8,), "float32")
 
 
 def test_a_state_is_known_by_its_arguments_alone():
-    """Of an outer product that both vectors want to shard the first one decides.
+    """Five shardings of an outer product are four states, since only arguments tell states apart.
 
-    Five shardings, four states.
+    Each vector would shard the product along its own dim; the first one sharded decides.
     """
     problem = Problem(traced(lambda x, y: x[:, None] * y[None], VECTOR, VECTOR), {"a": 2}, "tpu-v3")
     result = search(problem, "automap", budget=Budget(seconds=60), min_names=1)
     assert len(result.trace.nodes) == 4
     assert {len(s.actions) for s in result.trace.simulations} == {0, 1, 2}
-    # The fifth sharding was not priced, unless on the way of a rollout, so nothing is claimed of
-    # it.
+    # The fifth sharding was not priced, except perhaps in a rollout, so completeness is not
+    # claimed.
     assert result.status is Status.CONVERGED
 
 
@@ -137,7 +137,7 @@ def test_actions_that_reach_little_are_discarded_and_counted():
     problem = Problem(analysed("mlp"), {"a": 4})
     every, few = (automap.argument_moves(recorder(problem), least) for least in (0, 6))
     assert (len(every.axis), every.discarded) == (6, 0)
-    # Sharding w2's columns reaches w2, the product and its argument alone; the batch and the hidden
+    # Sharding w2's columns reaches only w2, the product and its argument; the batch and the hidden
     # dim reach more.
     assert few.discarded > 0
     assert len(few.axis) + few.discarded == 6
@@ -180,9 +180,9 @@ def test_states_that_left_the_cache_are_made_again(monkeypatch):
 
 
 def test_it_does_not_settle_the_conflict_of_attention():
-    """Its best plan is worse than that of the colour actions.
+    """Its best plan for long-sequence attention without a batch is worse than ours.
 
-    The problem is long-sequence attention without a batch.
+    Colour actions can settle the conflict by a resolution.
     """
     problem = Problem(
         analysed("attention", sequence=4096, d_model=64, key=16, value=16), {"m": 4}, "tpu-v3"

@@ -1,6 +1,6 @@
 """Beam search finds proven optima from every seed.
 
-It keeps one node a state, and refines what it is given.
+It keeps one node for each state, and refines the sequences that it is given.
 """
 
 import numpy as np
@@ -24,8 +24,8 @@ def test_finds_the_optimum_from_twenty_seeds(case):
     best = search(problem, "exhaustive", budget=Budget(seconds=60))
     assert best.status is Status.COMPLETE
     for seed in range(20):
-        found = search(problem, "beam", seed=seed, budget=Budget(None, 5000))
-        assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
+        result = search(problem, "beam", seed=seed, budget=Budget(None, 5000))
+        assert result.cost.score == pytest.approx(best.cost.score, rel=1e-12)
 
 
 def beam_on(problem, seed=0, depth=30):
@@ -37,16 +37,16 @@ def beam_on(problem, seed=0, depth=30):
 def test_a_refined_sequence_cannot_be_improved_by_any_one_change():
     beam = beam_on(Problem(small_transformer(mode="train"), MESH))
     start = tuple(beam.choices[:3])
-    found = beam.refine(start)
-    assert beam.rank(found) < beam.rank(start)
-    moves = [found[:i] + found[i + 1 :] for i in range(len(found))]
+    refined = beam.refine(start)
+    assert beam.rank(refined) < beam.rank(start)
+    moves = [refined[:i] + refined[i + 1 :] for i in range(len(refined))]
     moves += [
-        (*found[:i], c, *found[i + j :])
-        for i in range(len(found) + 1)
+        (*refined[:i], c, *refined[i + j :])
+        for i in range(len(refined) + 1)
         for c in beam.choices
         for j in (0, 1)
     ]
-    assert min(map(beam.rank, moves)) >= beam.rank(found)
+    assert min(map(beam.rank, moves)) >= beam.rank(refined)
 
 
 def test_changes_are_removals_swaps_replacements_and_insertions():
@@ -62,16 +62,16 @@ def test_changes_are_removals_swaps_replacements_and_insertions():
 
 
 def test_the_beam_goes_through_a_worse_state_to_a_better_one():
-    """Width 1 is greedy but does not stop where no single action helps."""
+    """Even with width 1, which is greedy, it goes on where no single action helps."""
     beam = beam_on(Problem(small_transformer(mode="train"), MESH))
-    met = beam.descend(1)
-    assert [beam.rank(rows) for rows in met] == sorted(beam.rank(rows) for rows in met)
+    reached = beam.descend(1)
+    assert [beam.rank(rows) for rows in reached] == sorted(beam.rank(rows) for rows in reached)
     lengths = {n.depth for n in beam.recorder.trace.nodes}
-    assert max(lengths) > len(met[0])
+    assert max(lengths) > len(reached[0])
 
 
 def test_the_beam_keeps_the_best_of_each_length():
-    """By hand: every extension of what was kept, the best of them kept."""
+    """It keeps the states of a plain beam search: extend every kept state, keep the best."""
     problem = Problem(analysed("attention"), MESH)
     for width in (1, 3):
         beam = beam_on(problem)
@@ -102,10 +102,10 @@ def test_stops_by_itself_where_restarts_bring_nothing():
 def test_nodes_are_distinct_states_also_after_going_on():
     problem = Problem(analysed("attention"), MESH)
     first = search(problem, "beam", budget=Budget(None, 200))
-    again = search(problem, resume=first.trace, budget=Budget(None, 400))
-    keys = [n.key for n in again.trace.nodes]
+    resumed = search(problem, resume=first.trace, budget=Budget(None, 400))
+    keys = [n.key for n in resumed.trace.nodes]
     assert len(set(keys)) == len(keys) > len(first.trace.nodes)
-    assert again.cost.score <= first.cost.score
+    assert resumed.cost.score <= first.cost.score
 
 
 def test_bad_options_are_refused():

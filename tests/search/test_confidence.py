@@ -1,4 +1,4 @@
-"""The scores that people are shown are those that the search chooses by."""
+"""The scores that users are shown are those by which the search chooses."""
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ def problem():
 
 
 def test_the_highest_score_is_what_the_kernel_walks(problem):
-    """Of a search's own tree, with the counts that it chooses by."""
+    """In a real search's tree, the kernel takes the action of the highest shown score."""
     recorder = Recorder(problem, Budget(seconds=None, evaluations=10_000))
     recorder.start()
-    made = {}
+    captured = {}
     original = mcts._Search.end_round
 
     def end_round(self, patience):
-        made["search"] = self
+        captured["search"] = self
         raise KeyboardInterrupt
 
     mcts._Search.end_round = end_round
@@ -34,8 +34,8 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
             Mcts(threads=1).run(recorder, 3)
     finally:
         mcts._Search.end_round = original
-    t = made["search"]._tree()
-    settings = made["search"].settings
+    t = captured["search"]._tree()
+    settings = captured["search"].settings
     steering = Steering(settings.exploration, settings.length_penalty, settings.prior_visits)
     with np.errstate(invalid="ignore"):
         prior = priors(t.seen[:, 1] / t.seen[:, 0])
@@ -62,10 +62,10 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
 
 def test_rewards_are_those_of_the_search(problem):
     trace = search(problem, seed=0, budget=Budget(seconds=None, evaluations=200), refine=0).trace
-    found = rewards(trace, trace.row.n, Steering().length_penalty)
+    shown_rewards = rewards(trace, trace.row.n, Steering().length_penalty)
     for i in (0, 7, trace.row.n - 1):
         s = trace.simulation(i)
-        assert found[i] == pytest.approx(
+        assert shown_rewards[i] == pytest.approx(
             -np.log(s.score) - 0.0001 * len(s.actions) - (0 if s.fits else 0.5)
         )
 

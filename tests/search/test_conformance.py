@@ -1,6 +1,6 @@
-"""What every search must keep.
+"""The contract that every search method must keep.
 
-Valid plan, same seed same result, budget honoured, progress reported, cancel kept.
+Valid plans, equal results for equal seeds, budgets and cancels honoured, progress reported.
 """
 
 import math
@@ -19,8 +19,8 @@ from toast_lab.search.trace import Trace
 
 OPTIONS = {"manual": {"actions": [("batch", "data"), ("d_model", "data")]}}
 MESH = {"data": 2, "model": 2}
-PROVING = {"exhaustive"}  # a bound of what can be reached at best
-# A person's actions are kept whatever their price
+PROVING = {"exhaustive"}  # gives a bound on the best score that can be reached
+# Actions given by hand are kept whatever their price
 SEARCHING = [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
@@ -85,9 +85,9 @@ def test_evaluation_budget_is_honoured(problem, method):
 @pytest.mark.timing
 @pytest.mark.parametrize("method", SEARCHING)
 def test_time_budget_is_honoured(problem, method):
-    run(problem, method)  # compiled code is ready
+    run(problem, method)  # compile first
     if method == "mcts":
-        # The code of refinement, too
+        # Also compiles refinement
         run(problem, method, budget=Budget(seconds=None, evaluations=6000))
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))
@@ -125,20 +125,23 @@ def test_trace_nodes_form_a_tree_of_distinct_states(problem, method):
 def test_a_trace_survives_the_disk_and_its_search_goes_on_from_there(problem, method, tmp_path):
     result = run(problem, method, seed=5)
     result.trace.save(tmp_path / "trace.npz")
-    kept = Trace.load(tmp_path / "trace.npz")
-    assert list(kept.simulations) == list(result.trace.simulations)
-    assert list(kept.nodes) == list(result.trace.nodes)
-    again = search(
-        problem, resume=kept, budget=Budget(seconds=None, evaluations=50), **OPTIONS.get(method, {})
+    loaded = Trace.load(tmp_path / "trace.npz")
+    assert list(loaded.simulations) == list(result.trace.simulations)
+    assert list(loaded.nodes) == list(result.trace.nodes)
+    resumed = search(
+        problem,
+        resume=loaded,
+        budget=Budget(seconds=None, evaluations=50),
+        **OPTIONS.get(method, {}),
     )
-    assert (again.method, again.seed) == (method, 5)
-    assert list(again.trace.simulations)[: len(result.trace.simulations)] == list(
+    assert (resumed.method, resumed.seed) == (method, 5)
+    assert list(resumed.trace.simulations)[: len(result.trace.simulations)] == list(
         result.trace.simulations
     )
-    # The given trace stays as it was
-    assert list(kept.simulations) == list(result.trace.simulations)
-    assert again.cost.score <= result.cost.score
-    assert again.elapsed_s >= result.elapsed_s
+    # The given trace is unchanged
+    assert list(loaded.simulations) == list(result.trace.simulations)
+    assert resumed.cost.score <= result.cost.score
+    assert resumed.elapsed_s >= result.elapsed_s
 
 
 @pytest.mark.parametrize("method", SEARCHING)

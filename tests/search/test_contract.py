@@ -1,6 +1,6 @@
-"""The parts of the contract that hold whatever the method.
+"""The parts of the search contract that do not depend on the method.
 
-What is kept as the best, budgets, and going on later.
+Which plan is kept as the best, budgets, and resuming.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def taken(problem, *texts):
     return state, actions
 
 
-# -- what is the best ------------------------------------------------------------------------------
+# -- the best plan ---------------------------------------------------------------------------------
 
 
 def test_what_fits_ranks_first_then_the_score_then_fewer_actions(problem):
@@ -62,7 +62,7 @@ def test_of_two_ways_to_one_sharding_the_shorter_is_kept(problem):
 
 def test_a_plan_that_fits_replaces_a_better_score_that_does_not():
     analysis = analysed("mlp")
-    machine = "cpu"  # whose memory comes in no tiles: a small part takes less than a large one
+    machine = "cpu"  # its memory has no tiles: a smaller part takes less
     free = Problem(analysis, MESH, machine)
     fast, small = (("B->data", "U->model"), ("B->data", "B->model"))
     prices = {a: price(free, plan(free, *a)) for a in (fast, small)}
@@ -82,18 +82,18 @@ def test_a_plan_that_fits_replaces_a_better_score_that_does_not():
 def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     by_actions, by_arrays = begun(problem), begun(problem)
     quick = by_actions.record(*taken(problem, "B->data"))
-    made = plan(problem, "B->data")
-    op_factor, value_dim = made.op_factor.copy(), made.value_dim.copy()
+    batch_plan = plan(problem, "B->data")
+    op_factor, value_dim = batch_plan.op_factor.copy(), batch_plan.value_dim.copy()
     assert by_arrays.record_plan(op_factor, value_dim, ["by hand"]) == pytest.approx(
         quick, rel=1e-12
     )
-    op_factor[:], value_dim[:] = -1, -1  # the method may use its arrays again
+    op_factor[:], value_dim[:] = -1, -1  # the method may reuse its arrays
     kept = by_arrays.incumbent.plan()
-    assert np.array_equal(kept.op_factor, made.op_factor)
-    assert np.array_equal(kept.value_dim, made.value_dim)
+    assert np.array_equal(kept.op_factor, batch_plan.op_factor)
+    assert np.array_equal(kept.value_dim, batch_plan.value_dim)
     assert kept.actions == ("by hand",)
     assert by_arrays.incumbent.actions == ()
-    by_arrays.record_plan(made.op_factor, made.value_dim, ["by hand", "again"])
+    by_arrays.record_plan(batch_plan.op_factor, batch_plan.value_dim, ["by hand", "again"])
     assert by_arrays.evaluations == 2
     assert by_arrays.incumbent.plan().actions == ("by hand",)
 
@@ -121,15 +121,15 @@ def test_check_stops_at_the_limit_and_not_before(problem):
 
 def test_a_budget_counts_anew_when_a_search_goes_on(problem):
     first = search(problem, "random", budget=Budget(None, 20))
-    again = search(problem, resume=first.trace, budget=Budget(None, 20))
-    assert again.evaluations == 40
-    assert again.trace.about["evaluations"] == 40
-    assert again.elapsed_s > first.elapsed_s
-    times = [s.elapsed_s for s in again.trace.simulations]
+    resumed = search(problem, resume=first.trace, budget=Budget(None, 20))
+    assert resumed.evaluations == 40
+    assert resumed.trace.about["evaluations"] == 40
+    assert resumed.elapsed_s > first.elapsed_s
+    times = [s.elapsed_s for s in resumed.trace.simulations]
     assert times == sorted(times)
 
 
-# -- going on --------------------------------------------------------------------------------------
+# -- resuming --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +139,13 @@ def trace(problem):
 
 def test_going_on_begins_with_the_best_of_before(problem, trace):
     before = min(s.score for s in trace.simulations)
-    again = search(problem, resume=trace, budget=Budget(None, 0))
-    assert again.status is Status.BUDGET
-    assert again.cost.score == pytest.approx(before, rel=1e-12)
-    assert again.plan.actions == trace.best_actions
-    assert [problem.space.text(a) for a in again.actions] == list(trace.best_actions)
-    assert (again.method, again.seed) == ("random", 4)
-    assert again.trace.about["options"] == {"depth": 5}
+    resumed = search(problem, resume=trace, budget=Budget(None, 0))
+    assert resumed.status is Status.BUDGET
+    assert resumed.cost.score == pytest.approx(before, rel=1e-12)
+    assert resumed.plan.actions == trace.best_actions
+    assert [problem.space.text(a) for a in resumed.actions] == list(trace.best_actions)
+    assert (resumed.method, resumed.seed) == ("random", 4)
+    assert resumed.trace.about["options"] == {"depth": 5}
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,15 @@ def test_all_that_differs_is_said_and_the_same_may_be_given_again(problem, trace
         InvalidProblem, match=r"method 'random', not 'beam'; seed 4, not 5; option depth=5, not 6\."
     ):
         search(problem, "beam", 5, resume=trace, budget=Budget(None, 10), depth=6)
-    again = search(problem, "random", 4, resume=trace, budget=Budget(None, 10), depth=5, patience=7)
-    assert again.trace.about["options"] == {"depth": 5, "patience": 7}
+    resumed = search(
+        problem, "random", 4, resume=trace, budget=Budget(None, 10), depth=5, patience=7
+    )
+    assert resumed.trace.about["options"] == {"depth": 5, "patience": 7}
 
 
 def test_a_trace_can_be_given_as_its_file(problem, trace, tmp_path):
     trace.save(tmp_path / "trace.npz")
     for path in (tmp_path / "trace.npz", str(tmp_path / "trace.npz")):
-        again = search(problem, resume=path, budget=Budget(None, 10))
-        assert again.cost.score <= min(s.score for s in trace.simulations)
-        assert list(again.trace.simulations)[: len(trace.simulations)] == list(trace.simulations)
+        resumed = search(problem, resume=path, budget=Budget(None, 10))
+        assert resumed.cost.score <= min(s.score for s in trace.simulations)
+        assert list(resumed.trace.simulations)[: len(trace.simulations)] == list(trace.simulations)

@@ -1,6 +1,6 @@
-"""A damaged trace is refused, or it is one that a search can go on from.
+"""A damaged trace is either refused or still one that a search can resume.
 
-A refusal has the field, the numbers and what to do.
+A refusal names the field, the numbers and a remedy.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ GIB = 2**30
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """The file of each case's trace, made when first asked for."""
-    made: dict[str, bytes] = {}
+    """Returns the trace file of a case, made on first use."""
+    files: dict[str, bytes] = {}
 
     def trace_of(name: str) -> bytes:
-        if name not in made:
+        if name not in files:
             path = tmp_path_factory.mktemp("traces") / "trace.npz"
             mutations.searched(name).trace.save(path)
-            made[name] = path.read_bytes()
-        return made[name]
+            files[name] = path.read_bytes()
+        return files[name]
 
     return trace_of
 
 
 def outcomes_of(name: str, data: bytes, n: int) -> collections.Counter[str]:
-    """What became of ``n`` mutations of a trace; what broke is in the message of the failure."""
+    """Count the outcomes of ``n`` mutations of a trace; fail with the messages of bad ones."""
     events: list[object] = []
     isolate.run_in_child(
         "tests.search.mutations:try_all",
@@ -56,24 +56,24 @@ def outcomes_of(name: str, data: bytes, n: int) -> collections.Counter[str]:
     )
     outcomes = [e for e in events if isinstance(e, mutations.Outcome)]
     assert len(outcomes) == n
-    bad = [o for o in outcomes if o.kind not in ("refused", "works")]
-    assert not bad, "\n".join(f"{o.number}: {o.kind}: {o.message}" for o in bad[:10])
+    failures = [o for o in outcomes if o.kind not in ("refused", "works")]
+    assert not failures, "\n".join(f"{o.number}: {o.kind}: {o.message}" for o in failures[:10])
     return collections.Counter(o.kind for o in outcomes)
 
 
 @pytest.mark.parametrize("name", mutations.CASES)
 def test_a_damaged_trace_is_refused_or_gone_on_from(name, traces):
-    found = outcomes_of(name, traces(name), SHORT)
-    assert found["refused"] >= SHORT // 3
+    outcomes = outcomes_of(name, traces(name), SHORT)
+    assert outcomes["refused"] >= SHORT // 3
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", mutations.CASES)
 def test_five_hundred_damaged_traces_are_refused_or_gone_on_from(name, traces):
-    found = outcomes_of(name, traces(name), FULL)
-    print(f"{name}: {dict(found)}")
-    assert found["refused"] >= FULL // 3
+    outcomes = outcomes_of(name, traces(name), FULL)
+    print(f"{name}: {dict(outcomes)}")
+    assert outcomes["refused"] >= FULL // 3
 
 
 def saved(tmp_path, data: bytes) -> str:
@@ -83,12 +83,14 @@ def saved(tmp_path, data: bytes) -> str:
 
 
 def changed(data: bytes, **arrays: np.ndarray) -> bytes:
-    """A trace with other arrays behind a correct checksum; ``__`` stands for a dot."""
+    """Return a trace with arrays replaced and a correct checksum; ``__`` stands for a dot."""
     with np.load(io.BytesIO(data)) as file:
-        kept = {name: file[name] for name in file.files}
-    header = json.loads(kept.pop("header").tobytes())
+        old_arrays = {name: file[name] for name in file.files}
+    header = json.loads(old_arrays.pop("header").tobytes())
     del header["checksum"]
-    return mutations.written(header, kept | {k.replace("__", "."): a for k, a in arrays.items()})
+    return mutations.written(
+        header, old_arrays | {k.replace("__", "."): a for k, a in arrays.items()}
+    )
 
 
 def test_a_plan_of_another_length_is_refused_and_does_not_end_the_process(traces, tmp_path):
@@ -147,8 +149,8 @@ def test_numbers_that_are_not_so_are_refused_and_those_that_only_steer_are_not(
             tl.search(mutations.make_problem(()), resume=path, budget=mutations.BUDGET)
         assert path in str(caught.value)
     else:
-        found = tl.search(mutations.make_problem(()), resume=path, budget=mutations.BUDGET)
-        assert found.trace.simulations[-1].best_score == pytest.approx(found.cost.score)
+        result = tl.search(mutations.make_problem(()), resume=path, budget=mutations.BUDGET)
+        assert result.trace.simulations[-1].best_score == pytest.approx(result.cost.score)
 
 
 def test_prices_of_another_version_are_refused_with_both(traces, tmp_path, monkeypatch):
@@ -198,7 +200,7 @@ def test_an_array_that_says_it_is_longer_than_it_is_takes_no_memory(traces, tmp_
 
 
 def test_a_changed_number_is_told_by_the_checksum_alone(traces, tmp_path):
-    """A node's number of visits may be anything; that somebody changed it is seen all the same."""
+    """Any number of visits is plausible for a node; only the checksum shows that it was changed."""
     data = traces("random")
     with np.load(io.BytesIO(data)) as file:
         kept = {name: file[name] for name in file.files}

@@ -1,4 +1,4 @@
-"""Expert plans on every assignment of mesh axes to their roles."""
+"""Expert plans are tried with every assignment of mesh axes to their roles."""
 
 import itertools
 
@@ -31,7 +31,7 @@ def labels(result):
 
 
 def test_every_axis_goes_to_one_role_or_none_in_every_order():
-    found = list(assignments(("data", "model"), ("x", "y", "z")))
+    all_assignments = list(assignments(("data", "model"), ("x", "y", "z")))
     brute = {
         (d, m)
         for i in range(1, 3)
@@ -40,8 +40,8 @@ def test_every_axis_goes_to_one_role_or_none_in_every_order():
         for m in itertools.permutations("xyz", j)
         if not set(d) & set(m)
     }
-    assert {(f["data"], f["model"]) for f in found} == brute
-    assert len(found) == len(brute)
+    assert {(f["data"], f["model"]) for f in all_assignments} == brute
+    assert len(all_assignments) == len(brute)
 
 
 def test_keeps_the_best_of_all_plans_on_all_axes():
@@ -69,7 +69,7 @@ def test_an_action_without_effect_is_left_out_and_said():
 
 
 def test_the_axes_of_a_role_are_taken_in_the_order_that_the_label_says():
-    """Four heads go on either axis but not on both, so the axis that comes first gets them."""
+    """Four heads can be cut by either axis but not by both, so the first axis gets them."""
     problem = Problem(analysed("transformer", layers=1, mode="train", heads=4), {"x": 4, "y": 2})
     result = search(problem, "manual", plans={"heads": [("heads", "model")]}, budget=ANY)
     at = {result.trace.nodes[s.nodes[-1]].action: s.actions for s in result.trace.simulations[1:]}

@@ -1,4 +1,4 @@
-"""A method is one dataclass: written in one file, it is found, checked, shown, run and resumed."""
+"""A search method is one dataclass in one file; registering it makes it usable everywhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Toy(Method):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy is in the registry for the time of a test."""
+    """Register the toy for the duration of a test."""
     monkeypatch.setitem(METHODS, "toy", Toy)
     register(Toy)
 
@@ -90,10 +90,10 @@ def test_a_saved_trace_of_it_is_resumed_with_the_options_of_its_header(
     first = tl.search(problem, "toy", 7, FEW, order="random", steps=1)
     first.trace.save(tmp_path / "toy.npz")
     assert Trace.load(tmp_path / "toy.npz").about["options"] == {"order": "random", "steps": 1}
-    again = tl.search(problem, resume=tmp_path / "toy.npz", budget=FEW)
-    assert (again.method, again.seed) == ("toy", 7)
-    assert again.trace.about["options"] == {"order": "random", "steps": 1}
-    assert len(again.trace.simulations) == len(first.trace.simulations) + 1
+    resumed = tl.search(problem, resume=tmp_path / "toy.npz", budget=FEW)
+    assert (resumed.method, resumed.seed) == ("toy", 7)
+    assert resumed.trace.about["options"] == {"order": "random", "steps": 1}
+    assert len(resumed.trace.simulations) == len(first.trace.simulations) + 1
     with pytest.raises(InvalidProblem, match="option steps=1, not 2"):
         tl.search(problem, resume=first.trace, budget=FEW, steps=2)
 
@@ -111,7 +111,7 @@ def test_the_command_line_lists_and_checks_it(capsys: pytest.CaptureFixture[str]
     )
 
 
-# Panel 2 will call buttons otherwise.
+# Panel 2 will name buttons otherwise.
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_the_explorers_form_offers_and_checks_it() -> None:
     pytest.importorskip("panel")
@@ -153,7 +153,7 @@ def test_a_name_belongs_to_one_class_and_every_field_is_described() -> None:
 
     @dataclasses.dataclass(frozen=True)
     class Silent(Toy):
-        """Says nothing of its field."""
+        """Does not describe its field."""
 
         name = "silent"
         steps: int = 3
@@ -175,7 +175,7 @@ def test_every_option_of_ours_has_a_good_default_and_a_description(name: str) ->
 
 
 def loaded_by(code: str, *modules: str) -> tuple[str, str]:
-    """Which of the modules a process has loaded that ran the code, printed, and its complaints."""
+    """Run the code in a process; return which of the modules it loaded, printed, and its stderr."""
     code += f"; import sys; print([name for name in {modules} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip(), done.stderr
@@ -189,7 +189,7 @@ def test_the_registry_loads_no_method_and_nothing_heavy() -> None:
 
 
 def test_searching_loads_no_library_that_only_some_searches_need() -> None:
-    """Every command and every child process would spend longer on them than on an analysis."""
+    """Loading them would take every command and child process longer than an analysis."""
     code = "import toast_lab.search.contract, toast_lab.search.mcts.mcts"
     rare = ("scipy.sparse", "scipy.optimize", "networkx", "jax")
     assert loaded_by(code, *rare) == ("[]", "")

@@ -1,6 +1,6 @@
-"""Pins: the plan of every method keeps to them.
+"""Every method keeps to pins.
 
-Nothing better that keeps to them is missed, and nonsense is refused.
+No better plan that keeps to them is missed, and impossible pins are refused.
 """
 
 import pickle
@@ -35,22 +35,22 @@ def problem():
 
 
 def entries(problem, action):
-    """What an action by itself makes: ([O, A], [V, A]) arrays."""
-    made = plan(problem.unpinned, action)
-    return made.op_factor, made.value_dim
+    """Return the sharding that an action alone gives: ([O, A], [V, A]) arrays."""
+    action_plan = plan(problem.unpinned, action)
+    return action_plan.op_factor, action_plan.value_dim
 
 
 def has(found, problem, action):
     return all(
-        (there[made >= 0] == made[made >= 0]).all()
-        for made, there in zip(
+        (actual[wanted >= 0] == wanted[wanted >= 0]).all()
+        for wanted, actual in zip(
             entries(problem, action), (found.op_factor, found.value_dim), strict=True
         )
     )
 
 
 def names_on(found, problem, axis):
-    """Colours of all that a plan splits or cuts on an axis."""
+    """Return the colours along which a plan splits ops or cuts values on an axis."""
     a, program = problem.mesh.axes.index(axis), found.program
     names = found.op_factor[found.op_factor[:, a] >= 0, a].tolist()
     names += [
@@ -125,7 +125,7 @@ def test_the_plan_of_every_method_keeps_to_the_pins(problem, case, method):
 def test_the_checker_sees_a_plan_that_does_not_keep_to_the_pins(problem, case):
     make, keeps = CASES[case]
     pins = make(problem).pins
-    # Sequences of actions, until one breaks the pins: the checker and the case itself always agree.
+    # The checker and the case agree on random sequences of actions, some of which break pins.
     rng, verdicts = np.random.default_rng(0), set()
     for _ in range(60):
         state = State(problem.space)
@@ -150,7 +150,7 @@ def test_refinement_and_integer_programs_keep_to_the_pins():
         [("batch", "model"), (weight, (None, "data"))], [("d_model", "data"), "hidden->model"]
     )
     budget = Budget(seconds=None, evaluations=20_000)
-    # Alone each of the two has something to find.
+    # Each of the two finds improvements when run alone.
     refined = search(pinned, seed=1, budget=budget, restarts=0, refine=10, solve=False)
     solved = search(pinned, seed=1, budget=budget, restarts=0, refine=1)
     for result, begins in ((refined, ("refined in ",)), (solved, ("colours: ", "roles: "))):
@@ -165,9 +165,9 @@ def test_refinement_and_integer_programs_keep_to_the_pins():
 
 
 def test_chains_of_refinement_never_leave_what_is_pinned():
-    """Refinement with pins still changes other rows.
+    """All states of a refinement keep to the pins, not only the best one.
 
-    All states on the way are looked at, not only the best one.
+    Other rows still change.
     """
     problem = Problem(
         analysed("transformer", layers=2, batch=16, vocab=1024, sequence=256),
@@ -201,11 +201,11 @@ def test_every_state_that_actions_lead_to_keeps_to_the_pins(problem, case):
             if actions := legal_actions(state):
                 taken += state.apply(actions[rng.integers(len(actions))])
             assert pinned.pins.broken(state.op_factor, state.value_dim) == []
-        again = State.from_arrays(pinned.space, state.op_factor, state.value_dim)
-        assert again.key == state.key
+        reloaded = State.from_arrays(pinned.space, state.op_factor, state.value_dim)
+        assert reloaded.key == state.key
         plain = State.from_arrays(problem.space, state.op_factor, state.value_dim)
-        # Where pins tell apart what is alike without them, keys differ; the plan's own is of the
-        # whole sharding.
+        # Pins may separate rows that are otherwise alike, which changes keys; the plan's key is of
+        # the whole sharding.
         assert (
             plain is None
             or len(pinned.space.alike.values.first) > len(problem.space.alike.values.first)
@@ -242,11 +242,11 @@ def test_bounds_hold_for_what_is_pinned_but_would_not_be_acted_on(pins, least):
     states, queue = {0: root}, [root]
     for state in queue:
         for action in legal_actions(state, least):
-            more = state.copy()
-            more.apply(action)
-            if more.key not in states:
-                states[more.key] = more
-                queue.append(more)
+            successor = state.copy()
+            successor.apply(action)
+            if successor.key not in states:
+                states[successor.key] = successor
+                queue.append(successor)
     prices = [pricer.quick(s) for s in states.values()]
     assert low <= min(p.score for p in prices) * (1 + 1e-9)
     assert peak <= min(p.peak_bytes for p in prices)
@@ -291,27 +291,27 @@ def test_one_of_repeated_layers_can_be_pinned_alone():
 def test_the_optimum_with_pins_is_the_best_of_all_states_that_keep_to_them(ask):
     problem = Problem(analysed("mlp"), MESH)
     pinned = problem.what_if(**ask)
-    found = search(pinned, "exhaustive", budget=Budget(seconds=60), min_names=0)
-    assert found.status is Status.COMPLETE
+    optimum = search(pinned, "exhaustive", budget=Budget(seconds=60), min_names=0)
+    assert optimum.status is Status.COMPLETE
     states, queue = {0: State(problem.space)}, [State(problem.space)]
     for state in queue:
         for action in legal_actions(state):
-            more = state.copy()
-            more.apply(action)
-            if more.key not in states:
-                states[more.key] = more
-                queue.append(more)
+            successor = state.copy()
+            successor.apply(action)
+            if successor.key not in states:
+                states[successor.key] = successor
+                queue.append(successor)
     pricer = problem.pricer()
     kept = [s for s in states.values() if not pinned.pins.broken(s.op_factor, s.value_dim)]
     assert 0 < len(kept) < len(states)
     best = min(pricer.quick(s).score for s in kept)
-    # Pinned by themselves, values may be cut as no sequence of actions does.
+    # Pins on values may cut them as no sequence of actions does.
     assert (
-        found.cost.score == pytest.approx(best, rel=1e-12)
+        optimum.cost.score == pytest.approx(best, rel=1e-12)
         if "=" not in str(ask)
-        else found.cost.score <= best
+        else optimum.cost.score <= best
     )
-    assert found.bound == pytest.approx(found.cost.score, rel=1e-9)
+    assert optimum.bound == pytest.approx(optimum.cost.score, rel=1e-9)
 
 
 def test_bounded_and_unbounded_enumeration_agree_under_pins(problem):
@@ -475,21 +475,21 @@ def test_a_trace_goes_on_under_the_same_pins_only(problem, tmp_path):
     pinned = problem.pin("batch->data")
     trace = search(pinned, seed=3, budget=FEW).trace
     trace.save(tmp_path / "trace.npz")
-    more = search(pinned, resume=tmp_path / "trace.npz", budget=FEW)
-    assert has(more.plan, problem, ("batch", "data"))
-    assert more.plan.actions.count("batch->data") == 1
+    resumed = search(pinned, resume=tmp_path / "trace.npz", budget=FEW)
+    assert has(resumed.plan, problem, ("batch", "data"))
+    assert resumed.plan.actions.count("batch->data") == 1
     for other in (problem, problem.pin("batch->model"), pinned.forbid("sequence->model")):
         with pytest.raises(InvalidProblem, match=r"its trace has pins \['pin batch->data'\]"):
             search(other, resume=trace, budget=FEW)
     old = search(problem, seed=3, budget=FEW).trace
-    del old.about["pins"]  # as written before there were any
+    del old.about["pins"]  # as in files written before pins existed
     search(problem, resume=old, budget=FEW)
 
 
 def test_a_pinned_problem_survives_the_way_to_another_process(problem):
     pinned = problem.what_if([W + "=data,-"], ["batch->data"])
-    there = pickle.loads(pickle.dumps(pinned))
-    results = [search(p, "beam", seed=0, budget=FEW) for p in (pinned, there)]
+    received = pickle.loads(pickle.dumps(pinned))
+    results = [search(p, "beam", seed=0, budget=FEW) for p in (pinned, received)]
     assert results[0].cost.score == results[1].cost.score
     assert results[1].plan.argument_specs()[W] == (("data",), ())
 

@@ -1,4 +1,4 @@
-"""Races: a table and curves of every method, whatever happens to some of them."""
+"""Races give a table and curves of every method, even if some of them crash or are stopped."""
 
 from __future__ import annotations
 
@@ -152,15 +152,15 @@ def test_everything_wrong_is_said_at_once(problem: tl.Problem) -> None:
 def outcome(
     method: str, points: list[tuple[float, float, bool]], bound: float | None = None
 ) -> MethodOutcome:
-    made = tuple(
+    improvements = tuple(
         ImprovementPoint(s, score, score, 1.0, fits, i + 1, ())
         for i, (s, score, fits) in enumerate(points)
     )
-    return MethodOutcome(method, "BUDGET", "", made, 9, 5.0, 0.0, bound, (), None)
+    return MethodOutcome(method, "BUDGET", "", improvements, 9, 5.0, 0.0, bound, (), None)
 
 
 def test_close_and_gap_are_judged_by_the_best_and_the_bounds_of_all() -> None:
-    found = racing.rows(
+    table_rows = racing.rows(
         [
             outcome(
                 "fast", [(0.1, 1.0, False), (0.2, 0.5, False), (0.3, 0.8, True), (1.0, 0.5, True)]
@@ -170,11 +170,11 @@ def test_close_and_gap_are_judged_by_the_best_and_the_bounds_of_all() -> None:
             outcome("bad", [(0.1, 0.6, True)], bound=0.4),
         ]
     )
-    assert [r.close_s for r in found] == [1.0, 0.5, None, None], (
+    assert [r.close_s for r in table_rows] == [1.0, 0.5, None, None], (
         "a plan that does not fit is not close to one that does"
     )
-    assert [r.own_best_s for r in found] == [1.0, 4.0, 0.1, 0.1]
-    assert [r.gap for r in found] == pytest.approx(
+    assert [r.own_best_s for r in table_rows] == [1.0, 4.0, 0.1, 0.1]
+    assert [r.gap for r in table_rows] == pytest.approx(
         [0.5 / 0.45 - 1, 0.4995 / 0.45 - 1, 0.3 / 0.45 - 1, 0.6 / 0.45 - 1]
     )
 

@@ -1,4 +1,4 @@
-"""Random walks: the baseline."""
+"""Random walks, the baseline of searches."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_walks_have_all_lengths_and_every_action_takes_part():
     first = [w[0] for w in walks]
     counts = [first.count(a) for a in set(first)]
     assert len(counts) == len(legal_rows(State(problem.space), pruning_threshold(problem)))
-    assert max(counts) < 3 * min(counts)  # drawn alike
+    assert max(counts) < 3 * min(counts)  # drawn uniformly
 
 
 def test_lengths_are_limited_on_request():
@@ -37,7 +37,7 @@ def test_lengths_are_limited_on_request():
 
 
 def test_ends_when_walks_bring_nothing_new():
-    """Every one of the 36 shardings of x @ x.T is met, each recorded once."""
+    """All 36 shardings of x @ x.T are reached, and each is recorded once."""
     problem = Problem(analysed("xxt"), MESH)
     result = search(problem, "random", budget=Budget(seconds=60))
     assert result.status is Status.CONVERGED
@@ -54,11 +54,11 @@ def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
     ]
     assert [s.actions for s in walks[0]] != [s.actions for s in walks[1]]
     first = search(problem, "random", budget=Budget(None, 50))
-    again = search(problem, resume=first.trace, budget=Budget(None, 50))
-    assert len(again.trace.simulations) >= 90
-    # It did not draw the same walks once more, to record those that follow them.
+    resumed = search(problem, resume=first.trace, budget=Budget(None, 50))
+    assert len(resumed.trace.simulations) >= 90
+    # It did not draw the same walks again before recording new ones.
     longer = search(problem, "random", budget=Budget(None, 100)).trace.simulations[50:]
-    assert [s.actions for s in again.trace.simulations[50:]] != [s.actions for s in longer]
+    assert [s.actions for s in resumed.trace.simulations[50:]] != [s.actions for s in longer]
 
 
 def test_bad_options_are_refused():

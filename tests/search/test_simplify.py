@@ -20,7 +20,7 @@ MESH = {"data": 2, "model": 2}
 
 @pytest.fixture(scope="module")
 def result() -> SearchResult[Plan]:
-    """Of a search that refines its plans."""
+    """The result of a search that refines its plans."""
     problem = Problem(analysed("transformer", layers=2), "4x2")
     return search(problem, seed=1, budget=Budget(None, 20_000))
 
@@ -71,23 +71,23 @@ def test_each_further_place_of_the_front_buys_something(result: SearchResult[Pla
 
 def test_pins_are_kept() -> None:
     problem = Problem(analysed("mlp"), MESH).pin(("B", "data"))
-    found = search(problem, budget=Budget(None, 300))
+    search_result = search(problem, budget=Budget(None, 300))
     assert problem.pins is not None
-    for row in found.front.rows:
+    for row in search_result.front.rows:
         assert problem.pins.broken(*row.plan.sharding) == []
 
 
 def test_where_nothing_fits_plans_that_do_not_fit_are_compared() -> None:
     problem = Problem(analysed("mlp"), MESH, memory_limit_bytes=16.0)
-    found = search(problem, budget=Budget(None, 300))
-    assert not found.cost.fits
-    assert price(problem, found.simple()).score <= found.cost.score * 1.02
+    search_result = search(problem, budget=Budget(None, 300))
+    assert not search_result.cost.fits
+    assert price(problem, search_result.simple()).score <= search_result.cost.score * 1.02
 
 
 def test_a_method_without_actions_has_simpler_plans_too() -> None:
     problem = Problem(analysed("mlp"), MESH)
-    found = search(problem, method="alpa", budget=Budget(None, 500))
-    assert found.simple(0.5).size.total <= found.plan.size.total
+    search_result = search(problem, method="alpa", budget=Budget(None, 500))
+    assert search_result.simple(0.5).size.total <= search_result.plan.size.total
 
 
 def test_what_cannot_be_asked_for(result: SearchResult[Plan]) -> None:
@@ -98,7 +98,7 @@ def test_what_cannot_be_asked_for(result: SearchResult[Plan]) -> None:
 
 
 def test_the_result_was_refined(result: SearchResult[Plan]) -> None:
-    """Else the tests above compare plans of actions alone."""
+    """Without refinement, the tests above would only compare plans of actions."""
     assert any(text.startswith("refined in") for text in result.plan.actions)
 
 

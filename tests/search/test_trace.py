@@ -1,6 +1,6 @@
-"""The trace: what is written is what is read, in memory as from a file.
+"""A trace gives back what was recorded, in memory and from a file.
 
-A file that is none is refused.
+A file that is not a trace is refused.
 """
 
 import errno
@@ -32,7 +32,7 @@ def row(score, best, *, fits=True, round=1):
 
 
 def made(more=0):
-    """Four trajectories (and ``more`` that bring nothing) over three nodes below the root."""
+    """A trace of four trajectories over three nodes below the root, and ``more`` without a gain."""
     trace = Trace()
     trace.add_node(-1, "", 0, 0)
     for i, word in enumerate(WORDS):
@@ -61,11 +61,11 @@ def made(more=0):
 
 def assert_same(one, other):
     for part in ("row", "action", "passed", "node"):
-        mine, theirs = getattr(one, part), getattr(other, part)
-        assert mine.n == theirs.n
-        for name in mine.array:
-            np.testing.assert_array_equal(mine[name], theirs[name])
-            assert mine[name].dtype == theirs[name].dtype
+        left, right = getattr(one, part), getattr(other, part)
+        assert left.n == right.n
+        for name in left.array:
+            np.testing.assert_array_equal(left[name], right[name])
+            assert left[name].dtype == right[name].dtype
     assert list(one.simulations) == list(other.simulations)
     assert list(one.nodes) == list(other.nodes)
     assert (one.vocabulary, one.about, one.best_actions) == (
@@ -103,15 +103,15 @@ def test_simulations_and_nodes_say_what_was_written():
 
 
 def test_improvements_are_those_that_became_the_best():
-    """Not the one of the lowest score, which does not fit."""
+    """The simulation with the lowest score is no improvement, since its plan does not fit."""
     assert [s.index for s in made(5).improvements()] == [1, 2, 4]
 
 
 def test_simulations_since_a_number_stay_as_they_are_while_the_trace_grows():
     trace = made()
-    late = trace.since(2)
+    recent = trace.since(2)
     trace.add_simulation([], [0], **row(3.0, 3))
-    assert [s.index for s in late] == [3, 4]
+    assert [s.index for s in recent] == [3, 4]
     assert [s.index for s in trace.since(2)] == [3, 4, 5]
     assert len(trace.since(5)) == 0
 
@@ -193,17 +193,17 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkey
     assert_same(Trace.load(tmp_path / "trace.npz"), made())
 
 
-# -- files that are no trace -----------------------------------------------------------------------
+# -- files that are not traces ---------------------------------------------------------------------
 
 
 def changed(path: Path, **arrays):
-    """A saved trace, with some of its arrays others (None: left out)."""
+    """Save a trace with some of its arrays replaced (None: left out)."""
     made().save(path)
     with np.load(path) as file:
         kept = {name: file[name] for name in file.files}
-    told = json.loads(kept["header"].tobytes())
-    del told["checksum"]  # the numbers themselves are looked at
-    kept["header"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    header_data = json.loads(kept["header"].tobytes())
+    del header_data["checksum"]  # so that the numbers themselves are checked
+    kept["header"] = np.frombuffer(json.dumps(header_data).encode(), np.uint8)
     kept |= {name.replace("__", "."): array for name, array in arrays.items()}
     np.savez(path, **{name: array for name, array in kept.items() if array is not None})
     return path

@@ -1,4 +1,4 @@
-"""Places of a trace, counted by the simple loops that the arrays stand for."""
+"""The places of a trace agree with counts by plain loops over its simulations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mlp_problem() -> Problem:
 
 
 def small() -> Trace:
-    """Two actions, a and b; the state of both is reached either way round."""
+    """A trace where actions a and b, in either order, reach the same state."""
     trace = Trace()
     for parent, action, depth in ((-1, "", 0), (0, "a", 1), (1, "b", 2), (0, "b", 1), (2, "c", 3)):
         trace.add_node(parent, action, depth, 0)
@@ -86,7 +86,7 @@ def test_a_state_reached_two_ways_is_two_places() -> None:
         p for p in range(places.place.n) if places.place["depth"][p] == 3 and tally.visits[p]
     )
     assert places.plan(last) == ("b", "a", "c")
-    # The rollout's x is not of the plan so far
+    # The rollout's x is not in the plan of the place
     assert places.plan(int(places.end["place"][4])) == ("b", "a")
     assert places.plan(0) == ()
 
@@ -106,9 +106,9 @@ def test_single_actions_are_counted_wherever_they_were_taken() -> None:
     trace = small()
     places = Places(trace)
     places.extend()
-    found = places.actions()
+    action_tally = places.actions()
     at = trace.vocabulary.index("b")
-    assert (int(found.visits[at]), float(found.mean_score[at])) == (
+    assert (int(action_tally.visits[at]), float(action_tally.mean_score[at])) == (
         4,
         pytest.approx((0.5 + 0.8 + 0.4 + 0.3) / 4),
     )
@@ -116,19 +116,19 @@ def test_single_actions_are_counted_wherever_they_were_taken() -> None:
 
 
 def by_hand(trace: Trace, n: int) -> dict[tuple[int, ...], list[float]]:
-    """Scores of the simulations through each way.
+    """Return the scores of the simulations through each path of nodes.
 
-    Ways that begin inside the tree start at that node's home.
+    A path that begins inside the tree is preceded by the path by which its first node was added.
     """
     home: list[tuple[int, ...]] = []
     for node in trace.nodes:
         home.append((0,) if node.parent < 0 else (*home[node.parent], node.id))
-    found = defaultdict(list)
-    for s in trace.simulations[:n]:
-        way = (*home[s.nodes[0]], *s.nodes[1:]) if s.nodes else (0,)
-        for k in range(1, len(way) + 1):
-            found[way[:k]].append(s.score)
-    return found
+    scores = defaultdict(list)
+    for simulation in trace.simulations[:n]:
+        path = (*home[simulation.nodes[0]], *simulation.nodes[1:]) if simulation.nodes else (0,)
+        for k in range(1, len(path) + 1):
+            scores[path[:k]].append(simulation.score)
+    return scores
 
 
 @pytest.mark.parametrize("method", ["mcts", "beam", "exhaustive", "random", "automap"])
@@ -150,8 +150,8 @@ def test_places_say_what_the_simulations_say(method: str, mlp_problem: Problem) 
 
 def test_places_that_follow_a_growing_trace_are_the_same(mlp_problem: Problem) -> None:
     trace = search(mlp_problem, "mcts", 0, Budget(evaluations=300)).trace
-    whole = Places(trace)
-    whole.extend()
+    expected = Places(trace)
+    expected.extend()
     grown = Trace(trace.vocabulary)
     places = Places(grown)
     begin = 0
@@ -165,4 +165,4 @@ def test_places_that_follow_a_growing_trace_are_the_same(mlp_problem: Problem) -
         grown.row.extend({k: trace.row[k][begin:end] for k in trace.row.array})
         places.extend()
         begin = end
-    assert paths(places) == paths(whole)
+    assert paths(places) == paths(expected)

@@ -1,4 +1,4 @@
-"""The plans that everybody would try, and which dim is taken for the batch where nobody says so."""
+"""The plans that everybody tries first, and the dim that is taken for the batch by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shape(*sizes: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 def chosen(fn: Any, *args: Any) -> tuple[int, Analysis]:
-    """Size of the dim that is taken for the batch."""
+    """Return the size of the dim that is taken for the batch, and the analysis."""
     analysis = analyse(from_jax(fn, *args))
     return analysis.groups[batch_group(analysis)].size, analysis
 
@@ -74,7 +74,7 @@ def test_in_doubt_all_candidates_are_named() -> None:
 
 
 def test_the_steps_of_a_sequence_are_no_batch() -> None:
-    """Time comes first, as recurrent nets of Haiku have it; each round of a loop takes a step."""
+    """A loop takes one step a round; time is the first dim, as in Haiku's recurrent networks."""
 
     def step(w: jax.Array, x: jax.Array) -> jax.Array:
         def loss(w: jax.Array) -> jax.Array:
@@ -111,7 +111,7 @@ def updated_step(params: Any, momentum: Any, x: Any, y: Any) -> Any:
                 "tensor parallel": ("-,d", "d,-"),
             },
         ),
-        # An axis that divides neither 48 nor 64 is left out of all
+        # An axis that divides neither 48 nor 64 is used by no plan
         (
             {"d": 4, "o": 5, "m": 2},
             {
@@ -125,18 +125,18 @@ def updated_step(params: Any, momentum: Any, x: Any, y: Any) -> Any:
 def test_usual_plans_cut_the_batch_and_the_weights(
     mesh: dict[str, int], expected: dict[str, tuple[str, str]]
 ) -> None:
-    """The width of 64, which the inputs have too, is on most bytes of arguments."""
+    """The width of 64 is on most bytes of arguments, and on the inputs too; it is not the batch."""
     analysis = analyse(from_jax(updated_step, PARAMS, PARAMS, shape(48, 64), shape(48, 64)))
     problem = Problem(analysis, mesh)
 
     def text(spec: Any) -> str:
         return ",".join("+".join(axes) or "-" for axes in spec)
 
-    found = {}
+    texts = {}
     for name, actions in usual_plans(problem).items():
         specs = Plan.from_actions(problem, actions).argument_specs()
-        found[name] = text(specs["x"]), text(specs["params['w1']"])
-    assert found == expected
+        texts[name] = text(specs["x"]), text(specs["params['w1']"])
+    assert texts == expected
 
 
 def test_where_no_axis_divides_there_is_no_usual_plan() -> None:

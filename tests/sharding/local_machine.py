@@ -1,8 +1,8 @@
 """A tiny machine that runs device-local steps on numpy arrays, one array a device.
 
-It knows nothing of XLA: collectives see only the devices of their group, ops see only local
-shards.  If a plan's steps gathered too little or over the wrong axis, data would be missing and the
-run would fail.
+It does not use XLA: collectives see only the devices of their group, and ops only local shards. If
+the steps of a plan gather too little, or over the wrong axis, data is missing and the run
+fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multi
 
 
 class LocalMachine:
-    """Runs ``program`` on a mesh of ``sizes`` following the steps of a plan."""
+    """Runs ``program`` on a mesh of ``sizes``, following the steps of a plan."""
 
     def __init__(
         self, program: Program, op_factor: np.ndarray, value_dim: np.ndarray, sizes: tuple[int, ...]
@@ -47,27 +47,27 @@ class LocalMachine:
     def block(
         self, shape: tuple[int, ...], layout: int, device: tuple[int, ...]
     ) -> tuple[slice, ...]:
-        """Which part of a global tensor a device holds."""
-        out = []
+        """Return the part of a global tensor that a device holds."""
+        slices = []
         for size, axes in zip(shape, st.unpack(layout, len(shape), len(self.sizes)), strict=True):
             index, ways = 0, 1
             for a in axes:
                 index, ways = index * self.sizes[a] + device[a], ways * self.sizes[a]
             step = size // ways
-            out.append(slice(index * step, (index + 1) * step))
-        return tuple(out)
+            slices.append(slice(index * step, (index + 1) * step))
+        return tuple(slices)
 
     def group(self, device: tuple[int, ...], mask: int) -> list[tuple[int, ...]]:
-        """Devices that a collective over the axes in ``mask`` connects with ``device``."""
+        """Return the devices that a collective over the axes in ``mask`` joins with ``device``."""
         free = [range(s) if mask >> a & 1 else (device[a],) for a, s in enumerate(self.sizes)]
         return list(itertools.product(*free))
 
     def move(self, shape, locals_, before, after, mask, combine=None, permute=0):
-        """Every device assembles its new block from what its group holds.
+        """Assemble each device's new block from the blocks that its group holds.
 
-        ``combine`` sums over ``mask`` first.
+        With ``combine``, first reduce over ``mask``.
         """
-        out = {}
+        blocks = {}
         for device in self.devices:
             whole = np.full(shape, np.nan)
             for other in self.group(device, permute if combine else mask | permute):
@@ -77,14 +77,14 @@ class LocalMachine:
                     else locals_[other]
                 )
                 whole[self.block(shape, before, other)] = shard
-            out[device] = whole[self.block(shape, after, device)]
-            assert not np.isnan(out[device]).any(), (
+            blocks[device] = whole[self.block(shape, after, device)]
+            assert not np.isnan(blocks[device]).any(), (
                 "a device needed data that its group does not hold"
             )
-        return out
+        return blocks
 
     def run(self, arguments: list[np.ndarray]) -> list[np.ndarray]:
-        """Global results of the device-local program."""
+        """Run the device-local program; return the global results."""
         program, s = self.program, self.steps
         held: dict[int, dict] = {}
         for a, array in enumerate(arguments):
@@ -102,7 +102,7 @@ class LocalMachine:
             shape = program.dims(value)
             mask = int(s.axes[i])
             if kind == PERMUTE and s.before[i] == s.after[i]:
-                # The exchange behind it takes what it needs from the devices of both.
+                # The exchange after it reads from the devices of both groups.
                 new = source
             elif kind in (ALL_REDUCE, REDUCE_SCATTER):
                 combine = _COMBINE[p.MONOIDS[program.monoid[op]]]
@@ -129,9 +129,9 @@ class LocalMachine:
         )
 
     def permute_of_chain(self, start: int) -> int:
-        """Axes along which shards also move because the order of axes on a dim changes.
+        """Return the axes along which shards also move as the order of axes on a dim changes.
 
-        It is 0 if there are none.
+        The mask is 0 if there are none.
         """
         i, s, mask = start, self.steps, 0
         while i < len(s.kind) and self.same_chain(i, start):
@@ -142,10 +142,10 @@ class LocalMachine:
 
     def whole(self, value: int, locals_: dict) -> np.ndarray:
         shape = self.program.dims(value)
-        out = np.full(shape, np.nan)
+        array = np.full(shape, np.nan)
         for device in self.devices:
-            out[self.block(shape, int(self.steps.layout[value]), device)] = locals_[device]
-        return out
+            array[self.block(shape, int(self.steps.layout[value]), device)] = locals_[device]
+        return array
 
     def operand(self, use: int, device, held, copies) -> np.ndarray:
         value = int(self.program.use_value[use])
@@ -185,7 +185,7 @@ def constant(program: Program, value: int) -> np.ndarray:
 def local_op(
     program: Program, op: int, operands: list[np.ndarray], size: dict[int, int]
 ) -> np.ndarray:
-    """One op on local shards, from its rule alone."""
+    """Compute one op on local shards, using only its rule."""
     kind = program.kind[op]
     start = program.factor_ptr[op]
     rows = [
@@ -201,7 +201,7 @@ def local_op(
         return np.transpose(operands[0], [rows[0].index(f) for f in result])
     if kind == "broadcast_in_dim":
         kept = [f for f in result if f in rows[0]]
-        # Dims of size 1 that are widened
+        # Dims of size 1 that are broadcast
         stretched = tuple(i for i, f in enumerate(rows[0]) if f not in result)
         row = [f for f in rows[0] if f in result]
         moved = np.transpose(np.squeeze(operands[0], stretched), [row.index(f) for f in kept])

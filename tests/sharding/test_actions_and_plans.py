@@ -1,6 +1,6 @@
-"""Mesh, actions, state key and plans.
+"""Meshes, actions, state keys and plans.
 
-Laws that hold for any action sequence, and refusals with numbers.
+Laws that hold for any sequence of actions, and refusals that give the numbers.
 """
 
 import errno
@@ -30,7 +30,7 @@ PROGRAMS = {
 
 
 def walk(problem, choices):
-    """The state after taking, for each number, the legal action at that position."""
+    """Take the legal action at each position; return the state and the actions."""
     state = State(problem.space)
     taken = []
     for choice in choices:
@@ -51,10 +51,10 @@ sequences = st.lists(st.integers(0, 10_000), max_size=8)
 def test_no_action_sequence_breaks_a_plan(name, mesh, choices):
     problem = Problem(PROGRAMS[name](), mesh)
     state, taken = walk(problem, choices)
-    made = Plan.from_state(state, taken)
-    made.check()
-    for value, spec in enumerate(made.value_specs()):
-        for size, axes in zip(made.program.dims(value), spec, strict=True):
+    reached_plan = Plan.from_state(state, taken)
+    reached_plan.check()
+    for value, spec in enumerate(reached_plan.value_specs()):
+        for size, axes in zip(reached_plan.program.dims(value), spec, strict=True):
             assert size % int(np.prod([problem.mesh.size(a) for a in axes], initial=1)) == 0
         used = [a for axes in spec for a in axes]
         assert len(set(used)) == len(used), "one axis cannot cut two dims of one tensor"
@@ -100,14 +100,18 @@ def test_taking_an_action_twice_changes_nothing_the_second_time(name, choices):
 @given(st.sampled_from(sorted(PROGRAMS)), sequences)
 def test_saved_plans_come_back_the_same(tmp_path_factory, name, choices):
     problem = Problem(PROGRAMS[name](), {"a": 2, "b": 2})
-    made = Plan.from_state(*walk(problem, choices))
+    reached_plan = Plan.from_state(*walk(problem, choices))
     path = tmp_path_factory.mktemp("plans") / "plan.json"
-    made.save(path)
+    reached_plan.save(path)
     back = Plan.load(path, problem)
-    assert np.array_equal(made.op_factor, back.op_factor)
-    assert np.array_equal(made.value_dim, back.value_dim)
-    assert (made.key, made.actions, made.mesh) == (back.key, back.actions, back.mesh)
-    assert price(problem, made).score == price(problem, back).score
+    assert np.array_equal(reached_plan.op_factor, back.op_factor)
+    assert np.array_equal(reached_plan.value_dim, back.value_dim)
+    assert (reached_plan.key, reached_plan.actions, reached_plan.mesh) == (
+        back.key,
+        back.actions,
+        back.mesh,
+    )
+    assert price(problem, reached_plan).score == price(problem, back).score
 
 
 def test_mirrored_actions_reach_every_layer():
@@ -120,15 +124,15 @@ def test_mirrored_actions_reach_every_layer():
 
 
 def test_mirrored_colours_may_be_named_one_by_one():
-    """The second name asks for what the first one did already; the same name twice is a mistake."""
+    """Names of one group repeat the same action; only the same name twice is an error."""
     analysis = small_transformer(layers=3)
     problem = Problem(analysis, {"m": 4})
     group = analysis.groups[analysis.group_index("hidden")]
     names = [analysis.colour_name[c] for c in group.colours]
     assert len(names) == 3
-    found = plan(problem, *((name, "m") for name in names))
-    assert found.key == plan(problem, ("hidden", "m")).key
-    assert found.actions == ("hidden->m",)
+    mirrored_plan = plan(problem, *((name, "m") for name in names))
+    assert mirrored_plan.key == plan(problem, ("hidden", "m")).key
+    assert mirrored_plan.actions == ("hidden->m",)
     with pytest.raises(InvalidPlan, match="hidden->m changes nothing"):
         plan(problem, (names[0], "m"), (names[1], "m"), (names[0], "m"))
 
@@ -215,8 +219,8 @@ def test_files_that_are_no_plans_are_refused(tmp_path, text):
 
 def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
     mlp, attention = Problem(analysed("mlp"), {"b": 4}), Problem(analysed("attention"), {"b": 4})
-    made = plan(mlp, ("B", "b"))
-    made.save(tmp_path / "plan.json")
+    mlp_plan = plan(mlp, ("B", "b"))
+    mlp_plan.save(tmp_path / "plan.json")
     with pytest.raises(
         InvalidPlan,
         match=(
@@ -226,9 +230,9 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
     ):
         Plan.load(tmp_path / "plan.json", attention)
     with pytest.raises(InvalidPlan, match="this plan shards mlp"):
-        price(attention, made)
+        price(attention, mlp_plan)
     with pytest.raises(InvalidPlan, match="for the mesh b=4, not for c=4"):
-        price(Problem(analysed("mlp"), {"c": 4}), made)
+        price(Problem(analysed("mlp"), {"c": 4}), mlp_plan)
 
 
 def test_damaged_plans_are_refused_with_every_offender(tmp_path):
@@ -247,7 +251,7 @@ def test_damaged_plans_are_refused_with_every_offender(tmp_path):
 
 def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
     problem = Problem(analysed("mlp"), {"b": 4})
-    made = plan(problem, ("B", "b"))
+    saved_plan = plan(problem, ("B", "b"))
     target = tmp_path / "plan.json"
     target.write_text("precious")
 
@@ -258,6 +262,6 @@ def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
     with pytest.raises(
         NotSaved, match=r"plan.json: the plan could not be written: .* make room below your quota"
     ):
-        made.save(target)
+        saved_plan.save(target)
     assert target.read_text() == "precious"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]

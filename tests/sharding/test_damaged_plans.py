@@ -1,4 +1,4 @@
-"""A damaged plan file is refused, or it is a plan of the program.
+"""A damaged plan file is either refused or still a valid plan of the program.
 
 A refusal says what is wrong, where, and what to do.
 """
@@ -50,14 +50,14 @@ def saved(problem, tmp_path_factory):
 
 
 def without_checksum(data: bytes) -> bytes:
-    """What is left to the checks of the content itself."""
+    """Return the file without its checksum, so that only the checks of its content are left."""
     tree = json.loads(data)
     del tree["checksum"]
     return json.dumps(tree, indent=1).encode()
 
 
 def places(value, at=()):
-    """Every place in some JSON, as the keys that lead there."""
+    """Yield every place in a JSON value, as the sequence of keys that leads to it."""
     yield at
     items = (
         value.items()
@@ -103,7 +103,7 @@ def mutated(data: bytes, number: int) -> bytes:
 def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tmp_path, checked):
     plan, data = saved
     data = data if checked else without_checksum(data)
-    found: collections.Counter[str] = collections.Counter()
+    outcomes: collections.Counter[str] = collections.Counter()
     path = tmp_path / "plan.json"
     for number in range(MUTATIONS):
         path.write_bytes(mutated(data, number))
@@ -115,17 +115,17 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
         if loaded is None:
             assert str(path) in message, number
             assert "Error:" not in message, number
-            found["refused"] += 1
+            outcomes["refused"] += 1
             continue
         loaded.check()
         same = np.array_equal(loaded.op_factor, plan.op_factor) and np.array_equal(
             loaded.value_dim, plan.value_dim
         )
-        found["the same" if same else "another"] += 1
-    print(dict(found))
-    assert found["refused"] > MUTATIONS // 2
-    assert not checked or not found["another"]
-    assert checked or found["the same"] > MUTATIONS // 10
+        outcomes["the same" if same else "another"] += 1
+    print(dict(outcomes))
+    assert outcomes["refused"] > MUTATIONS // 2
+    assert not checked or not outcomes["another"]
+    assert checked or outcomes["the same"] > MUTATIONS // 10
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_heads_that_do_not_divide_say_what_would_do() -> None:
     assert heads.misses == (Miss("data", 8, 4, 16),)
     assert str(heads.misses[0]) == "data=8: pad to 16, or an axis of 4"
     assert heads.arguments[:2] == ("params['layers'][0]['wo']", "params['layers'][0]['wq']")
-    # An axis of the size that the report proposes does divide.
+    # An axis of the size that the report proposes divides everything.
     assert Problem(small_transformer(**HEADS_12), "data=4").divisibility().dims == ()
 
 

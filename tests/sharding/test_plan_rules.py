@@ -1,4 +1,4 @@
-"""The size of a plan, and its text: rules for arguments, places in the source."""
+"""The size of a plan and its text: rules for arguments, and places in the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def s(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def with_axis(plan: Plan, paths: dict[str, int], axis: int = 0) -> Sharding:
-    """The sharding of a plan with a dim of some arguments on an axis."""
+    """Return a plan's sharding with a dim of each given argument on an axis."""
     sharding = plan.sharding.copy()
     for path, dim in paths.items():
         sharding.value_dim[plan.program.value_name.index(path), axis] = dim
@@ -64,7 +64,7 @@ def test_a_layer_that_differs_is_an_exception() -> None:
 
 
 def test_size_and_lists_agree() -> None:
-    """Counting and listing are written apart: rules and places must come out alike."""
+    """Counting and listing are separate code, which must agree on rules and places."""
     problem = Problem(small_transformer(), MESH)
     generator = np.random.default_rng(3)
     program = problem.analysis.program
@@ -87,24 +87,26 @@ def test_a_change_of_sharding_is_a_place_at_its_line() -> None:
         return jnp.tanh(y) @ v
 
     problem = Problem(traced(f, s(64, 32), s(32, 16), s(16, 8)), {"a": 2})
-    made = plan(problem, ("x.0", "a"))
-    assert made.size.places == 0
-    gathered = made.sharding.copy()
-    program = made.program
+    base_plan = plan(problem, ("x.0", "a"))
+    assert base_plan.size.places == 0
+    gathered = base_plan.sharding.copy()
+    program = base_plan.program
     tanh = program.kind.index("tanh")
     gathered.op_factor[tanh] = -1
     gathered.value_dim[program.results(tanh)[0]] = -1
     places = constraint_places(program, gathered)
-    # y is gathered; tanh(y), which is whole, is only cut further by a product with nothing else cut
+    # Two places: y is gathered, and the whole tanh(y) is cut for a product with nothing else cut
     assert [place.line.rsplit(":", 1)[0] for place in places] == [__file__] * 2
     assert (
         "y [whole]"
-        in Plan.of(type(made)(program, made.mesh, gathered, analysis=made.analysis)).describe()
+        in Plan.of(
+            type(base_plan)(program, base_plan.mesh, gathered, analysis=base_plan.analysis)
+        ).describe()
     )
 
 
 def test_an_operand_that_follows_another_needs_no_place() -> None:
-    """A whole bias is cut where it is added to a cut matrix."""
+    """A whole bias is cut where it is added to a cut matrix, without a constraint."""
     problem = Problem(traced(lambda x, b: x + b, s(8, 16), s(8, 16)), {"a": 2})
     both = plan(problem, ("x.1", "a"))
     whole = both.sharding.copy()
@@ -114,18 +116,18 @@ def test_an_operand_that_follows_another_needs_no_place() -> None:
 
 
 def test_one_constraint_on_a_result_does_for_two_operands() -> None:
-    """Rows on a, columns on b: that says what both operands of a product have to be."""
+    """A result with rows on a and columns on b determines both operands of its product."""
     problem = Problem(traced(lambda x, w: x @ w, s(64, 32), s(32, 16)), {"a": 2, "b": 2})
-    made = plan(problem, ("x.0", "a"), ("w.1", "b"))
-    program, product = made.program, made.program.kind.index("dot_general")
-    assert made.size.places == 0
-    moved = with_axis(made, {"x": 1}, axis=0)
+    base_plan = plan(problem, ("x.0", "a"), ("w.1", "b"))
+    program, product = base_plan.program, base_plan.program.kind.index("dot_general")
+    assert base_plan.size.places == 0
+    moved = with_axis(base_plan, {"x": 1}, axis=0)
     (operand,) = constraint_places(program, moved)
     assert [program.value_name[value] for value in operand.values] == ["x"]
     moved.value_dim[1, 1] = 0
     (result,) = constraint_places(program, moved)
     assert result.values == tuple(program.results(product))
-    # With the contracted dim cut as well, nothing but the operands says so.
+    # With the contracted dim cut as well, only constraints on the operands say so.
     moved.op_factor[product, 1] = -1
     moved.value_dim[program.results(product)[0], 1] = -1
     places = constraint_places(program, moved)
@@ -152,20 +154,22 @@ def test_places_are_counted_by_function() -> None:
         return jnp.sin(layer(layer(x, w), v) * 2.0)
 
     problem = Problem(traced(f, s(64, 32), s(32, 32), s(32, 32)), {"a": 2})
-    made = plan(problem, ("x.0", "a"))
-    program, gathered = made.program, made.sharding.copy()
+    base_plan = plan(problem, ("x.0", "a"))
+    program, gathered = base_plan.program, base_plan.sharding.copy()
     ops = [op for op in program.ops() if program.kind[op] in ("tanh", "multiply")]
     gathered.op_factor[ops] = -1
     gathered.value_dim[[program.results(op)[0] for op in ops]] = -1
     places = constraint_places(program, gathered)
-    # A layer gathers its product and cuts tanh again; what is doubled is cut again for sine.
+    # A layer gathers its product and cuts tanh again; the doubled value is cut again for sine.
     assert places_by_function(places) == {"layer": 2, "f": 1}
-    text = Plan.of(type(made)(program, made.mesh, gathered, analysis=made.analysis)).describe()
+    text = Plan.of(
+        type(base_plan)(program, base_plan.mesh, gathered, analysis=base_plan.analysis)
+    ).describe()
     assert "places, by function: layer 2, f 1\n" in text
 
 
 def test_gradients_follow_their_parameters() -> None:
-    """What has the shape and the sharding of an argument is not written again."""
+    """A value of the shape and the sharding of an argument needs no place of its own."""
 
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.sum(jnp.tanh(x @ w))

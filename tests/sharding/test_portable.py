@@ -1,4 +1,4 @@
-"""Saved plans on the relatives of their programs: more layers, other sizes, another mesh."""
+"""Saved plans applied to related programs: more layers, other sizes, another mesh."""
 
 import collections
 import json
@@ -33,7 +33,7 @@ def random_state(problem, seed, length=10):
 
 
 def same_actions(problem, state, taken):
-    """The same actions on another program, by the names of their colours."""
+    """Take the same actions on another program, by the names of their colours."""
     return Plan.from_actions(problem, [state.space.text(a) for a in taken])
 
 
@@ -52,82 +52,82 @@ def saved(plan):
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_colour_plans_go_to_other_numbers_of_layers_as_their_actions_do(name, few, many, seed):
-    here, there = Problem(analysed(name, **few), MESH), Problem(analysed(name, **many), MESH)
-    state, taken = random_state(here, seed)
+    source, target = Problem(analysed(name, **few), MESH), Problem(analysed(name, **many), MESH)
+    state, taken = random_state(source, seed)
     plan = Plan.from_state(state, taken)
-    moved = Plan.from_json(saved(plan), there)
-    expected = same_actions(there, state, taken)
-    assert moved.notes == ()
-    assert (moved.op_factor == expected.op_factor).all()
-    assert (moved.value_dim == expected.value_dim).all()
+    transferred = Plan.from_json(saved(plan), target)
+    expected = same_actions(target, state, taken)
+    assert transferred.notes == ()
+    assert (transferred.op_factor == expected.op_factor).all()
+    assert (transferred.value_dim == expected.value_dim).all()
     assert (expected.op_factor >= 0).any()
 
 
 def test_refined_plans_of_four_layers_go_to_eighteen():
     sizes = {"batch": 16, "vocab": 4096, "sequence": 1024}
-    here = Problem(analysed("transformer", layers=4, **sizes), {"data": 8, "model": 2}, "tpu-v3")
-    there = Problem(analysed("transformer", layers=18, **sizes), {"data": 8, "model": 2}, "tpu-v3")
+    source = Problem(analysed("transformer", layers=4, **sizes), {"data": 8, "model": 2}, "tpu-v3")
+    target = Problem(analysed("transformer", layers=18, **sizes), {"data": 8, "model": 2}, "tpu-v3")
     budget = Budget(seconds=None, evaluations=30_000)
-    plan = search(here, seed=1, budget=budget, restarts=0, solve=False).plan
+    plan = search(source, seed=1, budget=budget, restarts=0, solve=False).plan
     assert "refined" in plan.actions[-1]
-    moved = Plan.from_json(saved(plan), there)
-    assert moved.notes == ()
-    # The same work and the same collectives in every layer; what is outside of the layers stays
-    # what it is.
-    few, many = price(here, plan), price(there, moved)
+    transferred = Plan.from_json(saved(plan), target)
+    assert transferred.notes == ()
+    # Every layer has the same work and the same collectives; outside the layers nothing
+    # changes.
+    few, many = price(source, plan), price(target, transferred)
     counts = [
         collections.Counter((c.kind, c.axes) for c in cost.collectives) for cost in (few, many)
     ]
-    longer = price(
+    middle_cost = price(
         Problem(analysed("transformer", layers=11, **sizes), {"data": 8, "model": 2}, "tpu-v3"),
         Plan.from_json(saved(plan), analysed("transformer", layers=11, **sizes)),
     )
-    middle = collections.Counter((c.kind, c.axes) for c in longer.collectives)
+    middle = collections.Counter((c.kind, c.axes) for c in middle_cost.collectives)
     assert {k: 2 * middle[k] for k in middle} == {k: counts[0][k] + counts[1][k] for k in middle}
-    # The more sums are made at once, the less each of them waits
-    assert many.time_s + few.time_s == pytest.approx(2 * longer.time_s, rel=1e-4)
-    unsharded = price(there, Plan.from_state(State(there.space)))
+    # Approximately, as sums that are combined wait less each
+    assert many.time_s + few.time_s == pytest.approx(2 * middle_cost.time_s, rel=1e-4)
+    unsharded = price(target, Plan.from_state(State(target.space)))
     assert many.time_s < 0.3 * unsharded.time_s
 
 
 def test_through_loops():
-    here = Problem(small_transformer(layers=2, scan=True), MESH)
-    there = Problem(small_transformer(layers=6, scan=True, batch=16), MESH)
+    source = Problem(small_transformer(layers=2, scan=True), MESH)
+    target = Problem(small_transformer(layers=6, scan=True, batch=16), MESH)
     for seed in range(4):
-        state, taken = random_state(here, seed)
+        state, taken = random_state(source, seed)
         plan = Plan.from_state(state, taken)
-        assert (Plan.from_json(saved(plan), here).op_factor == plan.op_factor).all()
-        moved = Plan.from_json(saved(plan), there)
+        assert (Plan.from_json(saved(plan), source).op_factor == plan.op_factor).all()
+        transferred = Plan.from_json(saved(plan), target)
         if any("layers" in state.space.text(a) for a in taken):
-            continue  # 2 layers are split over 2, 6 over 4 cannot be
-        expected = same_actions(there, state, taken)
-        assert (moved.value_dim == expected.value_dim).all()
+            continue  # 2 layers split over 2, but 6 do not over 4
+        expected = same_actions(target, state, taken)
+        assert (transferred.value_dim == expected.value_dim).all()
 
 
 def test_what_does_not_divide_is_left_out_and_said():
-    here = Problem(small_transformer(layers=2, batch=8), {"data": 8, "model": 2})
-    plan = Plan.from_actions(here, [("batch", "data"), ("hidden", "model")])
-    moved = Plan.from_json(
+    source = Problem(small_transformer(layers=2, batch=8), {"data": 8, "model": 2})
+    plan = Plan.from_actions(source, [("batch", "data"), ("hidden", "model")])
+    transferred = Plan.from_json(
         saved(plan), Problem(small_transformer(layers=2, batch=4), {"data": 8, "model": 2})
     )
     assert any(
         'axis "data" left out' in note and "size 4 is not divisible by 8" in note
-        for note in moved.notes
+        for note in transferred.notes
     )
-    assert not any('"model"' in note for note in moved.notes)
-    specs = moved.argument_specs()
+    assert not any('"model"' in note for note in transferred.notes)
+    specs = transferred.argument_specs()
     assert specs["params['layers'][1]['w_up']"] == ((), ("model",))
     assert not any("data" in axes for spec in specs.values() for axes in spec)
-    moved.check()
+    transferred.check()
 
 
 def test_another_mesh_with_the_same_axes():
-    here = Problem(small_transformer(), {"data": 8, "model": 2})
-    plan = Plan.from_actions(here, [("batch", "data"), ("hidden", "model")])
-    there = Problem(small_transformer(), {"data": 2, "model": 4, "rest": 3})
-    moved = Plan.from_json(saved(plan), there)
-    assert (moved.mesh, moved.notes) == (there.mesh, ())
-    assert moved.argument_specs() == plan.argument_specs()
+    source = Problem(small_transformer(), {"data": 8, "model": 2})
+    plan = Plan.from_actions(source, [("batch", "data"), ("hidden", "model")])
+    target = Problem(small_transformer(), {"data": 2, "model": 4, "rest": 3})
+    transferred = Plan.from_json(saved(plan), target)
+    assert (transferred.mesh, transferred.notes) == (target.mesh, ())
+    assert transferred.argument_specs() == plan.argument_specs()
     with pytest.raises(InvalidPlan, match="shards over 'data', the mesh has batch, model"):
         Plan.from_json(saved(plan), Problem(small_transformer(), {"batch": 4, "model": 2}))
 
@@ -147,14 +147,14 @@ def test_what_the_plan_knows_nothing_of_is_said():
         return jnp.sort(old(x, w), axis=-1)
 
     shapes = S((16, 8), jnp.float32), [S((8, 8), jnp.float32)] * 4
-    here, there = (Problem(traced(f, *shapes), {"data": 4}) for f in (old, new))
-    plan = Plan.from_specs(here, {"x": ("data", None)})
-    moved = Plan.from_json(saved(plan), there)
-    assert len(moved.notes) == 1
-    assert "knows nothing like them" in moved.notes[0]
-    assert "1 sort" in moved.notes[0]
-    assert "tanh" not in moved.notes[0]
-    assert moved.argument_specs()["x"] == (("data",), ())
+    source, target = (Problem(traced(f, *shapes), {"data": 4}) for f in (old, new))
+    plan = Plan.from_specs(source, {"x": ("data", None)})
+    transferred = Plan.from_json(saved(plan), target)
+    assert len(transferred.notes) == 1
+    assert "knows nothing like them" in transferred.notes[0]
+    assert "1 sort" in transferred.notes[0]
+    assert "tanh" not in transferred.notes[0]
+    assert transferred.argument_specs()["x"] == (("data",), ())
 
 
 def test_names_do_not_depend_on_the_process_or_the_numbers_in_them():
@@ -162,7 +162,7 @@ def test_names_do_not_depend_on_the_process_or_the_numbers_in_them():
     labels = [portable.labels(p) for p in (few, many)]
     assert set(labels[0][1].tolist()) == set(labels[1][1].tolist())
     assert len(set(labels[0][1].tolist())) > 50
-    # known numbers of one op: they are in people's files
+    # The label of one op is fixed, since users' files contain it
     program = analysed("mlp").program
     entry = portable.to_json(
         program,
@@ -190,30 +190,30 @@ def reread(plan, problem, path):
 
 
 def assert_exact(plan, problem, path):
-    again = reread(plan, problem, path)
-    assert again.notes == ()
-    np.testing.assert_array_equal(again.op_factor, plan.op_factor)
-    np.testing.assert_array_equal(again.value_dim, plan.value_dim)
-    assert (again.actions, again.key, again.mesh) == (plan.actions, plan.key, plan.mesh)
-    assert price(problem, again).time_s == price(problem, plan).time_s
+    reloaded = reread(plan, problem, path)
+    assert reloaded.notes == ()
+    np.testing.assert_array_equal(reloaded.op_factor, plan.op_factor)
+    np.testing.assert_array_equal(reloaded.value_dim, plan.value_dim)
+    assert (reloaded.actions, reloaded.key, reloaded.mesh) == (plan.actions, plan.key, plan.mesh)
+    assert price(problem, reloaded).time_s == price(problem, plan).time_s
 
 
 CASES = {case.name: case for case in programs()}
-#: Programs with what has gone wrong: arguments that are kept in one way and handed on in another,
-#: and loops whose results an integer program shards otherwise than the loop; beside them something
-#: of each kind.
+#: Programs that once failed: with arguments that are kept in one sharding and handed on in another,
+#: and loops whose results an integer program shards otherwise than the loop; also one program of
+#: each other kind.
 QUICK = ("crossed_transpose", "gns_forward", "scan_gradient", "checkpointed_mlp", "cond_and_switch")
 
 
 def plans_of(problem, mesh, seeds, seconds):
-    found = random_plans(problem, mesh, 3, seed=seeds[0])
+    plans = random_plans(problem, mesh, 3, seed=seeds[0])
     for seed in seeds:
         budget = Budget(seconds=seconds, evaluations=4000)
-        found += [
+        plans += [
             search(problem, seed=seed, restarts=0, budget=budget, solve=solve).plan
             for solve in (False, True)
         ]
-    return found
+    return plans
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -234,7 +234,7 @@ def test_plans_of_every_program_come_back_exactly(name, tmp_path):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["crossed_transpose", "scan_gradient", "cond_and_switch"])
 def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_path):
-    """Whatever a method may write can be read.
+    """Any plan that a method may write can be read back.
 
     Every op and every value is sharded at random, as far as sizes divide.
     """
@@ -268,9 +268,9 @@ def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_pa
             program, problem.mesh, Sharding(op_factor, value_dim), ("at random",), 5
         )
         plan.check()
-        again = reread(plan, problem, tmp_path / "plan.json")
-        np.testing.assert_array_equal(again.op_factor, plan.op_factor)
-        np.testing.assert_array_equal(again.value_dim, plan.value_dim)
+        reloaded = reread(plan, problem, tmp_path / "plan.json")
+        np.testing.assert_array_equal(reloaded.op_factor, plan.op_factor)
+        np.testing.assert_array_equal(reloaded.value_dim, plan.value_dim)
 
 
 # -- the checksum ----------------------------------------------------------------------------------
@@ -286,21 +286,23 @@ def kept(tmp_path):
 
 
 def test_a_file_that_was_damaged_is_refused(kept):
-    """Also where it is still a plan: another dim, another axis, an op less."""
+    """It is refused even if it is still a plan, with another dim or axis or one op fewer."""
     problem, _, path = kept
-    whole = path.read_text()
+    contents = path.read_text()
     rng = np.random.default_rng(0)
     spots = [
-        i for i, letter in enumerate(whole) if letter.isdigit() and i > whole.index('"program"')
+        i
+        for i, letter in enumerate(contents)
+        if letter.isdigit() and i > contents.index('"program"')
     ]
     for spot in rng.choice(spots, 60, replace=False):
-        digit = whole[spot]
-        path.write_text(whole[:spot] + str((int(digit) + 1) % 10) + whole[spot + 1 :])
+        digit = contents[spot]
+        path.write_text(contents[:spot] + str((int(digit) + 1) % 10) + contents[spot + 1 :])
         with pytest.raises(InvalidPlan) as caught:
             Plan.load(path, problem)
-        said = str(caught.value)
-        assert str(path) in said
-        assert "its checksum is sha256:" in said or "cannot read this plan" in said, (
+        message = str(caught.value)
+        assert str(path) in message
+        assert "its checksum is sha256:" in message or "cannot read this plan" in message, (
             "1 may become 01, which is no JSON"
         )
 

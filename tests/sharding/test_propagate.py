@@ -1,6 +1,6 @@
-"""Propagation of argument shardings.
+"""Propagation of argument shardings: the paper's examples, and laws.
 
-The paper's examples, and laws that hold for any decisions on any program.
+The laws hold for any decisions on any program.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ F = jnp.float32
 
 def propagated(problem: Problem, *shardings: tuple[str, int, str]) -> ShardingPlan:
     state = propagated_arguments(problem, *shardings)
-    made = ShardingPlan(problem.analysis.program, problem.mesh, state)
-    made.check()
-    return made
+    propagated_plan = ShardingPlan(problem.analysis.program, problem.mesh, state)
+    propagated_plan.check()
+    return propagated_plan
 
 
 def specs(made: ShardingPlan) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -40,48 +40,56 @@ def specs(made: ShardingPlan) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def test_the_hidden_dim_of_w1_reaches_w2_and_emits_an_all_reduce():
-    """TOAST section 2.2, "How it was done before"."""
+    """This is the example of TOAST section 2.2, "How it was done before"."""
     problem = Problem(analysed("mlp"), {"m": 4})
-    made = propagated(problem, ("w1", 1, "m"))
-    assert made.argument_specs() == {"x": ((), ()), "w1": ((), ("m",)), "w2": (("m",), ())}
-    assert [(c.kind, c.value) for c in price(problem, made).collectives] == [("all_reduce", "w")]
-    assert "w  : [256, 16] = all_reduce {m} w_" in str(listing(problem, made))
+    propagated_plan = propagated(problem, ("w1", 1, "m"))
+    assert propagated_plan.argument_specs() == {
+        "x": ((), ()),
+        "w1": ((), ("m",)),
+        "w2": (("m",), ()),
+    }
+    assert [(c.kind, c.value) for c in price(problem, propagated_plan).collectives] == [
+        ("all_reduce", "w")
+    ]
+    assert "w  : [256, 16] = all_reduce {m} w_" in str(listing(problem, propagated_plan))
 
 
 def test_two_paths_to_one_op_conflict_and_the_op_stays_whole():
     problem = Problem(analysed("xxt"), {"m": 4})
-    found = specs(propagated(problem, ("x", 0, "m")))
-    assert (found["x"], found["y"], found["z"]) == ((("m",), ()), ((), ("m",)), ((), ()))
+    specs_of = specs(propagated(problem, ("x", 0, "m")))
+    assert (specs_of["x"], specs_of["y"], specs_of["z"]) == ((("m",), ()), ((), ("m",)), ((), ()))
 
 
 def test_two_uses_that_want_different_dims_leave_the_value_whole():
-    """One vector splits the two products alike.
+    """A vector shards two products, one along the matrix's rows, one along its columns.
 
-    They use the matrix along its rows and along its columns.
+    So the matrix itself stays whole.
     """
     analysis = traced(lambda x, s: (x * s[:, None], x * s[None]), S((8, 8), F), S((8,), F))
-    found = propagated(Problem(analysis, {"m": 4}), ("s", 0, "m"))
-    assert found.argument_specs() == {"x": ((), ()), "s": (("m",),)}
-    specs_of = found.value_specs()
+    propagated_plan = propagated(Problem(analysis, {"m": 4}), ("s", 0, "m"))
+    assert propagated_plan.argument_specs() == {"x": ((), ()), "s": (("m",),)}
+    specs_of = propagated_plan.value_specs()
     assert [specs_of[int(v)] for v in analysis.program.outputs] == [(("m",), ()), ((), ("m",))]
 
 
 def test_sharding_the_sequence_stops_at_the_conflict_of_attention():
-    """What only a resolution settles.
+    """Only a resolution can settle the conflict.
 
-    The product of keys and queries is computed whole on every device.
+    Without one, every device computes the whole product of keys and queries.
     """
     analysis = analysed("attention")
     problem = Problem(analysis, {"m": 4})
-    made = propagated(problem, ("x", 0, "m"))
-    assert specs(made)["k"] == (("m",), ())
-    assert specs(made)["qt"] == ((), ("m",))
+    propagated_plan = propagated(problem, ("x", 0, "m"))
+    assert specs(propagated_plan)["k"] == (("m",), ())
+    assert specs(propagated_plan)["qt"] == ((), ("m",))
     product = analysis.program.value_op[analysis.program.value_name.index("a")]
-    assert made.op_factor[product].tolist() == [-1]
-    gathered = {c.value for c in price(problem, made).collectives if c.kind == "all_gather"}
+    assert propagated_plan.op_factor[product].tolist() == [-1]
+    gathered = {
+        c.value for c in price(problem, propagated_plan).collectives if c.kind == "all_gather"
+    }
     assert {"k", "qt"} <= gathered
     best = min(price(problem, plan(problem, ("S", "m", bit))).compute_s for bit in (0, 1))
-    assert price(problem, made).compute_s > best
+    assert price(problem, propagated_plan).compute_s > best
 
 
 def test_the_batch_of_the_tokens_alone_gives_data_parallelism_of_a_training_step():
@@ -99,7 +107,7 @@ def test_a_weight_sharded_after_the_batch_is_fsdp_and_before_it_is_not():
     after = price(problem, propagated(problem, ("x", 0, "d"), ("w1", 0, "d")))
     assert [(c.kind, c.value) for c in after.collectives] == [("all_gather", "w1")]
     before = propagated(problem, ("w1", 0, "d"))
-    # The weight's rows have taken the axis of x
+    # The weight's rows have put the axis on the columns of x
     assert before.argument_specs()["x"] == ((), ("d",))
     with pytest.raises(AssertionError):
         propagated(problem, ("w1", 0, "d"), ("x", 0, "d"))
@@ -124,7 +132,7 @@ def test_loops_hand_shardings_on_from_round_to_round():
 
     analysis = traced(stack, S((8, 16), F), S((3, 16, 16), F))
     problem = Problem(analysis, {"d": 4, "m": 2})
-    made = propagated(problem, ("x", 0, "d"), ("ws", 1, "m"))
+    propagated_plan = propagated(problem, ("x", 0, "d"), ("ws", 1, "m"))
     program = analysis.program
     carried = [
         value
@@ -134,16 +142,16 @@ def test_loops_hand_shardings_on_from_round_to_round():
     ]
     assert len(carried) >= 2
     for value in carried:
-        assert made.value_dim[value, 0] == 0, program.value_name[value]
-    assert made.value_specs()[int(program.outputs[0])][0] == ("d",)
-    assert "all_reduce" in {c.kind for c in price(problem, made).collectives}
+        assert propagated_plan.value_dim[value, 0] == 0, program.value_name[value]
+    assert propagated_plan.value_specs()[int(program.outputs[0])][0] == ("d",)
+    assert "all_reduce" in {c.kind for c in price(problem, propagated_plan).collectives}
 
 
 def test_what_is_made_of_constants_takes_nothing():
     analysis = small_transformer(mode="forward")
-    made = propagated(Problem(analysis, {"d": 4}), ("tokens", 1, "d"))
-    assert (made.value_dim[analysis.program.value_is_constant] == -1).all()
-    assert (made.value_dim >= 0).sum() > 20
+    propagated_plan = propagated(Problem(analysis, {"d": 4}), ("tokens", 1, "d"))
+    assert (propagated_plan.value_dim[analysis.program.value_is_constant] == -1).all()
+    assert (propagated_plan.value_dim >= 0).sum() > 20
 
 
 # -- laws ------------------------------------------------------------------------------------------
@@ -162,7 +170,7 @@ decisions = st.lists(st.integers(0, 10**6), max_size=5)
 def decide(
     analysis: Analysis, mesh: dict[str, int], numbers: list[int]
 ) -> list[tuple[int, int, int]]:
-    """(argument, dim, axis) for each number."""
+    """Return (argument, dim, axis) for each number."""
     program = analysis.program
     rows = [
         (a, d, x)
@@ -176,9 +184,9 @@ def decide(
 @settings(max_examples=40)
 @given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(MESHES), decisions, st.integers(0, 99))
 def test_whole_sweeps_in_any_order_of_independent_ops_come_to_the_same(name, mesh, numbers, seed):
-    """The worklist against a plain reading of the rules that visits every op.
+    """The worklist agrees with plain sweeps that apply the rules to every op.
 
-    The ops are listed anew at random.
+    The sweeps visit independent ops in random order.
     """
     analysis = PROGRAMS[name]()
     propagation = Propagation(analysis, make_mesh(mesh))
@@ -209,9 +217,9 @@ def test_propagated_shardings_are_plans_and_grow_only(name, mesh, numbers):
 
 
 def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:
-    """Ops in a random order in which everything is made before it is used.
+    """Return the ops in a random order in which every value is defined before its uses.
 
-    This holds for programs without loops.
+    The program must have no loops.
     """
     program = analysis.program
     assert not program.regions
@@ -243,7 +251,7 @@ def sweep(
     axis: int,
     order: list[int],
 ) -> None:
-    """Propagate one decision by visiting every op until nothing changes.
+    """Propagate one decision by sweeps over all ops.
 
     Ops are visited forward and backward, until a whole round changes nothing.
     """
@@ -319,13 +327,13 @@ def test_arrays_that_treat_alike_ops_alike_are_a_state_of_the_same_key(choices):
     state = State(problem.space)
     for choice in choices:
         actions = legal_actions(state)
-        if actions:  # a few may leave none on so small a mesh
+        if actions:  # a few actions may leave none on so small a mesh
             state.apply(actions[choice % len(actions)])
-    again = State.from_arrays(problem.space, state.op_factor, state.value_dim)
-    assert again is not None
-    assert again.key == state.key
-    assert np.array_equal(again.op_factor, state.op_factor)
-    assert np.array_equal(again.value_dim, state.value_dim)
+    reloaded = State.from_arrays(problem.space, state.op_factor, state.value_dim)
+    assert reloaded is not None
+    assert reloaded.key == state.key
+    assert np.array_equal(reloaded.op_factor, state.op_factor)
+    assert np.array_equal(reloaded.value_dim, state.value_dim)
 
 
 def test_arrays_that_tell_alike_ops_apart_are_no_state():
@@ -333,10 +341,10 @@ def test_arrays_that_tell_alike_ops_apart_are_no_state():
     problem = Problem(analysis, {"m": 4})
     one_layer = propagated(problem, ("params['layers'][1]['w_up']", 1, "m"))
     assert State.from_arrays(problem.space, one_layer.op_factor, one_layer.value_dim) is None
-    whole = plan(problem, ("hidden", "m"))
-    ops = whole.op_factor.copy()
+    all_layers = plan(problem, ("hidden", "m"))
+    ops = all_layers.op_factor.copy()
     label = problem.space.alike.ops.label
     several = np.flatnonzero((ops[:, 0] >= 0) & (np.bincount(label)[label] > 1))
-    ops[several[-1]] = -1  # one op alone is computed whole; the values stay alike
-    assert State.from_arrays(problem.space, whole.op_factor, whole.value_dim) is not None
-    assert State.from_arrays(problem.space, ops, whole.value_dim) is None
+    ops[several[-1]] = -1  # only one op is computed whole; the values stay alike
+    assert State.from_arrays(problem.space, all_layers.op_factor, all_layers.value_dim) is not None
+    assert State.from_arrays(problem.space, ops, all_layers.value_dim) is None

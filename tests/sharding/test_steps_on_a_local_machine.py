@@ -26,7 +26,7 @@ def softmax_block(x, w1, w2, scale):
 
 
 def two_sets(x):
-    """Two compatibility sets: resolving them differently takes an all_to_all."""
+    """A function with two compatibility sets; resolving them differently takes an all_to_all."""
     z = x @ x.T
     return z + jnp.sum(z, axis=1)[None, :]
 
@@ -87,7 +87,7 @@ def test_forty_random_plans(name, mesh):
 
 
 def test_three_axes_change_their_dims_in_few_steps():
-    """From any dims to any: the data arrives, two axes may change places by one permute."""
+    """Any change of dims moves the data correctly; one permute can exchange two axes."""
     program = traced(jnp.tanh, S((8, 8, 8), F)).program
     tanh = program.kind.index("tanh")
     names = program.use_names(int(program.use_ptr[tanh]))
@@ -104,14 +104,14 @@ def test_three_axes_change_their_dims_in_few_steps():
         kinds[before, after] = [STEP_KINDS[k] for k in machine.steps.kind if k != COMPUTE]
     assert kinds[(0, 0, 1), (0, 1, 0)] == ["permute"]
     assert kinds[(2, 1, 1), (1, 2, 1)] == ["permute"]
-    # The first axis first: with the last one first, shards would have to change places in between
+    # The first axis goes first; otherwise shards would have to be permuted in between
     assert kinds[(0, 0, 1), (0, 2, 0)] == ["all_to_all", "all_to_all"]
     assert kinds[(0, 1, 2), (0, 1, 2)] == []
     assert sum(map(len, kinds.values())) <= 1656, "of 729 changes; one fixed order took 1932"
 
 
 def test_a_missing_gather_is_noticed():
-    """The machine itself: take one all_gather out of a plan and it must fail."""
+    """The machine really checks: without one all_gather of a plan, its run fails."""
     analysis = analysed("attention", sequence=16, d_model=8, key=8, value=8)
     problem = Problem(analysis, {"s": 4})
     state = State(problem.space)

@@ -1,4 +1,4 @@
-"""What cannot be carried out is named; the quick check finds what going over op by op finds."""
+"""Invalid entries of a sharding are named; the quick check agrees with one op by op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESH = make_mesh({"a": 2, "b": 3, "c": 4})
 
 
 def one_by_one(op_factor: np.ndarray, value_dim: np.ndarray) -> int:
-    """Number of ops and values with an entry that does not hold."""
+    """Return the number of ops and values with an invalid entry."""
     ops, values = set(), set()
     for op, a in np.argwhere(op_factor >= 0):
         name = int(op_factor[op, a])
@@ -52,9 +52,9 @@ def test_the_same_ops_and_values_as_one_by_one(seed: int) -> None:
                 )
     for v in rng.integers(0, PROGRAM.n_values, 12):
         value_dim[v, rng.integers(0, 3)] = rng.integers(0, len(PROGRAM.dims(int(v))) + 1)
-    found = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
+    offences = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
     named = {
-        text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in found
+        text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in offences
     }
     assert len(named) == one_by_one(op_factor, value_dim)
 
@@ -63,9 +63,9 @@ def test_numbers_are_in_the_text() -> None:
     op_factor = np.full((PROGRAM.n_ops, 3), -1, np.int32)
     value_dim = np.full((PROGRAM.n_values, 3), -1, np.int8)
     value_dim[0] = [0, 0, 9]
-    found = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
+    offences = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
     size = PROGRAM.dims(0)[0]
-    assert any(f"dimension 0 has size {size}, not divisible by 6" in text for text in found)
-    assert any("no dimension 9, its rank is 2" in text for text in found)
+    assert any(f"dimension 0 has size {size}, not divisible by 6" in text for text in offences)
+    assert any("no dimension 9, its rank is 2" in text for text in offences)
     value_dim[0] = -1
     assert offenders(PROGRAM, MESH, Sharding(op_factor, value_dim)) == []

@@ -1,6 +1,6 @@
 """The integer program of ``alpa``.
 
-Optimal for its own objective, priced as the evaluator prices, within the limit.
+It is solved to the optimum of its own objective, which is the evaluator's price, within the limit.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ BUDGET = Budget(seconds=30)
 
 
 def tiny():
-    """Two products that want different cuts: small enough to enumerate."""
+    """Two products that are best cut differently, with few enough choices to enumerate."""
     shape = jax.ShapeDtypeStruct
     return traced(
         lambda x, w: jnp.tanh(x @ w), shape((4096, 512), "float32"), shape((512, 1024), "float32")
@@ -66,9 +66,9 @@ def written(choices, tie, **kwargs):
 
 def solved(choices, tie, **kwargs):
     program, layout = written(choices, tie, **kwargs)
-    found = integer_program.solve(program, 60.0, 0.0)
-    assert found.optimal
-    return integer_program.chosen(layout, found.x), found.x @ program.cost * program.unit_s
+    outcome = integer_program.solve(program, 60.0, 0.0)
+    assert outcome.optimal
+    return integer_program.chosen(layout, outcome.x), outcome.x @ program.cost * program.unit_s
 
 
 def no_ties(choices):
@@ -89,7 +89,7 @@ def test_the_integer_program_finds_the_best_of_all_choices(name, machine):
     descent = Descent(choices, no_ties(choices))
     best = np.inf
     for row in itertools.product(*(range(n) for n in sizes)):
-        # With the ops given, every value may be kept as is best for it alone
+        # With the ops fixed, the best layout of each value can be chosen on its own
         given = np.asarray(row)
         kept = [descent._value(value, given) for value in range(len(choices.layout))]
         total = sum(c[s] for c, s in zip(choices.compute_s, row, strict=True)) + sum(
@@ -102,11 +102,11 @@ def test_the_integer_program_finds_the_best_of_all_choices(name, machine):
 
 
 def as_kept(problem, choices, choice):
-    """The choice with every value as the evaluator keeps it.
+    """Return the choice with each value in the layout in which the evaluator keeps it.
 
     The evaluator takes back moves that every use would undo.
 
-    And whether that is so for all values of every cluster.
+    Also return whether the values of every cluster were in these layouts already.
     """
     op_factor, value_dim = spread(problem, choices, *choice)
     plan = ShardingPlan(problem.analysis.program, problem.mesh, Sharding(op_factor, value_dim))
@@ -122,32 +122,32 @@ def as_kept(problem, choices, choice):
 def test_the_objective_is_the_evaluators_time(name, grain, machine):
     """The two agree except where one op reads two copies.
 
-    The copies are of views, or in another width than what they are copies of (a TPU's).
+    These are copies of views, or copies in another width than their source (on a TPU).
 
-    What two narrow copies save together in a roofline is not the sum of what each saves alone:
-    where the one brings the op to the bound of its arithmetic the other saves nothing, and where
-    neither does alone both may.  The more a product's kernel carries, the more of it there is: 26%
-    at most where what follows is computed on its way out, below 1% in the median.
+    In a roofline, two narrow copies together do not save the sum of what each saves alone: where
+    one brings the op to its arithmetic bound the other saves nothing, and two may reach that bound
+    where neither does alone. The error grows with the work that a product's kernel carries: at most
+    26% where the ops that follow are computed on its way out, below 1% in the median.
     """
     problem = Problem(program_of(name), MESH, machine)
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(0), problem.pricer()
-    seen, off = set(), []
+    times, log_ratios = set(), []
     for _ in range(200):
         choice, _ = as_kept(problem, choices, random_choice(choices, rng))
         if not as_kept(problem, choices, choice)[1]:
             continue
-        found = pricer.totals(*spread(problem, choices, *choice))
-        off.append(abs(np.log(choices.time_s(*choice) / found.time_s)))
-        seen.add(found.time_s)
-    assert len(seen) >= 10
-    assert max(off) < (1e-5 if machine == "a100" else 0.3)
-    assert np.median(off) < (1e-6 if machine == "a100" else 1e-2)
+        totals = pricer.totals(*spread(problem, choices, *choice))
+        log_ratios.append(abs(np.log(choices.time_s(*choice) / totals.time_s)))
+        times.add(totals.time_s)
+    assert len(times) >= 10
+    assert max(log_ratios) < (1e-5 if machine == "a100" else 0.3)
+    assert np.median(log_ratios) < (1e-6 if machine == "a100" else 1e-2)
 
 
 def test_what_copies_save_is_not_counted_twice_nor_for_other_strategies():
-    """A product of which neither operand is held in vector memory reads one of them in windows.
+    """A product with neither operand in vector memory reads one of them in windows.
 
-    As copies, which are half as wide, either would do away with the windows; so do most shards.
+    A copy of either operand, half as wide, makes the windows unnecessary; so do most shards.
     """
     analysis = traced(
         lambda x, w: (x @ w) @ w.T,
@@ -169,7 +169,7 @@ def test_what_copies_save_is_not_counted_twice_nor_for_other_strategies():
 
 @pytest.mark.parametrize("grain", GRAINS)
 def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
-    """Layers, shared copies and all: what is not additive comes to little."""
+    """Even with layers and shared copies, the terms that are not additive amount to little."""
     problem = Problem(small_transformer(mode="train", layers=2), MESH, "tpu-v3")
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(1), problem.pricer()
     ratios = []
@@ -187,7 +187,7 @@ def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
 
 
 def with_listed_moves(problem, plans, factor):
-    """Moves to the operands of ops of odd numbers take ``factor`` times as long, others less."""
+    """List moves to operands: ``factor`` times as long for ops of odd number, less for others."""
     entries = [
         step.entry(factor if step.op % 2 else 1 / factor)
         for plan in plans
@@ -199,7 +199,7 @@ def with_listed_moves(problem, plans, factor):
 
 @pytest.mark.parametrize("grain", GRAINS)
 def test_what_is_known_of_one_op_is_not_taken_for_another_of_its_cluster(grain):
-    """Moves of equal tensors to equal layouts, of which a judge timed one."""
+    """Moves of equal tensors to equal layouts may have different times, if a judge timed some."""
     problem = Problem(small_transformer(mode="train", layers=2), MESH, "a100")
     plans = [tuple(plan.sharding) for plan in draw.random_plans(problem, "2x2", 30)]
     listed = with_listed_moves(problem, plans, 3.0)
@@ -215,7 +215,7 @@ def test_what_is_known_of_one_op_is_not_taken_for_another_of_its_cluster(grain):
 
 
 def test_copies_that_an_earlier_use_made_are_free():
-    """One tensor gathered for two products that want it alike is gathered once."""
+    """A tensor that two products need in the same layout is gathered once."""
     shape = jax.ShapeDtypeStruct
     analysis = traced(
         lambda x, v, w: ((x @ v).sum(), (x @ w).sum()),
@@ -230,15 +230,17 @@ def test_copies_that_an_earlier_use_made_are_free():
     op_factor, value_dim = (
         np.full((n, 1), -1, np.int32) for n in (program.n_ops, program.n_values)
     )
-    value_dim[0] = 0  # x is cut, both products want it whole
+    value_dim[0] = 0  # x is cut, and both products need it whole
     ops, values = choices.choice_of(op_factor, value_dim)
-    found = problem.pricer().totals(*spread(problem, choices, ops, values))
-    assert found.comm_s > 0
-    assert choices.time_s(ops, values) == pytest.approx(found.time_s, rel=1e-9)
-    part = choices.only([np.asarray([k]) for k in ops], [np.asarray([k]) for k in values])
-    assert solved(part, no_ties(part))[1] == pytest.approx(found.time_s, rel=1e-9)
+    totals = problem.pricer().totals(*spread(problem, choices, ops, values))
+    assert totals.comm_s > 0
+    assert choices.time_s(ops, values) == pytest.approx(totals.time_s, rel=1e-9)
+    single_choice = choices.only([np.asarray([k]) for k in ops], [np.asarray([k]) for k in values])
+    assert solved(single_choice, no_ties(single_choice))[1] == pytest.approx(
+        totals.time_s, rel=1e-9
+    )
     forgetful = choices._replace(terms=[t._replace(earlier=()) for t in choices.terms])
-    assert forgetful.time_s(ops, values) > found.time_s * 1.001
+    assert forgetful.time_s(ops, values) > totals.time_s * 1.001
 
 
 def test_a_known_plan_rules_out_only_what_is_worse():
@@ -254,7 +256,7 @@ def test_a_known_plan_rules_out_only_what_is_worse():
 
 
 def assignment(choices, layout, choice):
-    """[columns] of a choice: what the columns stand for, read off their description."""
+    """Return the [columns] vector of a choice, read off the description of the columns."""
     ops, values = choice
     x = np.zeros(layout.over + 1)
     x[layout.ops[:-1] + ops] = 1
@@ -275,13 +277,13 @@ def test_no_choice_as_good_as_the_known_one_is_ruled_out(name):
     problem, rng = Problem(analysis, MESH, "tpu-v3"), np.random.default_rng(4)
     choices = choices_of(problem, "roles")
     descent = Descent(choices, no_ties(choices))
-    drawn = [random_choice(choices, rng) for _ in range(60)]
-    drawn += [descent.improve(*choice, lambda: None, sweeps=1) for choice in drawn]
-    drawn.append(solved(choices, no_ties(choices))[0])
-    times = np.asarray([choices.time_s(*choice) for choice in drawn])
+    candidates = [random_choice(choices, rng) for _ in range(60)]
+    candidates += [descent.improve(*choice, lambda: None, sweeps=1) for choice in candidates]
+    candidates.append(solved(choices, no_ties(choices))[0])
+    times = np.asarray([choices.time_s(*choice) for choice in candidates])
     for known_s in (times.min(), np.quantile(times, 0.2), np.median(times)):
         program, layout = written(choices, no_ties(choices), known_s=float(known_s))
-        for choice, time_s in zip(drawn, times, strict=True):
+        for choice, time_s in zip(candidates, times, strict=True):
             x = assignment(choices, layout, choice)
             assert x @ program.cost * program.unit_s == pytest.approx(time_s, rel=1e-9)
             if time_s <= known_s:
@@ -311,7 +313,7 @@ def test_a_memory_row_counts_what_its_columns_say():
 
 
 def random_program(rng, over_s):
-    """One of a few for each of 12, with a load that has a limit: its relaxation is not whole."""
+    """Choose one of 5 for each of 12 rows under a load limit; the relaxation is not integral."""
     count, width = 12, 5
     n = count * width
     cost, load = rng.random(n), rng.random(n)
@@ -343,16 +345,16 @@ def test_a_relaxation_that_is_not_whole_is_branched_on_without_loss(gap, monkeyp
     rng = np.random.default_rng(6)
     for number in range(40):
         program = random_program(rng, over_s=float(number % 2))
-        whole = real(program, program.upper, 60.0, gap=0.0, nodes=None)
+        exact = real(program, program.upper, 60.0, gap=0.0, nodes=None)
         ours = integer_program.solve(program, 60.0, gap)
-        if whole.x is None:
+        if exact.x is None:
             assert ours.x is None
             assert not ours.out_of_time
             continue
         assert ours.optimal
         assert ours.gap <= gap + 1e-6
         objective = ours.x @ program.cost
-        assert whole.fun - 1e-6 <= objective <= whole.fun / (1 - ours.gap) + 1e-6
+        assert exact.fun - 1e-6 <= objective <= exact.fun / (1 - ours.gap) + 1e-6
         assert (program.rows @ ours.x <= program.high + 1e-6).all()
     assert len(branched) > 20
     assert np.median(branched) > 0.3
@@ -384,14 +386,14 @@ def test_descent_sees_the_objective_and_never_makes_it_worse():
             assert seen[moved[v]] - seen[values[v]] == pytest.approx(difference, abs=1e-12)
         better = descent.improve(ops, values, lambda: None)
         assert descent.objective_s(*better) < descent.objective_s(ops, values)
-        for k, v in enumerate(better[0]):  # no cluster can do better alone
+        for k, v in enumerate(better[0]):  # no cluster can be improved alone
             assert descent._op(k, *better)[v] == descent._op(k, *better).min()
         for k, v in enumerate(better[1]):
             assert descent._value(k, better[0])[v] == descent._value(k, better[0]).min()
 
 
 def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
-    # Of sizes that fill tiles: memory of parts of tiles is no sum over decisions
+    # These sizes fill tiles: the memory of partial tiles is not a sum over decisions
     sizes = {"d_model": 512, "hidden": 1024, "key_size": 128, "vocab": 1024, "sequence": 512}
     problem = Problem(small_transformer(mode="train", layers=2, **sizes), MESH, "tpu-v3")
     choices, pricer = choices_of(problem), problem.pricer()
@@ -402,12 +404,12 @@ def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
         state.apply(action)
         choice = choices.choice_of(state.op_factor, state.value_dim)
         plans.append((choice, pricer.totals(*spread(problem, choices, *choice))))
-    near = []
+    ratios = []
     for choice, totals in plans:
         row = rows.bytes_at(totals.peak_op, totals, *choice)
         assert rows.bytes_of(row, *choice) == pytest.approx(totals.peak_bytes, rel=1e-9)
-        near += [rows.bytes_of(row, *c) / t.lives.live[totals.peak_op] for c, t in plans]
-    assert np.median(np.abs(np.log(near))) < 0.1
+        ratios += [rows.bytes_of(row, *c) / t.lives.live[totals.peak_op] for c, t in plans]
+    assert np.median(np.abs(np.log(ratios))) < 0.1
 
 
 def test_crowded_ops_are_the_worst_and_apart():
@@ -428,10 +430,10 @@ def test_memory_rows_keep_the_plan_within_the_limit():
     free = search(Problem(analysis, MESH, "tpu-v3"), "alpa", budget=BUDGET, grains="colours")
     limit = 0.8 * free.cost.peak_bytes
     tight = Problem(analysis, MESH, "tpu-v3", memory_limit_bytes=limit)
-    found = search(tight, "alpa", budget=BUDGET, grains="colours")
-    assert found.cost.fits
-    assert found.cost.time_s >= free.cost.time_s * 0.999
-    assert any("memory row" in " ".join(s.actions) for s in found.trace.simulations)
+    result = search(tight, "alpa", budget=BUDGET, grains="colours")
+    assert result.cost.fits
+    assert result.cost.time_s >= free.cost.time_s * 0.999
+    assert any("memory row" in " ".join(s.actions) for s in result.trace.simulations)
 
 
 def test_a_limit_that_nothing_meets_gives_the_best_found():
@@ -448,11 +450,11 @@ def test_a_limit_that_nothing_meets_gives_the_best_found():
 def test_at_least_as_good_as_data_parallelism(name, axis):
     analysis = small_transformer(mode="train") if name == "transformer" else analysed(name)
     problem = Problem(analysis, MESH, "tpu-v3")
-    found = search(problem, "alpa", budget=Budget(seconds=10))
-    assert found.status is Status.CONVERGED or name == "transformer"
+    result = search(problem, "alpa", budget=Budget(seconds=10))
+    assert result.status is Status.CONVERGED or name == "transformer"
     for axes in (["data"], ["data", "model"]):
         plan = Plan.from_actions(problem, [(axis, a) for a in axes])
-        assert found.cost.score <= price(problem, plan).score * (1 + 1e-4)
+        assert result.cost.score <= price(problem, plan).score * (1 + 1e-4)
 
 
 def test_clusters_get_finer_and_arguments_and_results_stay_together():
@@ -478,7 +480,7 @@ def test_menus_hold_what_divides_and_no_more_than_asked():
     kinds = [program.kind[first] for first in choices.clusters.ops.first]
     assert kinds.count("dot_general") == 2
     for first, menu in zip(choices.clusters.ops.first, choices.menus.ops, strict=True):
-        assert (menu[:, 1] == -1).all()  # no size is a multiple of three
+        assert (menu[:, 1] == -1).all()  # no size divides by three
         if program.kind[first] == "dot_general":
             assert len(menu) == 16  # three names, or none, on each of two axes
     short = choices_of(problem, most=5)
@@ -488,7 +490,7 @@ def test_menus_hold_what_divides_and_no_more_than_asked():
 
 
 def test_the_plan_is_what_it_says_everywhere():
-    """Saved, read back, listed, annotated: one plan."""
+    """A plan is the same when saved and read back, listed, annotated and priced."""
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     result = search(problem, "alpa", budget=Budget(seconds=10))
     assert "sdy.sharding" in annotate(
@@ -523,11 +525,11 @@ def test_executed_plans_compute_what_the_program_computes(name):
     problem = Problem(analysed(name, **sizes), MESH, "tpu-v3")
     choices = choices_of(problem, "roles")
     rng, plans = np.random.default_rng(3), [search(problem, "alpa", budget=BUDGET).plan]
-    while len(plans) < (2 if name == "transformer" else 4):  # and choices that no search would make
-        arrays = spread(problem, choices, *random_choice(choices, rng))
-        plans.append(dataclasses.replace(plans[0], sharding=Sharding(*arrays)))
+    while len(plans) < (2 if name == "transformer" else 4):  # choices no search would make
+        random_arrays = spread(problem, choices, *random_choice(choices, rng))
+        plans.append(dataclasses.replace(plans[0], sharding=Sharding(*random_arrays)))
     inputs = None
-    if name == "attention":  # it divides by a plain sum, which signs bring near zero
+    if name == "attention":  # it divides by a plain sum, which mixed signs bring near zero
         inputs = [
             np.abs(rng.normal(size=s)).astype(np.float32)
             for s in [(64, 32), (32, 16), (32, 16), (32, 8)]
@@ -545,11 +547,11 @@ HANG = "tests.search.alpa.test_alpa:hang"
 
 @pytest.mark.timing
 def test_cancel_reaches_the_solver(monkeypatch):
-    """A solve in the child is killed, and what was found before is kept."""
+    """Cancelling kills the solve in the child process and keeps the best plan found before."""
     monkeypatch.setattr(solving, "SMALL", 0)
     monkeypatch.setattr(solving, "CHILD", HANG)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
-    search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
+    search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compile first
     began = []
     real = solving.run_in_child
 
@@ -638,8 +640,8 @@ def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
     left_out = choices_of(problem, most=5).menus.left_out
     assert left_out > 0
     assert f"colours: all axes free, gap 2.5e-01, {left_out} choices left out" in labels
-    whole = search(problem, "alpa", budget=BUDGET, grains="colours")
-    assert "left out" not in " ".join(" ".join(s.actions) for s in whole.trace.simulations)
+    complete = search(problem, "alpa", budget=BUDGET, grains="colours")
+    assert "left out" not in " ".join(" ".join(s.actions) for s in complete.trace.simulations)
 
 
 def test_what_is_proven_is_called_optimal_and_not_a_gap_of_nothing():
@@ -656,9 +658,9 @@ def test_cancel_reaches_the_making_of_tables(monkeypatch):
 
     def watched(*args):
         entered.append(True)
-        made = real(*args)
+        tables = real(*args)
         entered.append(False)
-        return made
+        return tables
 
     monkeypatch.setattr(alpa, "price_choices", watched)
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")

@@ -1,6 +1,6 @@
 """The lower bound holds for every completion.
 
-What branch and bound proves is what pricing everything finds.
+Branch and bound proves the optimum that pricing every state finds.
 """
 
 import functools
@@ -83,7 +83,7 @@ def made(case):
 
 
 def walk(problem, rng, least=0):
-    """States on a random way from the unsharded program to one where no action is left."""
+    """States on a random path from the unsharded program to one where no action is left."""
     states = [State(problem.space)]
     while len(rows := legal_rows(states[-1], least)):
         states.append(states[-1].copy())
@@ -102,7 +102,7 @@ def bound_of(problem, bound, state, cutoff=math.inf):
 )
 def test_no_completion_is_below_the_bound(case, rounds):
     problem = made(case)
-    # A limit that states meet at the end of the way and not before, so that the penalty takes part.
+    # Only states at the end of a path are within this limit, so that the penalty matters.
     rng = np.random.default_rng(0)
     last_bytes = problem.pricer().quick(walk(problem, rng)[-1]).peak_bytes
     limit = 0.5 * (problem.baseline[1] + last_bytes)
@@ -117,15 +117,15 @@ def test_no_completion_is_below_the_bound(case, rounds):
         bounds = [bound_of(problem, bound, s) for s in states]
         for i, (score, peak_bytes) in enumerate(bounds):
             assert all(score <= q.score and peak_bytes <= q.peak_bytes for q in prices[i:])
-        # It rises on the way: what is left to choose from only shrinks.
+        # The bound rises along a path, since fewer and fewer choices are left.
         assert [b[0] for b in bounds] == pytest.approx(sorted(b[0] for b in bounds), rel=1e-9)
         tightness.append(bounds[-1][0] / prices[-1].score)
-    # Where nothing is left to choose only shared copies and peaks are not exact
+    # Where no choice is left, only shared copies and peaks are inexact
     assert np.mean(tightness) > 0.75
 
 
 def test_no_short_completion_is_below_the_bound():
-    """All completions by up to two actions, of states in the middle."""
+    """States in the middle of a path are tried with all completions of up to two actions."""
     problem = made("forward, batch 2")
     bound, pricer, rng = make_bound(problem), problem.pricer(), np.random.default_rng(1)
     for _ in range(6):
@@ -158,11 +158,11 @@ def test_a_cutoff_only_ends_the_sum_early():
     states = walk(problem, rng)
     assert len(states) > 3
     for state in states:
-        whole = bound_of(problem, bound, state)[0]
-        for cutoff in (0.5 * whole, 2 * whole):
-            cut = bound_of(problem, bound, state, cutoff)[0]
-            assert cut <= whole * (1 + 1e-9)
-            assert (cut >= cutoff) == (whole >= cutoff)
+        full_bound = bound_of(problem, bound, state)[0]
+        for cutoff in (0.5 * full_bound, 2 * full_bound):
+            cut_bound = bound_of(problem, bound, state, cutoff)[0]
+            assert cut_bound <= full_bound * (1 + 1e-9)
+            assert (cut_bound >= cutoff) == (full_bound >= cutoff)
 
 
 @pytest.mark.parametrize("limit", [None, 0.5, 0.01])
@@ -181,7 +181,7 @@ def test_proves_what_pricing_everything_finds(case, limit):
 
 
 def test_the_bound_speaks_of_plans_that_fit_once_one_is_known():
-    """A faster plan that is over the limit lies below the bound, and nothing that fits does."""
+    """Only plans over the memory limit may lie below the bound; no plan that fits does."""
     problem = made("attention")
     free = search(problem, "exhaustive", budget=Budget(seconds=60))
     limit = free.cost.peak_bytes * (1 - 1e-6)
@@ -229,9 +229,9 @@ def test_a_budget_that_ends_first_leaves_a_gap_that_holds():
 
 def test_a_limit_on_the_depth_covers_all_sequences_up_to_it():
     problem = made("attention")
-    found = search(problem, "exhaustive", depth=2, bounded=False, budget=Budget(seconds=60))
+    result = search(problem, "exhaustive", depth=2, bounded=False, budget=Budget(seconds=60))
     reached = {s.key: s for s in completions(State(problem.space), 2)}
-    assert found.evaluations == len(reached)
+    assert result.evaluations == len(reached)
     proved = search(problem, "exhaustive", depth=2, budget=Budget(seconds=60))
     assert proved.cost.score == min(problem.pricer().quick(s).score for s in reached.values())
     assert len(proved.actions) <= 2
@@ -265,9 +265,9 @@ def test_groups_below_the_limit_are_neither_acted_on_nor_bounded():
 
 @pytest.mark.parametrize("products", [1, 2])
 def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(products):
-    """Where nothing can be cut the bound of the peak is the peak itself, buffers reused included.
+    """Where no dim can be cut, the bound on the peak is the peak itself, with buffers reused.
 
-    With one product the peak is where its tanh is taken; with two it lies at the second product.
+    With one product the peak is at its tanh; with two it is at the second product.
     """
     x = jax.ShapeDtypeStruct((256, 256), "float32")
 
@@ -279,19 +279,19 @@ def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(produc
     problem = Problem(traced(chain, x, x), {"a": 7}, "cpu", memory_limit_bytes=1000)
     state = State(problem.space)
     score, peak_bytes = bound_of(problem, make_bound(problem), state)
-    found = problem.pricer().quick(state)
-    assert found.peak_bytes == (2 + products) * 256 * 256 * 4
-    assert found.peak_bytes * (1 - 1e-8) <= peak_bytes <= found.peak_bytes
-    assert score <= found.score
+    quick = problem.pricer().quick(state)
+    assert quick.peak_bytes == (2 + products) * 256 * 256 * 4
+    assert quick.peak_bytes * (1 - 1e-8) <= peak_bytes <= quick.peak_bytes
+    assert score <= quick.score
 
 
 @pytest.mark.parametrize(
     "options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}]
 )
 def test_rounds_follow_one_another(options):
-    """Where shorter sequences come first, a round is all sequences of one length.
+    """Rounds are numbered in order.
 
-    A beam is a round of its own.
+    Where shorter sequences come first, a round is all sequences of one length; a beam is one round.
     """
     rounds = [
         (s.round, len(s.actions))
@@ -304,7 +304,7 @@ def test_rounds_follow_one_another(options):
 
 
 def test_with_listed_prices_nothing_is_ruled_out_by_the_rules() -> None:
-    """An entry may be below the rules' price of every row, so their tables bound nothing."""
+    """A listed price may be below the rules' price of every row, so their tables bound nothing."""
     problem = Problem(analysed("mlp"), mesh="2x2", machine="a100")
     assert make_bound(problem) is not None
     entry = PriceEntry(problem.analysis.program.n_ops - 1, 1, 1e-9, COMPILED)

@@ -3,7 +3,7 @@
 Three seeds of each case by default, twenty with ``-m slow``.
 
 ``exhaustive`` covers all distinct final shardings with no depth limit on all of these (its status
-is COMPLETE).  The batch of 2 makes the Transformer's case harder: the batch alone cannot use both
+is COMPLETE). The batch of 2 makes the Transformer's case harder: the batch alone cannot use both
 axes.
 """
 
@@ -55,11 +55,11 @@ EVERY_RUN = [("tpu-v5e", 0), ("tpu-v5e", 1), ("cpu", 0)]
 @pytest.mark.parametrize("case", CASES)
 def test_mcts_finds_the_optimum(case, machine, seed):
     problem, best = solved(case, machine)
-    found = search(
+    result = search(
         problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0
     )
-    assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
-    assert found.evaluations < SHARDINGS[case]  # it did not simply enumerate
+    assert result.cost.score == pytest.approx(best.cost.score, rel=1e-12)
+    assert result.evaluations < SHARDINGS[case]  # it did not simply enumerate
 
 
 @pytest.mark.slow
@@ -68,10 +68,10 @@ def test_mcts_finds_the_optimum(case, machine, seed):
 @pytest.mark.parametrize("mesh", ["2x2", "4x4"])
 def test_mcts_finds_the_optimum_of_a_training_step(case, mesh, seed):
     problem, best = solved(case, "tpu-v5e", mesh)
-    found = search(
+    result = search(
         problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0
     )
-    assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
+    assert result.cost.score == pytest.approx(best.cost.score, rel=1e-12)
 
 
 @pytest.mark.slow
@@ -84,9 +84,9 @@ def test_the_shardings_are_as_many_as_written_here(case):
 
 
 def test_exhaustive_agrees_with_brute_force_over_sequences():
-    """Enumerate action sequences of a tiny program without state keys.
+    """``exhaustive`` reaches the same shardings as an enumeration without state keys.
 
-    The sets of shardings reached are compared.
+    All action sequences of a tiny program are enumerated, and the sets of shardings compared.
     """
     from toast_lab.sharding.state import State, legal_actions
 

@@ -1,4 +1,4 @@
-"""Random plans of the space that a bound is proven for."""
+"""Random plans from the space for which a bound is proven."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from toast_lab.cost.problem import Problem
 from toast_lab.search.gap.relaxation import Relaxation
 
-CLOSE = 1.0 + 1e-9  # sums are rounded in another order
+CLOSE = 1.0 + 1e-9  # for sums that are rounded in another order
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
 def random_states(
     problem: Problem, relaxation: Relaxation, count: int, seed: int = 0
 ) -> Iterator[Arrays]:
-    """Plans of which every row of ops and values is drawn for itself, from rare cuts to many."""
+    """Plans with each row of ops and values drawn independently, from few cuts to many."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         often = (number + 1) / count

@@ -1,4 +1,4 @@
-"""The bound: below every plan, close to the optimum, and sound whenever it is stopped."""
+"""The bound is below every plan, close to the optimum, and sound whenever it is stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_bound_is_below_thousands_of_plans() -> None:
 def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds(
     share: float,
 ) -> None:
-    """A limit between what the least plan has and what the unsharded program has."""
+    """The limit lies between the smallest peak of any plan and that of the unsharded program."""
     free = tl.Problem(small_transformer(), mesh="2x4", machine="a100")
     problem = tl.Problem(
         small_transformer(),
@@ -77,7 +77,7 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
     assert not general.fitting
     pricer, relaxation = problem.pricer(), relax(problem)
     memory = MemoryTerms(problem, relaxation)
-    fit = 0
+    fitting_count = 0
     for plan in [
         best.plan.sharding,
         *random_states(problem, relaxation, 300),
@@ -91,13 +91,13 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
         assert (live <= totals.lives.live[: len(live)] * CLOSE + 1.0).all()
         assert general.score <= quick.score * CLOSE
         if quick.fits:
-            fit += 1
+            fitting_count += 1
             assert fitting.score <= quick.score * CLOSE
-    assert fit > 5
+    assert fitting_count > 5
 
 
 def test_a_limit_raises_the_bound_of_plans_that_fit() -> None:
-    """Where the quickest plan does not fit, the bound knows of it."""
+    """Where the fastest plan does not fit, the bound is higher than without the limit."""
     analysis = small_transformer()
     free = tl.Problem(analysis, mesh="2x4", machine="a100", memory_limit_bytes=np.inf)
     quickest = tl.search(free, budget=tl.Budget(seconds=None, evaluations=8000))
@@ -115,14 +115,14 @@ def test_it_can_be_stopped_at_any_time_and_holds_then() -> None:
     problem = tl.Problem(small_transformer(), mesh="2x4", machine="a100")
     points: list[BoundPoint] = []
     stopped = lower_bound(problem, 60.0, on_progress=points.append, cancel=lambda: len(points) > 0)
-    whole = lower_bound(problem, 60.0)
+    finished = lower_bound(problem, 60.0)
     assert points
     assert not stopped.settled
-    assert whole.settled
-    assert 0.0 < stopped.score <= whole.score
-    scores = [point.score for point in whole.curve]
+    assert finished.settled
+    assert 0.0 < stopped.score <= finished.score
+    scores = [point.score for point in finished.curve]
     assert scores == sorted(scores)
-    assert scores[-1] == whole.score
+    assert scores[-1] == finished.score
     nothing = lower_bound(problem, 0.0)
     assert nothing.score == 0.0
     assert nothing.gap(1.0) is None
@@ -131,11 +131,11 @@ def test_it_can_be_stopped_at_any_time_and_holds_then() -> None:
 
 def test_time_is_kept() -> None:
     problem = tl.Problem(small_transformer(layers=2), mesh="2x2x2", machine="a100")
-    lower_bound(problem, 0.0)  # kernels are there
-    began = time.monotonic()
+    lower_bound(problem, 0.0)  # compile the kernels first
+    start_s = time.monotonic()
     bound = lower_bound(problem, 1.0)
-    # Far from what it takes to settle, however busy the machine
-    assert time.monotonic() - began < 30.0
+    # Far less than settling takes, however busy the machine
+    assert time.monotonic() - start_s < 30.0
     assert not bound.settled
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_time_is_refused() -> None:
 
 
 def test_a_program_of_nothing_has_no_gap() -> None:
-    """Where no action changes anything, the unsharded program is the best."""
+    """On one device no action changes the program, so the bound is the unsharded score, 1."""
     problem = tl.Problem(analysed("mlp"), mesh="1", machine="a100")
     bound = tl.bound(problem, seconds=10)
     assert bound.score == pytest.approx(1.0, rel=1e-6)

@@ -1,4 +1,4 @@
-"""The price of a relaxation is no more than the evaluator's, whatever the plan."""
+"""The relaxed price of a plan never exceeds the evaluator's price."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from toast_lab.search.gap.dual_ascent import Ascent
 from toast_lab.search.gap.relaxation import relax
 from toast_lab.sharding.plan import ShardingPlan
 
-#: One program or two of every family; all of them are run by the slow test.
+#: One or two programs of each family; the slow test runs all of them.
 QUICK = ("attention", "transformer_train", "scan_gradient", "cond_and_switch", "kv_cache", "sorts")
 
 
 def check_validity(problem: Problem, mesh: str, count: int, sweeps: int = 10) -> float:
-    """No plan is below its relaxed price or the bound; gives the least price over the bound."""
+    """Check that no plan is below its relaxed price or the bound; return least price / bound."""
     relaxation = relax(problem)
     ascent = Ascent(relaxation)
     for _ in range(sweeps):
@@ -42,7 +42,7 @@ def check_validity(problem: Problem, mesh: str, count: int, sweeps: int = 10) ->
         choice = relaxation.choice_of(*plan)
         assert choice is not None
         assert relaxation.price_s(choice) <= time_s * CLOSE
-        # As uses that share copies count in the end
+        # Also with the prices that uses sharing copies have in the end
         assert ascent.price_s(choice) <= time_s * CLOSE
         least_s = min(least_s, time_s)
     assert bound_s <= least_s * CLOSE
@@ -68,7 +68,7 @@ def test_no_plan_of_any_program_is_below_its_relaxed_price() -> None:
 def _listed(
     problem: Problem, plans: list[Arrays], seed: int, share: float, factors: tuple[float, float]
 ) -> PriceList:
-    """A list with a share of the steps of plans, at their price times a number between two."""
+    """List a share of the plans' steps, each at its price times a factor from a range."""
     rng = np.random.default_rng(seed)
     entries = []
     for plan in plans:
@@ -84,7 +84,7 @@ def _listed(
 def test_no_plan_is_below_its_relaxed_price_with_a_price_list(
     machine: str, mode: str, share: float, factors: tuple[float, float]
 ) -> None:
-    """Where all steps of a few plans are listed far below their price, those are the quickest."""
+    """Listing every step of a few plans far below its price makes those plans the fastest."""
     problem = Problem(small_transformer(mode=mode), mesh="2x2", machine=machine)
     plans = [
         *random_states(problem, relax(problem), 6, seed=1),
@@ -109,7 +109,7 @@ def test_pins_and_what_is_forbidden_narrow_the_space() -> None:
     pinned = problem.pin("batch->data").forbid("hidden->data")
     check_validity(pinned, "2x4", 45)
     relaxation = relax(pinned)
-    unsharded = next(random_states(problem, relax(problem), 10**6))  # nothing is drawn
+    unsharded = next(random_states(problem, relax(problem), 10**6))  # all rows stay whole
     assert relaxation.choice_of(*unsharded) is None
 
 

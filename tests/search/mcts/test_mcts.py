@@ -1,4 +1,4 @@
-"""The parallel search: independent of threads, resumable to the bit, and true to the evaluator."""
+"""The parallel search does not depend on threads, resumes bit for bit, and prices exactly."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def told(trace):
 def test_what_is_found_does_not_depend_on_the_number_of_threads(problem, monkeypatch):
     from toast_lab.search.mcts import mcts
 
-    monkeypatch.setattr(mcts, "WORTH_SHARING_S", 0.0)  # share out even what is quick
+    monkeypatch.setattr(mcts, "WORTH_SHARING_S", 0.0)  # share out even quick work
     one, three = (search(problem, seed=7, budget=evaluations(2000), threads=n) for n in (1, 3))
     assert told(one.trace) == told(three.trace)
     assert list(one.trace.nodes) == list(three.trace.nodes)
@@ -64,33 +64,38 @@ def test_two_mesh_axes_change_places_in_all_actions_or_in_two():
         ]
         for a, b in ((0, 1), (0, 2), (1, 2))
     }
-    # The last move is of no use on axis 2, and stays.
+    # The last move cannot use axis 2, and stays on axis 0.
     swapped[0, 2][4] = before[4]
-    found = set()
+    exchanges = set()
     for seed in range(1, 400):
-        wanted, drawn = before.copy(), np.asarray([seed * 2**40 + 1], np.uint64)
-        rollout.exchange_axes(settings, drawn, wanted, len(wanted), n_axes)
+        wanted, generator = before.copy(), np.asarray([seed * 2**40 + 1], np.uint64)
+        rollout.exchange_axes(settings, generator, wanted, len(wanted), n_axes)
         assert set(wanted.tolist()) <= set(codes)
         places = np.flatnonzero(wanted != before)
         if len(places) == 2 and sorted(before[places] % n_axes) == sorted(wanted[places] % n_axes):
-            found.add("two")
+            exchanges.add("two")
         elif len(places):
-            found |= {pair for pair, codes_of in swapped.items() if wanted.tolist() == codes_of}
+            exchanges |= {pair for pair, codes_of in swapped.items() if wanted.tolist() == codes_of}
             assert wanted.tolist() in swapped.values()
-    assert found == {"two", *swapped}
+    assert exchanges == {"two", *swapped}
 
 
 def test_a_search_that_was_interrupted_goes_on_to_the_same_end(problem, tmp_path):
-    whole = search(problem, seed=3, budget=evaluations(4000))
-    part = search(problem, seed=3, budget=evaluations(1500))
-    part.trace.save(tmp_path / "t.npz")
-    rest = search(
-        problem, resume=Trace.load(tmp_path / "t.npz"), budget=evaluations(4000 - part.evaluations)
+    uninterrupted = search(problem, seed=3, budget=evaluations(4000))
+    partial = search(problem, seed=3, budget=evaluations(1500))
+    partial.trace.save(tmp_path / "t.npz")
+    resumed = search(
+        problem,
+        resume=Trace.load(tmp_path / "t.npz"),
+        budget=evaluations(4000 - partial.evaluations),
     )
-    assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
-    assert told(rest.trace) == told(whole.trace)
-    assert list(rest.trace.nodes) == list(whole.trace.nodes)
-    assert rest.plan.key == whole.plan.key
+    assert (resumed.status, resumed.evaluations) == (
+        uninterrupted.status,
+        uninterrupted.evaluations,
+    )
+    assert told(resumed.trace) == told(uninterrupted.trace)
+    assert list(resumed.trace.nodes) == list(uninterrupted.trace.nodes)
+    assert resumed.plan.key == uninterrupted.plan.key
 
 
 def test_a_trace_of_another_problem_is_not_resumed(problem):
@@ -153,7 +158,7 @@ def test_nodes_hold_what_went_through_them(problem):
         for n in simulation.nodes:
             through[n] += 1
     assert (through >= np.array([0, *(n.visits > 0 for n in nodes[1:])])).all()
-    assert not trace.memory["tree.under_way"].any()  # every virtual visit was taken back
+    assert not trace.memory["tree.under_way"].any()  # no virtual visit is left
 
 
 def test_nothing_outside_the_pruned_actions_is_taken(problem):
@@ -170,8 +175,8 @@ def test_a_small_space_is_searched_to_its_end():
     problem = Problem(analysed("xxt"), {"a": 2, "b": 2})
     result = search(problem, restarts=1000)
     assert result.status is Status.COMPLETE
-    whole = search(problem, "exhaustive", bounded=False)
-    assert result.evaluations == whole.evaluations
+    exhausted = search(problem, "exhaustive", bounded=False)
+    assert result.evaluations == exhausted.evaluations
 
 
 def test_depth_is_kept(problem):
@@ -180,9 +185,9 @@ def test_depth_is_kept(problem):
 
 
 def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not():
-    """More starts never find less with the same seed, are used, and find more for some seed.
+    """More starts are never worse with the same seed, are really made, and help for some seed.
 
-    With so few trajectories a round, a single start ends soon where it is.
+    With so few trajectories a round, a single start soon stops improving.
     """
     problem = Problem(analysed("transformer", **SIZES), {"a": 2, "b": 2, "c": 2})
     settings = {"trajectories": 8, "refine": 0, "budget": evaluations(50_000)}

@@ -1,4 +1,4 @@
-"""Integer programs that begin at the best plan of a start of mcts."""
+"""The integer programs that mcts solves from the best plan of each start."""
 
 import time
 
@@ -51,7 +51,7 @@ def test_solving_from_the_unsharded_plan_is_better_and_priced_as_a_plan(problem)
 def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
     best = search(problem, seed=0, budget=BUDGET, solve=False).plan
     recorder = recorder_at_root(problem)
-    rank = (0.0, price(problem, best).score * 0.5, 0)  # as if it were much better
+    rank = (0.0, price(problem, best).score * 0.5, 0)  # pretend that it is much better
     arrays = polish.Polish(recorder).improve((best.op_factor, best.value_dim), rank)
     assert arrays[0] is best.op_factor
     assert arrays[1] is best.value_dim
@@ -60,7 +60,7 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
 def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer_apart(
     problem, monkeypatch
 ):
-    monkeypatch.setattr(polish, "SMALL", 10**9)  # nothing is solved beside
+    monkeypatch.setattr(polish, "SMALL", 10**9)  # nothing is solved in a child process
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
     arrays = polish.Polish(recorder).solve_whole(
@@ -136,9 +136,9 @@ def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
     without = search(problem, seed=3, budget=BUDGET, solve=False)
     assert not solved(without)
     assert not solved(search(problem, seed=3, budget=BUDGET, refine=0))
-    # the first start is the same up to where its integer programs begin
-    texts, mine = labels(result), set(solved(result))
-    first = next(i for i, text in enumerate(texts) if text in mine)
+    # The first start is the same until its integer programs begin
+    texts, solved_texts = labels(result), set(solved(result))
+    first = next(i for i, text in enumerate(texts) if text in solved_texts)
     assert texts[:first] == labels(without)[:first]
     assert result.cost.score <= result.trace.simulations[first - 1].best_score * (1 + 1e-9)
 
@@ -168,13 +168,13 @@ def test_cancelled_within_a_program_it_keeps_what_it_has_and_goes_on(problem, mo
         return real(self, arrays, rank)
 
     monkeypatch.setattr(polish.Polish, "improve", improve)
-    part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: now["solving"])
-    assert part.status is Status.CANCELLED
-    assert part.trace.memory["refine"][3] == 1
+    partial = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: now["solving"])
+    assert partial.status is Status.CANCELLED
+    assert partial.trace.memory["refine"][3] == 1
     monkeypatch.setattr(polish.Polish, "improve", real)
-    rest = search(problem, resume=part.trace, budget=BUDGET)
-    assert rest.cost.score <= part.cost.score
-    assert any(" free, " in text for text in solved(rest))
+    resumed = search(problem, resume=partial.trace, budget=BUDGET)
+    assert resumed.cost.score <= partial.cost.score
+    assert any(" free, " in text for text in solved(resumed))
 
 
 def test_a_solver_that_dies_does_not_end_the_search(problem, monkeypatch):
@@ -220,7 +220,7 @@ def test_the_same_seed_gives_the_same_result_with_any_number_of_threads(problem)
 
 @pytest.fixture
 def beside(monkeypatch):
-    """Even small programs are solved beside the search."""
+    """Solve even small programs in a child process, beside the search."""
     monkeypatch.setattr(polish, "SMALL", 0)
 
 
@@ -236,8 +236,8 @@ def test_what_is_solved_beside_the_search_is_recorded_while_it_goes_on(problem, 
     result = search(problem, seed=3, budget=Budget(seconds=60))
     texts = labels(result)
     begin = texts.index("roles: by an integer program beside")
-    whole = next(i for i, text in enumerate(texts) if text.startswith("roles: all axes free, "))
-    between = texts[begin:whole]
+    all_axes = next(i for i, text in enumerate(texts) if text.startswith("roles: all axes free, "))
+    between = texts[begin:all_axes]
     assert any(" free, " in text for text in between if text.startswith("roles: "))  # axis by axis
     assert any(not text.startswith(("roles: ", "colours: ")) for text in between)
     alone = search(problem, method="alpa", budget=Budget(seconds=60))
@@ -245,7 +245,7 @@ def test_what_is_solved_beside_the_search_is_recorded_while_it_goes_on(problem, 
 
 
 class Ready:
-    """Stands for programs beside the search whose plan is there when ``arrives`` says so."""
+    """Replaces the programs beside the search; its plan arrives when ``arrives()`` is true."""
 
     def __init__(self, solver, plan, arrives):
         self.solver, self.plan, self.arrives = solver, plan, arrives
@@ -265,7 +265,7 @@ class Ready:
 def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refining):
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     known = search(problem, method="alpa", budget=Budget(seconds=60))
-    running, taken, begun = [], [], []
+    running, taken, begun_after_arrival = [], [], []
     begin, take_in = improvement.Improvement.begin, improvement.refine.take_in
 
     def began(self, elites, start):
@@ -273,7 +273,7 @@ def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refini
         arrived = self.arrived
         begin(self, elites, start)
         if any("arrived" in text for text in labels(self.recorder)):
-            begun.append(arrived)
+            begun_after_arrival.append(arrived)
 
     def watched(chains, rows, price, scores):
         take_in(chains, rows, price, scores)
@@ -302,7 +302,7 @@ def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refini
     assert len(taken) == refining
     if not refining:
         rows = known.plan.op_factor[running[0].fine.alike.ops.first]
-        assert (begun[0][0] == rows).all()
+        assert (begun_after_arrival[0][0] == rows).all()
 
 
 def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_again(
@@ -317,16 +317,16 @@ def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_ag
 
     with monkeypatch.context() as patch:
         patch.setattr(background_solver, "ChildWorker", Watched)
-        part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: bool(children))
-    assert part.status is Status.CANCELLED
+        partial = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: bool(children))
+    assert partial.status is Status.CANCELLED
     assert len(children) == 1
     assert children[0].process.poll() is not None
-    assert not any(" free, " in text for _, text in by_grain(part, "roles"))
-    rest = search(problem, resume=part.trace, budget=Budget(seconds=60))
-    begun = labels(rest)[len(labels(part)) :]
+    assert not any(" free, " in text for _, text in by_grain(partial, "roles"))
+    resumed = search(problem, resume=partial.trace, budget=Budget(seconds=60))
+    begun = labels(resumed)[len(labels(partial)) :]
     assert begun[0] == "roles: by an integer program beside"
-    assert any(" free, " in text for _, text in by_grain(rest, "roles"))
-    assert rest.cost.score <= part.cost.score
+    assert any(" free, " in text for _, text in by_grain(resumed, "roles"))
+    assert resumed.cost.score <= partial.cost.score
 
 
 def test_a_child_beside_that_dies_is_not_tried_again(problem, beside, monkeypatch):

@@ -1,6 +1,6 @@
-"""Refinement: better or equal plans, priced right.
+"""Refinement gives plans that are no worse, with correct prices.
 
-Arguments and results are left as colour actions have them.
+Arguments and results keep the shardings that colour actions gave them.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -57,9 +57,9 @@ def test_the_plan_is_valid_and_its_price_is_the_full_price(found):
 
 
 def test_parameters_come_back_as_they_went_in(found):
-    """A new parameter has the sharding of the old one, as colours have it.
+    """An updated parameter has the sharding of the old one, since they share colours.
 
-    So have the optimizer's moments.
+    So do the optimizer's moments.
     """
     problem, result = found
     program = problem.analysis.program
@@ -142,7 +142,7 @@ def test_annealing_cools_down_and_the_worst_begin_again_where_the_best_are():
     scores = 10.0 + np.arange(n)
     scores[[3, 5]], scores[[0, 1]] = (1, 2), (99, 98)
     refine.exchange(chains, scores)
-    expected = [3, 5, *range(2, n - 2), 2, 4]  # a quarter: the best go where the worst were
+    expected = [3, 5, *range(2, n - 2), 2, 4]  # a quarter: copies of the best replace the worst
     expected[n - 1], expected[n - 2] = 2, 4
     assert chains.ops[:, 0].tolist() == expected
     assert chains.origin.tolist() == expected
@@ -162,19 +162,19 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         rows = [r for r in legal_rows(state).tolist() if r[1] == axis]
         state.apply_row(*max(rows, key=lambda row: int(longest[row[0]])))
     ops, values = refine.rows_of(fine, state)
-    drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
+    generator, recoloured, emptied = np.array([77], np.uint64), 0, 0
     for number in range(300):
         new_ops, new_values = ops.copy(), values.copy()
-        changed = from_python(refine._recolour)(near, space.moves, drawn, new_ops, new_values)
+        changed = from_python(refine._recolour)(near, space.moves, generator, new_ops, new_values)
         rows = np.concatenate([new_ops != ops, new_values != values])
         assert changed == rows.any(axis=1).sum()
-        assert rows.sum() == changed  # one axis of each
+        assert rows.sum() == changed  # one axis in each row
         assert (rows.any(axis=0).sum() == 1) == (changed > 0)
         before = np.concatenate([ops, values])[rows]
         after = np.concatenate([new_ops, new_values])[rows]
         assert (before >= 0).all()
         recoloured, emptied = recoloured + int((after >= 0).sum()), emptied + int((after < 0).sum())
-        if number % 10 == 0:  # a check of a whole plan takes long
+        if number % 10 == 0:  # checking a whole plan is slow
             arrays = fine.alike.whole(space.analysis.program, new_ops, new_values)
             ShardingPlan(space.analysis.program, problem.mesh, Sharding(*arrays)).check()
     assert recoloured > 100
@@ -183,10 +183,12 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
 
 def test_half_of_the_chains_begin_with_the_first_quarter_of_the_actions(found):
     problem, _ = found
-    part = search(problem, budget=Budget(seconds=None, evaluations=6000), seed=1, restarts=0)
-    while part.trace.memory["refine"][2] == 0:
-        part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
-    lengths = np.diff([0, *part.trace.memory["origin.end"]]).tolist()
+    partial = search(problem, budget=Budget(seconds=None, evaluations=6000), seed=1, restarts=0)
+    while partial.trace.memory["refine"][2] == 0:
+        partial = search(
+            problem, resume=partial.trace, budget=Budget(seconds=None, evaluations=300)
+        )
+    lengths = np.diff([0, *partial.trace.memory["origin.end"]]).tolist()
     half = len(lengths) // 2
     assert lengths[half:] == [(n + 3) // 4 for n in lengths[:half]]
     assert max(lengths) > 4
@@ -223,30 +225,34 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
         10.0,
         root,
     )
-    for here in (np.array([1.0, limit * 0.5]), np.array([1.0, limit * 1.5])):
+    for current in (np.array([1.0, limit * 0.5]), np.array([1.0, limit * 1.5])):
         for allowance in (0.0, 0.1):
-            enough_s = refine._enough_s.py_func(pricing, here, allowance)
-            for there in (
+            enough_s = refine._enough_s.py_func(pricing, current, allowance)
+            for proposed in (
                 np.array([t, limit * m]) for t in (0.9, 1.05, 1.2, 5.0) for m in (0.9, 1.1)
             ):
-                if refine._better.py_func(pricing, there, here, allowance):
-                    assert there[0] <= enough_s, (here, there, allowance)
+                if refine._better.py_func(pricing, proposed, current, allowance):
+                    assert proposed[0] <= enough_s, (current, proposed, allowance)
 
 
 def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end():
-    # A prompt ends after a quarter of the prices of a training step, with as many improvements
+    # This model needs a quarter of the evaluations of a training step, with as many improvements
     problem = Problem(analysed("itx"), {"data": 8, "model": 2}, "tpu-v3")
     settings = {"seed": 1, "restarts": 0}
-    part = search(problem, budget=Budget(seconds=None, evaluations=2000), **settings)
-    while part.trace.memory["refine"][2] == 0:  # until it stops within the refinement
-        part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
+    partial = search(problem, budget=Budget(seconds=None, evaluations=2000), **settings)
+    while partial.trace.memory["refine"][2] == 0:  # until it stops in the refinement
+        partial = search(
+            problem, resume=partial.trace, budget=Budget(seconds=None, evaluations=300)
+        )
     to_its_end = Budget(seconds=None, evaluations=10_000_000)
-    rest = search(problem, resume=part.trace, budget=to_its_end)
-    whole = search(problem, budget=to_its_end, **settings)
-    assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
-    assert rest.plan.key == whole.plan.key
-    assert [s.score for s in rest.trace.simulations] == [s.score for s in whole.trace.simulations]
-    assert len(refined(rest)) > len(refined(part)) + 20
+    resumed = search(problem, resume=partial.trace, budget=to_its_end)
+    single_run = search(problem, budget=to_its_end, **settings)
+    assert (resumed.status, resumed.evaluations) == (single_run.status, single_run.evaluations)
+    assert resumed.plan.key == single_run.plan.key
+    assert [s.score for s in resumed.trace.simulations] == [
+        s.score for s in single_run.trace.simulations
+    ]
+    assert len(refined(resumed)) > len(refined(partial)) + 20
 
 
 def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
