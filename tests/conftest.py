@@ -1,4 +1,4 @@
-"""What holds for every test: marks of a folder, devices JAX may touch, how XLA compiles."""
+"""Settings for all tests: marks by folder, the devices that JAX may use, how XLA compiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.xla_flags import QUICK_COMPILES
 
-# Compiled kernels make a first call slow, which says nothing about the property under test.
+# A first call compiles kernels and is slow, which says nothing about the property under test.
 settings.register_profile("toast", deadline=None)
 settings.load_profile("toast")
 
@@ -22,14 +22,14 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    asked = config.getoption("markexpr", "") or ""
-    if "accelerator" not in asked or "not accelerator" in asked:
-        # Set before anything imports jax. Without it jax looks for devices that nobody asked for,
-        # and two runs on one GPU would fight for its memory. A value set by the caller wins.
+    mark_expression = config.getoption("markexpr", "") or ""
+    if "accelerator" not in mark_expression or "not accelerator" in mark_expression:
+        # Set before anything imports jax. Without it jax would search for accelerators, and two
+        # runs on one GPU would compete for its memory. A value set by the caller wins.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        # Child processes, servers and notebook kernels inherit it.
+        # Child processes, servers and notebook kernels inherit both.
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILES)
-    # Rows that a test keeps do not belong into the files of whoever runs the tests
+    # Rows that a test keeps do not belong in the user's own files
     if "TOAST_LAB_TESTS_DATA" not in os.environ:
         os.environ["TOAST_LAB_TESTS_DATA"] = tempfile.mkdtemp(prefix="toast-lab-tests-")
         atexit.register(shutil.rmtree, os.environ["TOAST_LAB_TESTS_DATA"], ignore_errors=True)
@@ -39,8 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # An eighth of the time went into looking for garbage among what stays: modules, collected tests
-    # and what JAX keeps of traced programs.
+    # An eighth of the time went into garbage collection among objects that stay: modules, collected
+    # tests and JAX's caches of traced programs.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -1,12 +1,12 @@
-"""The shapes and dtypes that the package's records document, and whether objects keep to them.
+"""Checks that objects have the shapes and dtypes that the package's records document.
 
-A field that holds an array says in its ``#:`` comment what it is made of: ``#: [V, A] int8 dim of
-each value on each axis``.  Within one object a letter is one size; ``[V+1]`` is one more, a number
-is itself, and ``[at most E]`` is a bound.  ``K of [S, A]`` is a list of K arrays, each with an S
-of its own.  The letters of ``SHARED`` mean the same in all objects that are made of one program,
-and A is the number of mesh axes.
+The ``#:`` comment of a field that holds an array gives its shape and dtype: ``#: [V, A] int8 dim of
+each value on each axis``. Within one object a letter is one size; ``[V+1]`` is one more, a number
+is itself, and ``[at most E]`` is a bound. ``K of [S, A]`` is a list of K arrays, each with its own
+S. The letters of ``SHARED`` mean the same in all objects that are made from one program, and A is
+the number of mesh axes.
 
-Nothing here knows a class: ``Recorder`` watches every record that is made.
+No class is named here: ``Recorder`` watches every record that is made.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ SHARED = {
     "O": lambda program: program.n_ops,
     "U": lambda program: len(program.use_value),
     "F": lambda program: program.n_factors,
-    "N": lambda program: program.n_factors,  # names are numbered as factors are
+    "N": lambda program: program.n_factors,  # names are numbered like factors
 }
-MOST = 6  # objects of a class that are kept
+MOST = 6  # the most objects of a class that are kept
 _SHAPE = re.compile(r"#:\s*(?:(?P<count>\w+'?) of )?\[(?P<dims>[^\]]*)\]\s*(?P<rest>.*)")
 _DTYPE = re.compile(r"(bool|u?int(?:8|16|32|64)|float(?:32|64))\b")
 _TERM = re.compile(r"([A-Za-z_]\w*'?)\s*(?:([+-])\s*(\d+))?")
 
 
 class Field(NamedTuple):
-    """What the comment of a field says of it."""
+    """A field of a record, with the shape and dtype in its comment."""
 
     name: str
     is_array: bool  #: annotated as one array or a list of them
     documented: bool
-    count: str  #: of a list of arrays, "" for one array
+    count: str  #: the length of a list of arrays, "" for one array
     dims: tuple[str, ...]
-    dtype: str  #: "" where none is written
+    dtype: str  #: "" if the comment gives none
 
 
 class Record(NamedTuple):
-    """A dataclass or named tuple that has arrays."""
+    """A dataclass or named tuple with array fields."""
 
     module: str
     name: str
@@ -62,14 +62,14 @@ class Record(NamedTuple):
 
     @property
     def type(self) -> type:
-        """The class."""
+        """The record's class itself."""
         return getattr(importlib.import_module(self.module), self.name)
 
 
 @functools.cache
 def records() -> tuple[Record, ...]:
-    """All of the package."""
-    found = []
+    """All records of the package that have array fields."""
+    with_arrays = []
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text()
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
@@ -77,8 +77,8 @@ def records() -> tuple[Record, ...]:
             if isinstance(node, ast.ClassDef) and _is_record(node):
                 fields = tuple(_fields(node, source.splitlines()))
                 if any(field.is_array for field in fields):
-                    found.append(Record(".".join(parts), node.name, fields))
-    return tuple(found)
+                    with_arrays.append(Record(".".join(parts), node.name, fields))
+    return tuple(with_arrays)
 
 
 def _is_record(node: ast.ClassDef) -> bool:
@@ -105,7 +105,7 @@ def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[Field]:
 
 
 def _comment(statement: ast.AnnAssign, lines: list[str]) -> str:
-    """The ``#:`` comment on the field's own line, or the block above it."""
+    """The ``#:`` comment on the field's own line, or in the block above it."""
     last = lines[(statement.end_lineno or statement.lineno) - 1]
     if "#:" in last:
         return last[last.index("#:") :]
@@ -122,7 +122,7 @@ def _comment(statement: ast.AnnAssign, lines: list[str]) -> str:
 
 
 class Recorder:
-    """Keeps the first objects of every record that are made inside the ``with`` block."""
+    """Keeps the first objects of every record class that are made inside the ``with`` block."""
 
     def __init__(self) -> None:
         self.kept: dict[Record, list[Any]] = {}
@@ -147,10 +147,10 @@ class Recorder:
 
         @functools.wraps(original)
         def make(first: Any, /, *args: Any, **keywords: Any) -> Any:
-            made = original(first, *args, **keywords)
+            result = original(first, *args, **keywords)
             if len(kept) < MOST:
-                kept.append(first if made is None else made)
-            return made
+                kept.append(first if result is None else result)
+            return result
 
         return make
 
@@ -158,13 +158,13 @@ class Recorder:
 def faults(
     record: Record, value: Any, programs: list[Any], n_axes: int | None = None
 ) -> Iterator[str]:
-    """What of an object is not as documented.
+    """Give a message for each field of an object that is not as documented.
 
     Args:
-        record: its class.
+        record: the object's class.
         value: the object.
-        programs: one of them is what the object is of.
-        n_axes: of the mesh, the letter A in all objects.
+        programs: the programs that it may have been made from.
+        n_axes: the number of mesh axes, the letter A in all objects.
     """
     sizes: dict[str, int] = {} if n_axes is None else {"A": n_axes}
     bounds: list[tuple[str, str, int]] = []
@@ -176,7 +176,7 @@ def faults(
         if field.count:
             yield from _dim(f"{place}: its number", field.count, len(content), sizes, bounds)
             for item in content:
-                # Of one item a letter is one size; of another item it may be another
+                # A letter is one size within an item, but may differ between items
                 yield from _array(place, field, item, dict(sizes), bounds)
         elif isinstance(content, np.ndarray):
             yield from _array(place, field, content, sizes, bounds)
@@ -227,7 +227,7 @@ def _dim(
 
 
 def writeable(value: Any) -> list[str]:
-    """Fields of a frozen dataclass whose arrays can be written to."""
+    """The fields of a frozen dataclass whose arrays are writeable."""
     return [
         field.name
         for field in dataclasses.fields(value)

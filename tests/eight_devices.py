@@ -1,8 +1,8 @@
-"""A child process with eight virtual devices that stays from test to test.
+"""A child process with eight virtual devices that tests share.
 
-JAX settles its number of devices once in a process, and tests run with one.  Starting a process and
+JAX fixes its number of devices once in a process, and tests run with one. Starting a process and
 reading the compiled kernels takes seconds, so the tests of a worker share one child; its compiled
-programs are forgotten after each call.
+programs are dropped after each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT: list[isolate.ChildWorker] = []
 
 
 class Answer(NamedTuple):
-    """What a call gave, or the traceback that it ended with."""
+    """The result of a call, or the traceback of its failure."""
 
     value: Any
     failure: str
@@ -30,7 +30,8 @@ def call(target: str, *args: Any, time_limit_s: float = 580.0, **options: Any) -
     """Call ``"package.module:function"`` in the child and give its result.
 
     Raises:
-        AssertionError: with the child's traceback, where the function raised.
+        AssertionError: the function raised, and the message is the child's traceback; or there was
+            no result within ``time_limit_s``.
         RunFailed: the child died; the next call starts another.
     """
     worker = _worker()
@@ -62,7 +63,7 @@ def _stop() -> None:
 
 
 def serve() -> None:
-    """Answer calls until the parent is gone.  Runs in the child."""
+    """Answer calls until the parent is gone; runs in the child."""
     import jax
 
     while (command := isolate.next_command()) is not None:

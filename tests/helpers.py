@@ -1,4 +1,4 @@
-"""Shared by the tests: analysed programs, made once."""
+"""Helpers that many tests share, above all analysed programs, each made once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.sharding import Sharding
 
-# A Transformer small enough to enumerate and execute, with sizes that tell its dims apart.
+# A Transformer small enough to enumerate and execute, with sizes that distinguish its dims.
 SMALL = {
     "layers": 1,
     "d_model": 64,
@@ -33,8 +33,8 @@ SMALL = {
 
 @functools.lru_cache(maxsize=64)
 def _model(name: str, sizes: tuple[tuple[str, Any], ...]) -> Model:
-    own = dict(sizes)
-    return kept(f"{name} {sizes}", lambda: load(name, **own), Recipe(name, own))
+    options = dict(sizes)
+    return kept(f"{name} {sizes}", lambda: load(name, **options), Recipe(name, options))
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,33 +44,33 @@ def _analysis(name: str, phases: str, sizes: tuple[tuple[str, Any], ...]) -> Ana
 
 
 def model(name: str, **sizes: Any) -> Model:
-    """A built-in model."""
+    """Load a built-in model, once for the same sizes."""
     return _model(name, tuple(sorted(sizes.items())))
 
 
 def analysed(name: str, *, phases: str = "joined", **sizes: Any) -> Analysis:
-    """A built-in model, analysed."""
+    """Analyse a built-in model, once for the same sizes."""
     return _analysis(name, phases, tuple(sorted(sizes.items())))
 
 
 def small_transformer(**sizes: Any) -> Analysis:
-    """The small Transformer with some sizes changed."""
+    """Analyse the small Transformer with some sizes changed."""
     return analysed("transformer", **{**SMALL, **sizes})
 
 
 def program_digest(model: Model) -> str:
-    """Digest of a program's StableHLO without its locations, which change with lines above."""
+    """A digest of a program's StableHLO without locations, which depend on unrelated lines."""
     return hashlib.sha256(without_locations(model.stablehlo).encode()).hexdigest()[:16]
 
 
 def traced(fn: Any, *args: Any, **options: Any) -> Analysis:
-    """Any function, analysed."""
+    """Trace and analyse any function."""
     m = from_jax(fn, *args, **options)
     return analyse(m)
 
 
 def propagated_arguments(problem: Problem, *shardings: tuple[str, int, str]) -> Sharding:
-    """(argument path, dim, mesh axis) decisions, propagated in the order given; each must tell."""
+    """Propagate (argument path, dim, mesh axis) decisions in order; each must have an effect."""
     propagation = Propagation(problem.analysis, problem.mesh)
     state = propagation.unsharded()
     for path, dim, axis in shardings:
@@ -85,15 +85,15 @@ def plan(problem: Problem, *actions: Any) -> Plan:
 
 
 def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:
-    """Conflicts as pairs of name texts, in program order, smaller name first."""
+    """The conflicts as pairs of names' texts, in program order, the smaller name first."""
     return [(analysis.name_text[a], analysis.name_text[b]) for a, b in analysis.pairs]
 
 
 @functools.cache
 def from_python(helper: Any) -> Any:
-    """A function that Python can call, of one that only kernels can.
+    """Wrap a function that only kernels can call so that Python can call it.
 
-    The latter is a ``toast_lab.kernels.helper``.
+    That function is a ``toast_lab.kernels.helper``.
     """
     import numba
 

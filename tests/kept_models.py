@@ -1,7 +1,7 @@
-"""Programs that several test files need, traced once in a run.
+"""Programs that several test files need, traced once in a test run.
 
-The workers of a run share them as files in its own folder; the next run traces them anew, so that
-none is older than the code.
+The workers of a run share them as files in the run's own folder; the next run traces them again, so
+that none is older than the code.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from toast_lab.ir.model import Model, Recipe
 
 
 def kept(key: str, make: Callable[[], Model], function: Recipe | None = None) -> Model:
-    """What ``make`` gives, made by whoever asks first.
+    """The model that ``make`` traces, which the first caller in a run makes for all.
 
-    It is for tests of what becomes of a program: what a trace gives beside that, the user's own
-    function, is not there, whoever made it.
+    It is for tests of what happens to a program: the user's own function, which a trace also
+    gives, is missing for every caller, including the first.
 
     Args:
-        key: tells programs apart.
+        key: identifies the program.
         make: traces the program.
-        function: how others make its function.
+        function: the recipe by which others make its function.
     """
     folder = os.environ.get("TOAST_LAB_TESTS_DATA")
-    if folder is None:  # not in pytest: a command of tests.certification, say
+    if folder is None:  # not in pytest but, say, in a command of tests.certification
         return make()
     name = hashlib.sha256(key.encode()).hexdigest()[:24]
     path = Path(folder) / "models" / f"{name}.pickle"
@@ -36,6 +36,6 @@ def kept(key: str, make: Callable[[], Model], function: Recipe | None = None) ->
         path.parent.mkdir(exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
         partial.write_bytes(pickle.dumps(make(), pickle.HIGHEST_PROTOCOL))
-        partial.replace(path)  # two may have made it: it is the same
+        partial.replace(path)  # if two processes made it, both are the same
     model: Model = pickle.loads(path.read_bytes())
     return dataclasses.replace(model, function=function)

@@ -1,4 +1,4 @@
-"""Which processes a process has started, read from /proc."""
+"""Finds the processes that a process has started, read from /proc."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def direct_children(pid: int) -> list[int]:
-    """Living processes that a process has started itself."""
+    """The living processes that a process has started itself."""
     return _children_by_parent().get(pid, [])
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
     """(pid, command line) of all living processes that descend from a process.
 
-    Those that compile kernels ahead are left out.
+    Processes that compile kernels ahead of time are left out.
     """
     by_parent = _children_by_parent()
     living: list[tuple[int, str]] = []
@@ -32,19 +32,19 @@ def descendants(pid: int) -> list[tuple[int, str]]:
 
 
 def workers(pid: int) -> set[int]:
-    """Process numbers of what ``isolate`` runs for a process, servers that fork them aside."""
+    """The process numbers of a process's ``isolate`` children, without servers that fork them."""
     lines = dict(descendants(pid))
     by_parent = _children_by_parent()
     parents = {child: parent for parent, children in by_parent.items() for child in children}
     of_ours = {child for child, line in lines.items() if "toast_lab.isolate" in line}
-    # What is forked off a server has its command line
+    # A process forked off a server has the server's command line
     return {
         child for child in of_ours if "--serve" not in lines[child] or parents.get(child) in of_ours
     }
 
 
 def started(pid: int) -> int:
-    """When a process was started, in ticks of the machine's clock."""
+    """The start time of a process, in ticks of the machine's clock."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -54,7 +54,7 @@ def _children_by_parent() -> dict[int, list[int]]:
         if entry.isdigit():
             try:
                 status = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:  # it has ended since
+            except OSError:  # it has ended meanwhile
                 continue
             state, parent = status.rpartition(")")[2].split()[:2]
             if state != "Z":

@@ -29,7 +29,7 @@ METHODS = ("mcts", "alpa", "automap", "exhaustive", "beam", "random")
 
 
 def walk_the_method(name: str, sizes: dict[str, Any]) -> None:
-    """Everything that makes records: trace, analyse, pin, price, search, lower."""
+    """Trace, analyse, pin, price, search and lower a model, so that every record is made."""
     model = tl.load(name, **sizes)
     problem = tl.Problem(tl.analyse(model), MESH, "tpu-v3")
     str(problem.divisibility())
@@ -60,15 +60,15 @@ def is_program(value: Any) -> bool:
 
 
 def test_arrays_are_as_documented(recorded: Recorder) -> None:
-    of = programs(recorded)
-    assert of
-    wrong = {
+    recorded_programs = programs(recorded)
+    assert recorded_programs
+    fault_texts = {
         fault
         for record, values in recorded.kept.items()
         for value in values
-        for fault in faults(record, value, of, len(MESH))
+        for fault in faults(record, value, recorded_programs, len(MESH))
     }
-    assert not wrong, "\n".join(sorted(wrong))
+    assert not fault_texts, "\n".join(sorted(fault_texts))
 
 
 def test_who_promises_read_only_arrays_has_them(recorded: Recorder) -> None:
@@ -131,10 +131,10 @@ def test_what_is_not_as_documented_is_a_fault(change: dict[str, Any], fault: str
 
 def test_comments_are_read_from_the_line_and_from_the_block_above() -> None:
     (program,) = [record for record in records() if record.type is Program]
-    read = {f.name: (f.dims, f.dtype) for f in program.fields if f.documented}
-    assert read["shape_ptr"] == (("V+1",), "")
-    assert read["flops"] == (("O",), "float64")
-    assert read["hidden"] == (("sum of ranks",), "bool")
+    documented = {f.name: (f.dims, f.dtype) for f in program.fields if f.documented}
+    assert documented["shape_ptr"] == (("V+1",), "")
+    assert documented["flops"] == (("O",), "float64")
+    assert documented["hidden"] == (("sum of ranks",), "bool")
 
 
 def test_sizes_of_another_program_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

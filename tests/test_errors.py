@@ -9,8 +9,8 @@ from toast_lab import errors
 
 
 def error_classes() -> list[type[errors.ToastError]]:
-    found = (value for _, value in inspect.getmembers(errors, inspect.isclass))
-    return [value for value in found if issubclass(value, errors.ToastError)]
+    classes = (value for _, value in inspect.getmembers(errors, inspect.isclass))
+    return [value for value in classes if issubclass(value, errors.ToastError)]
 
 
 def test_the_tree_is_complete() -> None:

@@ -1,4 +1,4 @@
-"""Results are written whole or not at all, by the system's own failures."""
+"""Results are written whole or not at all, tested with real failures of the system."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 @needs_full
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    said = r"^/dev/full: the plan could not be written: No space left on device; make room there"
-    with pytest.raises(NotSaved, match=said):
+    message = r"^/dev/full: the plan could not be written: No space left on device; make room there"
+    with pytest.raises(NotSaved, match=message):
         write_whole(FULL, "x", "the plan")
     assert stat.S_ISCHR(FULL.stat().st_mode)
     write_whole(os.devnull, "x")
@@ -56,9 +56,9 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    """For a process whose files may have 4096 bytes.
+    """The files of the writing process are limited to 4096 bytes.
 
-    The write fails as it does on a disk that is full.
+    The write fails as on a full disk.
     """
     path = tmp_path / "trace.npz"
     path.write_text("precious")

@@ -1,4 +1,4 @@
-"""Classes of equal rows are exact, whatever the hashes say."""
+"""Classes of equal rows are exact, even if hashes collide."""
 
 import numpy as np
 import pytest
@@ -32,17 +32,17 @@ def test_classes_are_those_of_equal_tuples(colliding, items):
     with pytest.MonkeyPatch.context() as patch:
         if colliding:
             patch.setattr(hashing, "mix", lambda x: x & np.uint64(1))
-        found = hashing.classes(len(items), *columns)
+        classes = hashing.classes(len(items), *columns)
     keys = {}
     expected = [keys.setdefault((i[0], i[1], tuple(i[2])), len(keys)) for i in items]
-    assert found.label.tolist() == expected
-    assert found.first.tolist() == [expected.index(k) for k in range(len(keys))]
-    assert found.sizes.tolist() == [expected.count(k) for k in range(len(keys))]
+    assert classes.label.tolist() == expected
+    assert classes.first.tolist() == [expected.index(k) for k in range(len(keys))]
+    assert classes.sizes.tolist() == [expected.count(k) for k in range(len(keys))]
 
 
 def test_rows_of_a_slice_are_hashed_as_they_stand():
-    given = ragged([[1, 2], [3], [1, 2], []])
-    whole = hashing.rows(given.ptr, given.flat)
-    part = hashing.rows(given.ptr[1:], given.flat)
+    packed = ragged([[1, 2], [3], [1, 2], []])
+    whole = hashing.rows(packed.ptr, packed.flat)
+    part = hashing.rows(packed.ptr[1:], packed.flat)
     assert whole[1:].tolist() == part.tolist()
     assert whole[0] == whole[2] != whole[1]

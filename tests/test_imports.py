@@ -1,6 +1,6 @@
-"""No file of the package needs, directly or through others, a file that needs it.
+"""No two files of the package import each other, directly or through others.
 
-Every import counts: at the top, inside functions, for type checkers alone, and by text.
+Every import counts: at the top, inside functions, for type checkers only, and by name in a string.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import networkx
 
 PACKAGE = Path(__file__).parents[1] / "toast_lab"
 
-# Tables of names, which load what they name when somebody asks for it: what counts of such a file
-# is what it imports itself, at the top.
+# Files with tables of names, whose modules are loaded on demand: only their own imports at the top
+# count.
 TABLES = {
     "toast_lab": "the public names, from everywhere",
     "toast_lab.models.registry": "the built-in models, each of which knows the registry's types",
@@ -30,7 +30,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(tree: ast.Module, known: Container[str], *, table: bool = False) -> Iterator[str]:
-    """What a file imports, in any way, and what its texts name; of a table what it needs itself."""
+    """The modules that a file imports or names in strings; of a table only its own imports."""
     for node in tree.body if table else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -40,7 +40,7 @@ def imported(tree: ast.Module, known: Container[str], *, table: bool = False) ->
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in known else str(node.module)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # "toast_lab.x.y" and "toast_lab.x.y:function", as import_module and run_in_child take
+            # "toast_lab.x.y" and "toast_lab.x.y:function", for import_module and run_in_child
             yield node.value.partition(":")[0]
 
 
@@ -55,7 +55,7 @@ def graph() -> networkx.DiGraph:
 
 
 def cycles(arrows: networkx.DiGraph) -> list[str]:
-    """A way around in each part of the graph where there is one, as text."""
+    """One cycle, as text, for each part of the graph that has any."""
     ways = []
     for part in networkx.strongly_connected_components(arrows):
         if len(part) > 1:

@@ -1,4 +1,4 @@
-"""scripts/install.sh: uv where it can be had, and pip, with its own words, where not."""
+"""scripts/install.sh installs with uv if it can, and otherwise with pip and pip's messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PIP_INSTALL = "pip: -m pip install -qq --no-compile --disable-pip-version-check"
-# Stands for both: notes how it was called, and fails where it is told to.
+# A stand-in for pip and uv: it records how it was called, and fails on request.
 TOOL = """#!/bin/sh
 case "$*" in
     --version | *"config get"*) exit 0 ;;
@@ -23,7 +23,7 @@ exit {status}
 
 
 class Checkout:
-    """A checkout with an environment whose Python and uv only note what is asked of them."""
+    """A checkout with an environment whose Python and uv only record their calls."""
 
     def __init__(self, folder: Path, *, pip: int, uv: int | None) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Checkout:
         tool.chmod(0o755)
 
     def install(self, **settings: str) -> tuple[int, str, list[str]]:
-        """Status, words and calls of an install of `--editable .`."""
+        """The status, output and calls of an install of `--editable .`."""
         done = subprocess.run(
             ["bash", "scripts/install.sh", "new", "--editable", "."],
             cwd=self.folder,

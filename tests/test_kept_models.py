@@ -1,4 +1,4 @@
-"""Programs that a run keeps for its workers are those that were traced."""
+"""The programs that a test run keeps for its workers are the traced ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_a_program_is_traced_by_whoever_asks_first(
         traced.append(from_jax(jnp.tanh, jax.ShapeDtypeStruct((4, 2), jnp.float32)))
         return traced[-1]
 
-    first, again = kept("tanh", make), kept("tanh", make)
+    first, second = kept("tanh", make), kept("tanh", make)
     assert len(traced) == 1
-    assert first.stablehlo == again.stablehlo == traced[0].stablehlo
-    assert first.function is again.function is None  # also for the one that traced it
+    assert first.stablehlo == second.stablehlo == traced[0].stablehlo
+    assert first.function is second.function is None  # also for the caller that traced it
     kept("another", make)
     assert len(traced) == 2

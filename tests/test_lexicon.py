@@ -1,8 +1,8 @@
-"""The package keeps to the lexicon of toast_lab/README.md, and to the shape of its statements.
+"""The package keeps to the lexicon of toast_lab/README.md, and to limits on its statements.
 
-Names are read from the syntax trees, banned ones from the table "Banned names".  Each test collects
-every offender with its place, so that one run tells all.  Kernels (``@compiled``, ``@helper``) may
-have long lists of arguments, since Numba takes no objects.
+Names are read from the syntax trees, banned ones from the table "Banned names". Each test collects
+every offender with its place, so that one run shows them all. Kernels (``@compiled``, ``@helper``)
+may have long lists of arguments, since Numba takes no objects.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MOST_COLUMNS = 100
 MOST_PARAMETERS = 8
 MOST_POSITIONAL = 4
 MOST_ONE_LETTER = 0.05
-# Where it stood when last looked at: it may rise and not fall
+# The value when last checked: it may rise, but not fall
 LEAST_MEAN_LENGTH = 5.85
 
-#: calls that may have many positional arguments, with the reason
+#: functions that may be called with many positional arguments, with the reason
 POSITIONAL_CALLS = {
     "zip": "as many as there are columns",
     "h": "an HTML element: its children",
@@ -36,7 +36,7 @@ POSITIONAL_CALLS = {
     "itertools.product": "as many as there are choices",
     "_jaxlib.sdy.ManualComputationOp": "MLIR: the operands of the op",
 }
-#: names that a library gives, as "file name", with the reason
+#: names that a library prescribes, as "file name", with the reason
 FOREIGN_NAMES = {
     "_handle_msg": "panel: a method of components that receive messages",
     "__dir__": "Python",
@@ -46,7 +46,7 @@ FOREIGN_NAMES = {
 
 
 class Definition(NamedTuple):
-    """A name that a module defines, and where."""
+    """A name that a module defines, with its place."""
 
     name: str
     place: str
@@ -55,7 +55,7 @@ class Definition(NamedTuple):
 
 @functools.cache
 def modules(package: Path = PACKAGE) -> tuple[tuple[str, str, ast.Module], ...]:
-    """(path, text, syntax tree) of every module."""
+    """(path, text, syntax tree) of every module of a package."""
     sources = [(path, path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))]
     return tuple(
         (path.relative_to(package.parent).as_posix(), text, ast.parse(text))
@@ -65,7 +65,7 @@ def modules(package: Path = PACKAGE) -> tuple[tuple[str, str, ast.Module], ...]:
 
 @functools.cache
 def definitions(package: Path) -> tuple[Definition, ...]:
-    """Names of classes, functions, parameters and variables."""
+    """All names of classes, functions, parameters and variables in a package."""
     return tuple(_definitions(package))
 
 
@@ -81,7 +81,7 @@ def _definitions(package: Path) -> Iterator[Definition]:
 
 
 def banned_names(text: str) -> dict[str, str]:
-    """Banned name -> what to say instead, from the table."""
+    """Banned name -> the advice what to say instead, from the table."""
     table = text.partition("### Banned names")[2]
     banned = {}
     for row in re.findall(r"^\| (`.*?) \| (.*) \|$", table, re.MULTILINE):
@@ -91,7 +91,7 @@ def banned_names(text: str) -> dict[str, str]:
 
 
 def is_kernel(node: ast.AST) -> bool:
-    """Has a function one of the decorators of kernels?"""
+    """Does a function have one of the decorators of kernels?"""
     if not isinstance(node, ast.FunctionDef):
         return False
     names = {
@@ -109,7 +109,7 @@ def check(offenders: Sequence[str]) -> None:
 
 
 def name_offenders(package: Path, banned: dict[str, str]) -> list[str]:
-    """Definitions whose name is banned, or has a banned part."""
+    """Definitions whose name, or a part of it, is banned."""
     return [
         f"{place} {name}: say {instead}"
         for name, place, _ in definitions(package)
@@ -120,7 +120,7 @@ def name_offenders(package: Path, banned: dict[str, str]) -> list[str]:
 
 
 def repeated_class_offenders(package: Path) -> list[str]:
-    """Classes of the same name."""
+    """Classes that share a name."""
     places = defaultdict(list)
     for name, place, node in definitions(package):
         if isinstance(node, ast.ClassDef):
@@ -129,7 +129,7 @@ def repeated_class_offenders(package: Path) -> list[str]:
 
 
 def repeated_file_offenders(package: Path) -> list[str]:
-    """Modules of the same name."""
+    """Modules that share a file name."""
     paths = defaultdict(list)
     for path, _, _ in modules(package):
         if not path.endswith("__init__.py"):
@@ -138,7 +138,7 @@ def repeated_file_offenders(package: Path) -> list[str]:
 
 
 def line_offenders(package: Path) -> list[str]:
-    """Lines that are too long, and statements that the formatter must not touch."""
+    """Lines that are too long, and statements kept from the formatter, except data tables."""
     offenders = []
     for path, text, _ in modules(package):
         for number, line in enumerate(text.splitlines(), 1):
@@ -161,7 +161,7 @@ def is_data_table(text: str, line: int) -> bool:
 
 
 def parameter_offenders(package: Path) -> list[str]:
-    """Functions of too many parameters, ``self`` and ``cls`` not counted."""
+    """Functions with too many parameters, not counting ``self`` and ``cls``."""
     offenders = []
     for name, place, node in definitions(package):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_kernel(node):
@@ -173,7 +173,7 @@ def parameter_offenders(package: Path) -> list[str]:
 
 
 def open_calls(package: Path) -> set[str]:
-    """Names of all kernels, and of functions that take as many arguments as they are given."""
+    """The names of all kernels, and of functions that take any number of arguments."""
     return {
         name
         for name, _, node in definitions(package)
@@ -182,7 +182,7 @@ def open_calls(package: Path) -> set[str]:
 
 
 def positional_offenders(package: Path) -> list[str]:
-    """Calls of too many positional arguments, outside of kernels."""
+    """Calls with too many positional arguments, outside of kernels."""
     allowed = open_calls(package)
     offenders = []
 
@@ -207,7 +207,7 @@ def positional_offenders(package: Path) -> list[str]:
 
 
 def length_offenders(package: Path) -> list[str]:
-    """Too many short names, with the modules that have most of them."""
+    """A message if too many names are short, with the modules that have most of them."""
     names = [(name, place) for name, place, _ in definitions(package) if name != "_"]
     short = [place for name, place in names if len(name.strip("_")) == 1]
     mean = sum(len(name) for name, _ in names) / len(names)
@@ -305,7 +305,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", WRONG)
 def test_each_rule_tells_its_offenders(rule: str, tmp_path: Path) -> None:
-    source, told = WRONG[rule]
+    source, message = WRONG[rule]
     package = tmp_path / "wrong"
     package.mkdir()
     (package / "first.py").write_text(source)
@@ -313,7 +313,7 @@ def test_each_rule_tells_its_offenders(rule: str, tmp_path: Path) -> None:
         (package / "second.py").write_text(source)
     banned = {"found": "what the value holds"}
     offenders = RULES[rule](package) if rule in RULES else name_offenders(package, banned)
-    assert told in "\n".join(offenders)
+    assert message in "\n".join(offenders)
 
 
 def test_what_is_allowed_is_no_offence(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_whoever_gives_a_user_a_plan_gives_its_verbs_and_its_lineage(problem, tm
         assert model_of(plan) is model("mlp")
         arguments, _ = plan.partition_specs()
         assert len(arguments) == len(model("mlp").trees[0].children())
-    # a stage knows no verbs, and asks for none
+    # a stage inside the package gives a plan without verbs
     assert type(stage(problem, budget=FEW).plan) is ShardingPlan
 
 

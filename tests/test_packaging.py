@@ -1,6 +1,6 @@
-"""What a user gets before any code runs.
+"""The package as a user receives it, before any code runs.
 
-Files that agree, a light import, nothing tied to one machine.
+Its files agree, importing it is light, and nothing is tied to one machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ HEAVY = [
     "matplotlib",
     "pandas",
 ]
-# Written in two parts, so that this file does not name what it looks for.
+# Written in two parts, so that this file does not contain what it searches for.
 HOSTS = [
     "pypi" + ".org",
     "python" + "hosted.org",
@@ -82,16 +82,16 @@ def project() -> dict[str, Any]:
 
 
 def expand(requirements: list[str]) -> dict[str, str]:
-    """Names and versions asked for, with `toast-lab[extra]` replaced by what the extra holds."""
-    found: dict[str, str] = {}
+    """The names and versions required, with `toast-lab[extra]` replaced by its packages."""
+    versions: dict[str, str] = {}
     for text in requirements:
         requirement = Requirement(text)
         if canonicalize_name(requirement.name) == "toast-lab":
             for extra in requirement.extras:
-                found |= expand(project()["optional-dependencies"][extra])
+                versions |= expand(project()["optional-dependencies"][extra])
         else:
-            found[canonicalize_name(requirement.name)] = str(requirement.specifier)
-    return found
+            versions[canonicalize_name(requirement.name)] = str(requirement.specifier)
+    return versions
 
 
 def extras(*names: str) -> dict[str, str]:
@@ -103,7 +103,7 @@ def changelog() -> str:
 
 
 def pins(*, newest: bool = False) -> list[Requirement]:
-    """Versions that are installed together; ``newest``: with the newest in place of others."""
+    """The versions installed together; ``newest`` replaces some by their newest releases."""
     tested = pins_of("constraints.txt")
     replaced = pins_of("constraints-newest.txt") if newest else []
     names = {pin.name for pin in replaced}
@@ -116,13 +116,13 @@ def pins_of(name: str) -> list[Requirement]:
 
 
 def jax_versions() -> set[str]:
-    """The versions of jax that are tested."""
+    """The tested versions of jax."""
     both = [*pins(), *pins(newest=True)]
     return {str(pin.specifier).removeprefix("==") for pin in both if pin.name == "jax"}
 
 
 def committed_texts() -> dict[str, str]:
-    """Every text file that git knows or would add; outside git, every file that is not hidden."""
+    """Every text file that git tracks or would add; outside git, every file not hidden."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0:
@@ -174,7 +174,7 @@ def test_the_changelog_keeps_to_the_usual_headings() -> None:
 
 
 def test_the_core_imports_no_package_of_an_extra() -> None:
-    """Only the trained models take an optimiser, and they say which extra brings it."""
+    """Only models that are trained need an optimiser, and their error names its extra."""
     code = (
         "import sys; sys.modules['optax'] = None\n"
         "import toast_lab as tl\n"
@@ -231,7 +231,7 @@ def test_the_newest_versions_are_newer_ones_of_packages_that_are_pinned() -> Non
 
 @pytest.mark.parametrize(("python", "newest"), [("3.11.0", False), ("3.12.0", True)])
 def test_pins_take_the_first_release_of_each_python(python: str, newest: bool) -> None:
-    """Debian 12 has Python 3.11.2, and stays with it."""
+    """Distributions stay with an early release: Debian 12 has Python 3.11.2."""
     environment = {"python_version": python.rpartition(".")[0]}
     refused = {
         str(pin): wanted
@@ -244,14 +244,14 @@ def test_pins_take_the_first_release_of_each_python(python: str, newest: bool) -
 
 
 def python_wanted(pin: Requirement) -> str | None:
-    """What a pinned package says of Python; None where that version is not installed."""
+    """A pinned package's requirement of Python; None if that version is not installed."""
     try:
-        said = importlib.metadata.metadata(pin.name).json
+        metadata = importlib.metadata.metadata(pin.name).json
     except importlib.metadata.PackageNotFoundError:
         return None
-    # A package that is just being installed or taken away may stand there without its metadata
-    version = said.get("version")
-    return said.get("requires_python") if version and pin.specifier.contains(version) else None
+    # A package that is just being installed or removed may be there without its metadata
+    version = metadata.get("version")
+    return metadata.get("requires_python") if version and pin.specifier.contains(version) else None
 
 
 def test_constraints_are_plain() -> None:
@@ -272,13 +272,13 @@ def test_tested_range_is_told_where_users_look() -> None:
 
 
 def test_no_registry_host_and_no_machine_path() -> None:
-    found = []
+    offenders = []
     for name, text in committed_texts().items():
         for number, line in enumerate(text.splitlines(), 1):
             hit = next((host for host in HOSTS if host in line), None) or MACHINE_PATH.search(line)
             if hit and name != "LICENSE":
-                found.append(f"{name}:{number}: {line.strip()[:120]}")
-    assert not found, "\n".join(found)
+                offenders.append(f"{name}:{number}: {line.strip()[:120]}")
+    assert not offenders, "\n".join(offenders)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_a_stage_init_is_its_docstring(stage: str) -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_lets_processes_keep_their_bytecode() -> None:
     command = ["make", "-s", "--eval=asked: ; @env", "asked"]
-    given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert "PATH=" in done.stdout
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
 
@@ -339,7 +339,7 @@ def test_typing_marker_is_shipped() -> None:
 
 
 def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
-    """Style sheets and scripts as well, which lie in a folder that is no package."""
+    """This includes style sheets and scripts, whose folder is not a package."""
     left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "toast_lab", tmp_path / "toast_lab", ignore=left_out)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -362,7 +362,7 @@ def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
 
 
 def check_description(metadata: str) -> None:
-    """An index can show it: its version is ours, and it leads nowhere that only a checkout has."""
+    """A package index can show it: the version is ours, and no link needs a checkout."""
     fields, _, text = metadata.partition("\n\n")
     assert f"\nVersion: {toast_lab.__version__}\n" in fields
     assert "\nDescription-Content-Type: text/markdown\n" in f"{fields}\n"

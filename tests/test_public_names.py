@@ -1,4 +1,4 @@
-"""The public names resolve, whatever was imported before."""
+"""The public names resolve, whatever has been imported before."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Rows of different lengths in one array."""
+"""Ragged arrays keep rows of different lengths in one array."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Source is parsed from several threads."""
+"""Source can be parsed from several threads at once."""
 
 from __future__ import annotations
 

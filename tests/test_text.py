@@ -1,4 +1,4 @@
-"""Sentences that several tables share."""
+"""Texts that several tables and fields share are written and read correctly."""
 
 from __future__ import annotations
 

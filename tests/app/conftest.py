@@ -1,4 +1,4 @@
-"""Jobs of a test's own, which end with it."""
+"""A registry of jobs for each test; its jobs end with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan by hand in the session, and the page that makes it, without a browser."""
+"""The plan by hand in the session, and the page that builds it, without a browser."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.plan_verbs import Plan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture
 def session() -> Session:
-    made = Session(jobs=Registry())
-    made.load("attention")
-    return made
+    session = Session(jobs=Registry())
+    session.load("attention")
+    return session
 
 
 @pytest.fixture
@@ -160,9 +160,9 @@ def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session)
             name, origin, plan, session.loaded.problem, price(session.loaded.problem, plan)
         )
         session.plans.items = [*session.plans.items, item]
-    found = session.hand.best_searched()
-    assert found is not None
-    assert found.cost.time_s == min(
+    best = session.hand.best_searched()
+    assert best is not None
+    assert best.cost.time_s == min(
         p.cost.time_s for p in session.plans.items if p.origin == "search"
     )
     session.set_problem(mesh="x=2")
@@ -261,7 +261,7 @@ def test_an_action_selected_in_the_list_is_where_a_branch_begins(page: HandPage)
     session.hand.choose_side(resolution(session), "data", 0)
     session.hand.choose_side(resolution(session), "model", 1)
     assert history.at == 2
-    # The browser sends the click alone where it still has that row selected
+    # If that row is already selected in the browser, it sends only the click
     history.table._process_event(CellClickEvent(history.table.get_root(), "action", 1))
     assert history.at == 1
     assert history.table.selection == [1]

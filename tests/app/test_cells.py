@@ -1,6 +1,7 @@
 """``tl.views`` without a browser.
 
-What the views take, what they show without a kernel, and that their numbers are the API's.
+The tests cover the arguments of the views, what they show without a kernel, and that their numbers
+are the API's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from toast_lab.errors import InvalidInput  # noqa: E402
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome  # noqa: E402
 from toast_lab.views.compare_table import time_unit  # noqa: E402
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
@@ -199,7 +200,7 @@ def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
     cell: SearchCell = view._make()
     assert list(cell.curves.source.data["simulation"])[-1] == len(result.trace.simulations)
     assert cell.score.lines["mcts"].data["score"][-1] == pytest.approx(result.cost.score)
-    # The level line is the unsharded time, as the problem has it
+    # The horizontal line is the problem's unsharded time
     _, time, _ = cell.curves.figures
     spans = [m.location for m in time.renderers if type(m).__name__ == "Span"]
     _, scale = time_unit(problem.baseline[0])
@@ -219,8 +220,8 @@ def test_tree(result: tl.SearchResult, problem: tl.Problem) -> None:
     while not hasattr(getattr(cell.pane.state.facts(cell.pane._plan), "cost", None), "time_s"):
         assert time.monotonic() < end
         time.sleep(0.02)
-    found = cell.pane.state.facts(cell.pane._plan).cost
-    assert found.time_s == tl.price(problem, tl.Plan.from_actions(problem, cell.pane._plan)).time_s
+    cost = cell.pane.state.facts(cell.pane._plan).cost
+    assert cost.time_s == tl.price(problem, tl.Plan.from_actions(problem, cell.pane._plan)).time_s
     bare: TreeCell = tl.views.tree(result)._make()
     assert "Give the problem" in bare.pane.state.facts(()).cost
 
@@ -237,13 +238,13 @@ def test_search_live(problem: tl.Problem) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert grown == sorted(grown)
-    # However long it runs, what is drawn stays small and keeps every improvement.
+    # However long a search runs, the drawn points stay few and include every improvement.
     cell._drawn = [p._replace(improved=False) for p in cell._drawn] * (
         2 * MAX_POINTS // len(cell._drawn) + 2
     )
     cell._drawn[7] = cell._drawn[7]._replace(improved=True, tried_s=12.5)
     _, scale = time_unit(problem.baseline[0])
-    # A tick draws only when the cell's beat is due and the search has reported something
+    # A tick draws only if the cell's beat is due and the search has new reports
     while 12.5 / scale not in list(cell.curves.source.data["tried_s"]):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -256,10 +257,10 @@ def test_search_live(problem: tl.Problem) -> None:
     assert run.state == "searching"
     tree: TreeCell = tl.views.tree(run)._make()
     run.stop()
-    found = run.result(60)
+    result = run.result(60)
     cell.tick()
     tree.tick()
-    assert f"{len(found.trace.simulations):,}" in cell._words.object
+    assert f"{len(result.trace.simulations):,}" in cell._words.object
     assert not cell.controls.view.visible
     assert "random" in view.to_html()
 
@@ -487,9 +488,9 @@ def test_a_view_is_saved_as_a_page(attention: tl.Analysis, tmp_path: Any) -> Non
 
 
 def test_inline_gives_a_panel_object(attention: tl.Analysis) -> None:
-    found = tl.views.listing(attention, inline=True)
-    assert isinstance(found, pn.viewable.Viewable)
-    assert found.styles["height"].endswith("px")
+    inline = tl.views.listing(attention, inline=True)
+    assert isinstance(inline, pn.viewable.Viewable)
+    assert inline.styles["height"].endswith("px")
 
 
 def test_explore_in_a_notebook_is_a_frame_of_the_same_server(

@@ -1,4 +1,4 @@
-"""The collectives of a plan as a table, without a browser."""
+"""The tab with the table of a plan's collectives, without a browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toast_lab.explain.why import why
 from toast_lab.jobs.job import Registry
 
 
-# How Panel 2 will call widgets
+# Panel warns about parameters of widgets that version 2 renames
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
     jobs: Registry,
@@ -29,8 +29,8 @@ def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
     tab.refresh(item)
     assert tab._rows["predicted_s"].tolist() == sorted(times_s, reverse=True)
     tab.ask(0)
-    asked = int(tab._rows.iloc[0]["number"])
-    assert item.cost.collectives[asked].time_s == max(times_s)
+    number = int(tab._rows.iloc[0]["number"])
+    assert item.cost.collectives[number].time_s == max(times_s)
     assert session.selection.ops, "its op is selected"
 
     for row, (kind, axes) in enumerate(tab._sums()[["kind", "axes"]].itertuples(index=False)):

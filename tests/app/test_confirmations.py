@@ -1,4 +1,4 @@
-"""Confirmed searches of a page: what is heard, kept, cancelled and found again."""
+"""Confirmed searches on a page are followed, kept, cancelled and found again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from toast_lab.sharding.plan import unsharded_plan
 from toast_lab.views.confirm_chart import ConfirmCurve
 from toast_lab.views.confirm_curve import confirm_frame, verdict_frame
 
-# How Panel 2 will call buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 WAIT_S = 240.0
 
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """A page with a tiny program for two virtual devices."""
+    """A session with a tiny program on two virtual devices, with a judge."""
     jobs = Registry()
     session = Session(jobs)
     session.load("mlp")
@@ -59,20 +59,20 @@ def test_a_confirmed_search_leaves_its_plans_and_another_page_finds_it_again(
     assert twin.adopt(session.work.job)
     wait(session)
     wait(twin)
-    for one in (session, twin):
-        state = one.confirmations.state
+    for page_session in (session, twin):
+        state = page_session.confirmations.state
         assert state.end is not None
         assert 1 <= len(state.verdicts) <= 2
         assert state.points
         assert state.best is not None
         assert state.verdicts[state.best].time_s
-        names = [item.name for item in one.plans.items]
+        names = [item.name for item in page_session.plans.items]
         assert any(name.startswith("mcts, ") and name.endswith("by cpu:2") for name in names)
-        best = next(item for item in one.plans.items if item.name.endswith("by cpu:2"))
+        best = next(item for item in page_session.plans.items if item.name.endswith("by cpu:2"))
         assert best.plan.judged is not None
         assert best.plan.judged["judge"] == "cpu:2"
     assert twin.confirmations.judge == "cpu:2"
-    # At the end the simple plan is opened, in words, and one click leads to its execution
+    # At the end the simple plan is opened, described in words; one click leads to its execution
     page.tick()
     assert page.confirm.tabs.active == 1
     assert "arguments" in page.confirm._words.object
@@ -138,13 +138,16 @@ def verdict(session: Session, at_s: float, time_s: float | None, *, elsewhere: s
 
 def test_clock_and_price_of_different_machines_are_never_joined(session: Session) -> None:
     points = [PricePoint(1.0, 1, 1e-3, 1e6, 10), PricePoint(5.0, 2, 9e-4, 1e6, 5)]
-    own = [verdict(session, 3.0, 1.2e-3, elsewhere=""), verdict(session, 4.0, None, elsewhere="")]
-    frame = confirm_frame(points, own, 6.0)
+    verdicts = [
+        verdict(session, 3.0, 1.2e-3, elsewhere=""),
+        verdict(session, 4.0, None, elsewhere=""),
+    ]
+    frame = confirm_frame(points, verdicts, 6.0)
     assert frame[frame["kind"] == "clock"]["time_s"].tolist() == [1.2e-3, 1.2e-3]
     assert frame[frame["kind"] == "judged"]["state"].tolist() == ["1.20× priced"]
     priced = frame[frame["kind"] == "priced"]
     assert priced["time_s"].isna().sum() == 1, "the lines of two rounds are not joined"
-    table = verdict_frame(own, 0, "confirmed")
+    table = verdict_frame(verdicts, 0, "confirmed")
     assert table["verdict"].tolist() == ["confirmed", "dropped: the compiler crashed"]
     assert table["ratio"].tolist() == ["1.20", "–"]
 

@@ -1,4 +1,4 @@
-"""The page as a whole, without a browser."""
+"""The explorer as a whole, without a browser."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from toast_lab.app.explorer import Explorer  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 def test_a_click_that_crosses_what_the_server_says_ends_with_both_on_one_step(
     jobs: Registry,
 ) -> None:
-    """The server went to a step; the browser, where another was pressed meanwhile, hears of it."""
+    """The server changes the step while another is clicked: the browser is told the final one."""
     session = Session(jobs=jobs)
     explorer = Explorer(session)
     document = Document()
     explorer.__panel__().server_doc(document)
-    told: list[Any] = []
-    document.on_change(lambda event: told.append(event))
+    events: list[Any] = []
+    document.on_change(lambda event: events.append(event))
     session.step = "hand"
     ((model, _),) = explorer.nav._models.values()
     assert model.active == 2
-    told.clear()
-    model.active = 3  # the browser's own change, and then what it is told
+    events.clear()
+    model.active = 3  # the browser's own change, which the server then confirms
     assert session.step == "search"
-    said = [
+    steps = [
         event.new
-        for event in told
+        for event in events
         if isinstance(event, ModelChangedEvent) and event.model is model and event.attr == "active"
     ]
-    assert said == [3, 3]
+    assert steps == [3, 3]
 
 
 def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(
     jobs: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bokeh does so for each change that adds a model: two dozen such clicks are a queue."""
+    """Bokeh walks over it whenever a model is added; with that, two dozen clicks queue up."""
     session = Session(jobs=jobs)
     session.load("attention")
     session.step = "hand"
@@ -63,5 +63,5 @@ def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(
     keys.perform("next_conflict", explorer)
     assert session.selection.conflicts == (0,)
     assert not walks
-    session.step = "graph"  # a page that is new, which does
+    session.step = "graph"  # a new page, which does walk over everything
     assert walks

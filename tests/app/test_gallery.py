@@ -1,4 +1,4 @@
-"""What the gallery says of a model is what the model has."""
+"""The numbers on the gallery's cards are those of the models."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from toast_lab.plan_verbs import Plan
 def holds(name: str) -> None:
     analysis, card = analysed(name), CARDS[name]
     program = analysis.program
-    found = (
+    counts = (
         program.n_ops - program.n_arguments,
         program.n_values,
         int((analysis.names.size > 1).sum()),
     )
-    assert found == (card.ops, card.values, card.names)
+    assert counts == (card.ops, card.values, card.names)
     assert len(analysis.conflicts) == card.conflicts
     facts = registry.FACTS.get(name)
     if facts is not None:

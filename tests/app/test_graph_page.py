@@ -13,7 +13,7 @@ from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 

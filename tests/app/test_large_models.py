@@ -1,4 +1,4 @@
-"""What is loaded by a child: in which order pages, prices and listings come."""
+"""Models loaded in a child process: the order in which pages, prices and listings appear."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.jobs.job import Registry
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 LIMIT_S = 60.0
@@ -32,14 +32,14 @@ def session(jobs: Registry) -> Session:
 
 @pytest.fixture
 def turns(session: Session) -> list[Callable[[], None]]:
-    """What the session has put off until the browser knows what has changed so far."""
+    """The calls that the session has put off until the browser has received the changes so far."""
     put_off: list[Callable[[], None]] = []
     session.next_turn = put_off.append
     return put_off
 
 
 def load(session: Session, reached: list[str]) -> None:
-    """Load a transformer in a child, by a link to the page by hand."""
+    """Load a transformer in a child process, by a link to the page By hand."""
     sizes = {"layers": 3, "sequence": 32, "vocab": 64}
     session.load(
         "transformer", sizes, then=lambda loaded: reached.append(loaded.step), leads_to="hand"
@@ -47,7 +47,7 @@ def load(session: Session, reached: list[str]) -> None:
 
 
 def wait(session: Session) -> None:
-    """Until the child has ended and its result is taken in."""
+    """Wait until the child process has ended and its result has been taken in."""
     end_s = time.monotonic() + LIMIT_S
     while session.loading and time.monotonic() < end_s:
         session.tick()
@@ -122,7 +122,7 @@ def test_a_large_program_is_listed_once_somebody_looks_or_rests(
 ) -> None:
     monkeypatch.setattr(explorer_module, "MANY_OPS", 1)
     explorer = Explorer(session)
-    session.step = "hand"  # where the drawer is shut
+    session.step = "hand"  # where the drawer with the listing is closed
     with set_curdoc(Document()):
         session.take(analyse(tl.load("mlp")))
         for _ in range(10):

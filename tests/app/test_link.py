@@ -1,4 +1,4 @@
-"""What a link holds, and what it cannot do."""
+"""Links to the explorer: what they contain, and what they must not be able to do."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_wrong_action_in_a_link_is_a_message(session: Session) -> None:
 def test_who_goes_on_from_a_link_before_the_address_is_written_comes_back_to_it(
     session: Session,
 ) -> None:
-    """A server that is busy writes the address late: the page is used before that."""
+    """A busy server writes the address late, so that the page is used before."""
     shell = Shell()
     address = Address(session, shell)
     session.step = "hand"
@@ -144,7 +144,7 @@ def test_who_goes_on_from_a_link_before_the_address_is_written_comes_back_to_it(
 
 
 def test_what_a_page_begins_with_is_come_back_to_as_well(session: Session) -> None:
-    """Its model is there at once, so that no link has to be waited for."""
+    """The first page's model is there at once: without a link there is nothing to wait for."""
     session.step = "hand"
     shell = Shell()
     address = Address(session, shell)

@@ -1,4 +1,4 @@
-"""What the browser is told comes in order, and a row can be clicked anywhere."""
+"""Messages reach the browser in order, and a table row can be clicked anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toast_lab.app import look
 
 
 class Connection:
-    """A browser, as far as Panel's queue asks for it."""
+    """A stand-in for a browser, with what Panel's queue of messages needs."""
 
     def __init__(self) -> None:
         self.protocol, self._socket = Protocol(), None
@@ -36,7 +36,7 @@ def test_a_change_of_a_plot_does_not_overtake_what_panel_has_still_to_send() -> 
     session = SimpleNamespace(_subscribed_connections=[connection])
     context: Any = SimpleNamespace(session=session)
     document._session_context = lambda: context
-    panel_queue._WRITE_BLOCK[document] = True  # a message waits until the socket is free
+    panel_queue._WRITE_BLOCK[document] = True  # messages wait until the socket is free
     state._loaded[document] = True
 
     async def act() -> list[Any]:
@@ -48,7 +48,7 @@ def test_a_change_of_a_plot_does_not_overtake_what_panel_has_still_to_send() -> 
             put_off.callback()
             return list(panel_queue._WRITE_MSGS[document][connection])
 
-    # In a thread of its own: a browser test may have left a loop running in this one.
+    # In a new thread: a browser test may have left an event loop running in this one.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         (message,) = thread.submit(asyncio.run, act()).result()
     assert [event for event in at_once if hasattr(event, "model")] == []
@@ -86,13 +86,13 @@ def test_other_columns_are_another_table_and_wider_ones_are_not() -> None:
     assert root.children[0] is not first
     assert [column.field for column in root.children[0].columns][-1] == "b"
     assert list(first.columns) == columns, "the list of a drawn table never changes"
-    table._manual_update((), first, None, root, root, None)  # as if put off until now
+    table._manual_update((), first, None, root, root, None)  # as if this had been put off until now
     table.value = pd.DataFrame({"c": ["x"]})
     assert [column.field for column in root.children[0].columns][-1] == "c"
 
 
 def test_a_long_table_is_one_page() -> None:
-    """A page is as long as its pane is high: in a low one of a row or two."""
+    """Split into pages, it would show only the rows that fit its pane, one or two in a low one."""
     table = look.table(["argument"])
     table.value = pd.DataFrame({"argument": map(str, range(1000))})
     assert table.pagination is None

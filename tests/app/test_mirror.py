@@ -1,4 +1,4 @@
-"""A trace handed over in chunks is the trace; the page looks at it as of any simulation."""
+"""A trace sent in chunks is the whole trace, and a page can show it as of any simulation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_sample_keeps_what_is_better_and_the_last(sent: tuple[SearchResult, li
 
 @dataclasses.dataclass
 class Source:
-    """A search that has been mirrored."""
+    """A search with its mirror, as the tree's state reads it."""
 
     mirror: Mirror
     simulations: int
@@ -150,9 +150,9 @@ def test_taps_select_zoom_climb_and_unfold(state: TreeState) -> None:
 
 
 def facts(state: TreeState, plan: tuple[str, ...]) -> PlanFacts:
-    while (found := state.facts(plan)) is None:
+    while (plan_facts := state.facts(plan)) is None:
         pass
-    return found
+    return plan_facts
 
 
 def test_the_selected_step_has_its_plan_and_price(state: TreeState, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""When the picture of a running search is drawn anew."""
+"""How often the curves of a running search are redrawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toast_lab.app.pace import SLOWEST_S, TICK_MS, Beat
 
 
 def _drawn(first_s: float, last_s: float) -> list[float]:
-    """When a page that ticks draws a search that is this old."""
+    """The ages, in seconds, at which a page draws a search between two ages."""
     beat, tick_s = Beat(), TICK_MS / 1e3
     ticks = [index * tick_s for index in range(int(last_s / tick_s) + 1)]
     return [now_s for now_s in ticks if beat.due(now_s, now_s) and now_s >= first_s]

@@ -1,4 +1,4 @@
-"""Pages that are made before they are asked for."""
+"""Pages of the explorer are made before they are visited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toast_lab.app.session import STEPS, Session
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.jobs.job import Registry
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
@@ -26,7 +26,7 @@ def session(jobs: Registry) -> Session:
 
 @pytest.fixture(autouse=True)
 def turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that has made no page ahead, and may make one after the other."""
+    """Let the server make pages ahead without pauses, and forget those made before."""
     monkeypatch.setattr(page_stack, "_TURN", page_stack._Turn())
     monkeypatch.setattr(page_stack, "SHARE", 1e9)
 
@@ -47,7 +47,7 @@ def test_a_page_at_a_time_those_first_that_come_next(session: Session) -> None:
 def test_a_page_that_was_made_ahead_shows_what_one_that_was_visited_does(
     session: Session,
 ) -> None:
-    """The table of colours and the listing of the page by hand are filled before it is seen."""
+    """The colour table and the listing of the page By hand are filled before it is shown."""
     stack = PageStack(session)
     stack.to_front("graph")
     stack.make_ahead()

@@ -1,4 +1,4 @@
-"""What the lines of a searched plan are said to be worth."""
+"""The saving that is shown for each action of a searched plan."""
 
 from __future__ import annotations
 

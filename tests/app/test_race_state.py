@@ -1,4 +1,4 @@
-"""A race on a page without a browser; a search that a page finds by its job."""
+"""A race on a page, and a search that a page finds by its job, without a browser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
     settle(session)
     ended = session.notices.messages[-1].text
     assert "The race is over" in ended
-    # Who won, and by what
+    # The winner, and its margin
     assert re.search(r"its C\(s\) \d+\.\d% below that of (random|beam)|found one as good", ended)
     assert set(session.searches.race.outcomes) == {"random", "beam"}
     assert all(session.searches.race.points[m] for m in ("random", "beam"))
@@ -55,7 +55,7 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
 
 
 class OfScores(RaceState):
-    """A race over which methods ended with these scores."""
+    """A finished race in which the methods have these scores."""
 
     def __init__(self, **scores: float) -> None:
         super().__init__(methods=tuple(scores))
@@ -77,7 +77,7 @@ def test_who_won_by_less_than_can_be_told_has_not_won() -> None:
     assert even == "mcts found the best plan; beam found one as good."
     clear = OfScores(mcts=1.0, beam=1.25, random=1.5).verdict()
     assert clear == "mcts found the best plan, its C(s) 20.0% below that of beam."
-    # What does not fit is no rival, however fast
+    # A plan that does not fit is no rival, however fast it is
     assert OfScores(mcts=1.0, beam=1.25, random=0.5).verdict() == clear
 
 
@@ -101,12 +101,12 @@ def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session:
 
 def test_a_held_race_begins_no_method(session: Session) -> None:
     looks = iter(range(1000))
-    said: list[object] = []
-    watch = Watch(said.append, lambda: next(looks) > 5, lambda: Order("pause"))
-    found = race_methods(session.loaded.problem, ("beam",), 0, Budget(1.0), watch=watch)
+    events: list[object] = []
+    watch = Watch(events.append, lambda: next(looks) > 5, lambda: Order("pause"))
+    raced = race_methods(session.loaded.problem, ("beam",), 0, Budget(1.0), watch=watch)
     assert next(looks) > 5
-    assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
-    assert not [e for e in said if isinstance(e, RaceStart)]
+    assert [o.status for o in raced.race.outcomes] == ["CANCELLED"]
+    assert not [e for e in events if isinstance(e, RaceStart)]
 
 
 def test_wrong_methods_are_a_message(session: Session) -> None:
@@ -118,8 +118,8 @@ def test_wrong_methods_are_a_message(session: Session) -> None:
 
 
 def test_methods_differ_in_hue_marker_and_dash() -> None:
-    found = [look_of(i) for i in range(7)]
-    for part in zip(*found, strict=True):
+    looks = [look_of(i) for i in range(7)]
+    for part in zip(*looks, strict=True):
         assert len(set(part)) == 7
 
 

@@ -1,4 +1,4 @@
-"""A search goes on where it was stopped, from what the server kept or from a file."""
+"""A search resumes where it was stopped, from the server's memory or from a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def searched(jobs: Registry) -> Session:
 def test_a_search_that_ended_goes_on_and_shows_all_of_itself(searched: Session) -> None:
     session, before = searched, searched.searches.simulations
     first = list(session.searches.points)
-    # What the page says now is of the next search, not of this one
+    # Settings on the page now apply to the next search, not to the resumed one
     session.searches.seed, session.searches.method = 9, "mcts"
     session.searches.resume()
     settle(session)

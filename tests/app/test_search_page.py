@@ -1,4 +1,4 @@
-"""What the page of a search shows, without a browser."""
+"""What the search page shows, without a browser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from toast_lab.app.session import Session
 from toast_lab.jobs.job import Registry
 from toast_lab.views.markup import bytes_text, seconds_text
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 def drawn(page: SearchPage) -> list[int]:
-    """Numbers of the simulations that the curves show."""
+    """The numbers of the simulations that the curves show."""
     assert page.curves.curves is not None
     return list(page.curves.curves.source.data["simulation"])
 
@@ -52,7 +52,7 @@ def test_what_waited_for_its_beat_is_drawn_when_the_search_is_over(jobs: Registr
     session.searches.param.update(seconds=None, evaluations=20)
     session.searches.start()
     while session.work.busy:
-        page.curves._beat.due(0.0, now_s=1e9)  # the next picture is due long after the end
+        page.curves._beat.due(0.0, now_s=1e9)  # the next redraw is due long after the end
         if points := session.tick():
             page.feed(points)
     page.tick()
@@ -90,7 +90,7 @@ def test_before_the_first_simulation_the_page_tells_what_is_to_be_beaten(jobs: R
 
 
 def test_views_that_nobody_looked_at_are_not_made(jobs: Registry) -> None:
-    """They would be built and sent with the page, three times what the first view takes."""
+    """Building and sending them with the page would take three times as long as the first view."""
     session = Session(jobs=jobs)
     session.load("mlp")
     session.step = "search"

@@ -1,6 +1,6 @@
-"""Who is let in by the server.
+"""Which requests the server accepts.
 
-Pages under our own names and the allowed ones, websockets of these pages, nobody else.
+It serves pages under its own and the allowed host names and websockets of these pages, no others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def free_port() -> int:
 def ask(
     at: str, port: int, host: str, origin: str | None = None, *, websocket: bool = False
 ) -> int:
-    """HTTP status of a request, or of a websocket's handshake, with these headers."""
+    """The HTTP status of a request, or of a websocket's handshake, with these headers."""
     lines = [f"GET {'/ws' if websocket else '/'} HTTP/1.1", f"Host: {host}"]
     if websocket:
         lines += [
@@ -52,9 +52,9 @@ def ask(
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server on all interfaces that is also called lab.test.
+    """The port of a server on all interfaces that allows two more origins.
 
-    That name counts with any port, and behind https.
+    They are lab.test at its port, and secure.test behind https.
     """
     number = free_port()
     words = [

@@ -1,4 +1,4 @@
-"""The terminal of a server: closed pages are no errors, everything else is told."""
+"""A server's log leaves out errors of closed pages, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toast_lab.app import server_log
 
 
 async def fail_unseen(error: Exception) -> None:
-    """Let a task fail whose result nobody asks for, as Panel's writes to a page are."""
+    """Let a task fail whose result is never awaited, like Panel's writes to a page."""
 
     async def fail() -> None:
         raise error
@@ -35,24 +35,24 @@ def test_a_write_to_a_closed_page_is_not_told(
     caplog: pytest.LogCaptureFixture, error: Exception, is_told: bool
 ) -> None:
     server_log.pass_over_closed_pages()
-    # A browser of the same worker may have a loop that runs in this thread
+    # A browser test of the same worker may have an event loop running in this thread
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, fail_unseen(error)).result()
-    told = [record for record in caplog.records if record.name == "asyncio"]
-    assert [record.exc_info is not None and record.exc_info[1] is error for record in told] == (
+    logged = [record for record in caplog.records if record.name == "asyncio"]
+    assert [record.exc_info is not None and record.exc_info[1] is error for record in logged] == (
         [True] if is_told else []
     )
 
 
 class Page:
-    """What Bokeh's connection needs to know of a page."""
+    """A stand-in for a page, with the methods that Bokeh's connection calls."""
 
     def subscribe(self, connection: ServerConnection) -> None: ...
     def unsubscribe(self, connection: ServerConnection) -> None: ...
 
 
 def handle_message(page: Page, *, closed: bool) -> None:
-    """Let Bokeh handle a message of a page, which the page cannot take in."""
+    """Let Bokeh handle a message of a page that fails because the page has no session."""
     connection = ServerConnection(Protocol(), None, None, page)
     if closed:
         connection.detach_session()
@@ -67,8 +67,8 @@ def test_a_message_from_a_closed_page_is_not_told(
     server_log.pass_over_closed_pages()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(handle_message, Page(), closed=closed).result()
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.startswith("error handling message") for text in told] == [True] * (not closed)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("error handling message") for text in messages] == [True] * (not closed)
 
 
 @pytest.mark.parametrize("logger_name", ["bokeh.server.views.ws", "panel.io.document"])

@@ -1,4 +1,4 @@
-"""The explorer's state without a page, and its jobs."""
+"""The explorer's session, its state and its jobs, without a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toast_lab.jobs.plan_job import PlanExecution
 from toast_lab.jobs.search_job import Batch, Control
 from toast_lab.pipeline import search
 
-# -- what children of these tests do; importable, since a child imports it by name -----------------
+# -- functions that child processes import by name -------------------------------------------------
 
 
 def child_sleep(seconds: float) -> str:
@@ -97,10 +97,10 @@ def test_a_hang_ends_at_its_limit(jobs: Registry) -> None:
 def test_the_log_only_grows_and_outlives_its_reader(jobs: Registry) -> None:
     job = jobs.start("load", "sleeping", f"{HERE}:child_sleep", 0.1)
     assert job.finished.wait(PATIENCE_S)
-    found = jobs.find(job.id)
-    assert found is job
-    assert [e.data for e in found.since(0)] == ["asleep"]
-    assert found.since(1) == []
+    same_job = jobs.find(job.id)
+    assert same_job is job
+    assert [e.data for e in same_job.since(0)] == ["asleep"]
+    assert same_job.since(1) == []
 
 
 def test_too_many_at_once_are_refused(jobs: Registry) -> None:
@@ -268,7 +268,7 @@ def transformer(jobs: Registry) -> Session:
 
 
 def stand_still(session: Session) -> None:
-    """Wait until a search has done what it was ordered to do before a pause."""
+    """Wait until a search has carried out its order and paused."""
     wait(lambda: (session.tick(), session.searches.stands)[1], "a pause")
 
 
@@ -285,7 +285,7 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     session.searches.pause()
     wait(lambda: bool(session.tick()) and len(session.searches.points) > 20, "going on")
     session.searches.stop()
-    settle(session)  # gives up long before the search of an hour would end
+    settle(session)  # times out long before the search of an hour would end
     assert "stopped; the plan is the best found so far" in session.notices.messages[-1].text
     assert session.plans.named("mcts (seed 0)") is not None
 
@@ -305,7 +305,7 @@ def test_escape_keeps_the_best_plan_and_what_is_needed_to_go_on(session: Session
     session.searches.resume()
     first_points(session)
     session.searches.cancel()
-    session.searches.cancel()  # said twice: at once
+    session.searches.cancel()  # the second cancel ends it at once
     settle(session)
 
 
@@ -338,7 +338,7 @@ def test_what_does_not_fit_is_not_told_in_green(session: Session) -> None:
 def test_a_round_is_shown_to_its_end(session: Session) -> None:
     session.searches.method = "beam"  # a round is a restart, the first one the beam itself
     rounds = [s.round for s in search(session.loaded.problem, "beam").trace.simulations]
-    for last in (1, 2):  # the unsharded start, of round 0, comes with the first one
+    for last in (1, 2):  # the unsharded start, round 0, comes with the first round
         end = sum(r <= last for r in rounds)
         session.searches.step_round()
         assert not session.searches.stands
@@ -355,7 +355,7 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
 
 
 class Ordered:
-    """A control, the order that it obeys, and what it sends."""
+    """A search's control with the order that it obeys and the batches that it sends."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -417,7 +417,7 @@ def test_stopping_lets_all_that_is_held_back_through() -> None:
     assert control.stopped
 
 
-@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # renamed parameters of buttons
 def test_a_proof_is_told(session: Session) -> None:
     session.searches.method = "exhaustive"
     session.set_problem(mesh="a=2")
@@ -476,7 +476,7 @@ def test_time_spent_paused_is_not_the_budgets(session: Session) -> None:
     assert session.work.busy
     session.searches.pause()
     settle(session)
-    assert session.searches.simulations > 1  # it went on after more than its budget had gone by
+    assert session.searches.simulations > 1  # the pause did not use up the budget
 
 
 def test_a_fork_follows_the_same_job(session: Session) -> None:

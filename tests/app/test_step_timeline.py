@@ -1,4 +1,4 @@
-"""The timeline of a step, without a browser."""
+"""The tab with the timeline of a step, without a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toast_lab.app.session import Session
 from toast_lab.jobs.job import Registry
 
 
-# How Panel 2 will call widgets
+# Panel warns about parameters of widgets that version 2 renames
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_a_bar_of_no_known_op_selects_nothing_and_says_why(jobs: Registry) -> None:
     session = Session(jobs=jobs)

@@ -1,6 +1,6 @@
-"""The guided tour, free of any GUI.
+"""The guided tour without a GUI.
 
-Every step is done, recognised and taken back; its numbers are real.
+Every step can be done, recognised and undone, and the numbers in its text are real.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toast_lab.app.tour.words import cost, dims, moved, taken
 from toast_lab.explain.taken import replay
 from toast_lab.jobs.job import Registry
 
-# Panel warns of what version 2 will call its buttons
+# Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 QUICK = [s for s in STEPS if s.page != "search"]
@@ -93,7 +93,7 @@ def test_whoever_wandered_off_is_told_and_brought_back(tour: Tour) -> None:
     assert (tour.away, session.loaded.model.name, session.step) == ("", "mlp", "hand")
     assert session.hand.actions == ("B->b",)
     session.selection.select(())
-    session.plans.add_typed("B->b, U->m")  # another plan does not count
+    session.plans.add_typed("B->b, U->m")  # any other plan does not count
     assert not tour.done
     session.hand.take(["U->m", "B->b"])
     assert tour.done
@@ -104,10 +104,10 @@ def test_whoever_wandered_off_is_told_and_brought_back(tour: Tour) -> None:
 def test_a_page_that_is_loaded_anew_goes_on_at_the_same_step(tour: Tour) -> None:
     tour.go("mlp.megatron")
     tour.do()
-    again = Tour(tour.session.fork())
-    assert (again.step, again.away, again.done) == (tour.step, "", True)
-    again.next()
-    assert again.step is BY_KEY["mlp.cost"]
+    reloaded = Tour(tour.session.fork())
+    assert (reloaded.step, reloaded.away, reloaded.done) == (tour.step, "", True)
+    reloaded.next()
+    assert reloaded.step is BY_KEY["mlp.cost"]
     assert tour.step is BY_KEY["mlp.megatron"]
     tour.leave()
 
@@ -187,8 +187,8 @@ def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut
     for step in steps:
         tour.go(step.key)
         tour.do()
-        said = tour.text + tour.remark
-        assert not words.search(said), said
+        text = tour.text + tour.remark
+        assert not words.search(text), text
     assert session.loaded.problem.baseline[1] > session.loaded.problem.memory_limit_bytes
     row = taken(session)
     assert row.fits
@@ -220,22 +220,22 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
         session.tick()
         time.sleep(0.05)
     assert tour.done
-    found = session.hand.adviser()
-    assert found is not None
-    assert all("->" in a for a in found.plan.actions)
-    assert f"{found.name}: " in tour.remark
+    advice = session.hand.adviser()
+    assert advice is not None
+    assert all("->" in a for a in advice.plan.actions)
+    assert f"{advice.name}: " in tour.remark
     tour.next()
     assert not tour.done
-    while (text := session.hand.next_of(found)) is not None:
-        session.hand.take_next(found)
+    while (text := session.hand.next_of(advice)) is not None:
+        session.hand.take_next(advice)
         assert session.hand.actions[-1] == text
         assert tour.done
-    for action in set(found.plan.actions) - set(session.hand.actions):
-        # What the tour's own first step rules out: another dim has that axis.
-        own = list(transformer_chapter.DATA)
-        _, replayed, _ = replay(session.loaded.problem, [*own, action])
-        assert len(replayed) == len(own)
-    session.hand.take_next(found)
+    for action in set(advice.plan.actions) - set(session.hand.actions):
+        # An action that the tour's first step rules out, since another dim has that axis.
+        first_actions = list(transformer_chapter.DATA)
+        _, replayed, _ = replay(session.loaded.problem, [*first_actions, action])
+        assert len(replayed) == len(first_actions)
+    session.hand.take_next(advice)
     assert "has no action left" in session.notices.messages[-1].text
     session.work.registry.cancel_all()
 

@@ -1,4 +1,4 @@
-"""What Panel leaves in its queue is sent with the next tick."""
+"""Messages that Panel leaves in its queue are sent with the next tick."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toast_lab.app import pace, unsent
 
 
 class SlowSocket:
-    """A socket whose writes end when they are told to."""
+    """A socket whose writes end only when the test ends them."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -29,26 +29,26 @@ class SlowSocket:
 
 
 class SlowConnection:
-    """What Panel takes for the connection of a page."""
+    """A stand-in for the connection of a page, as Panel uses it."""
 
     def __init__(self) -> None:
         self._socket = SlowSocket()
         self.protocol = self
 
     def create(self, _: str, events: list[str]) -> str:
-        """A message."""
+        """Make a message of events, here their texts."""
         return " ".join(events)
 
 
 async def messages_of_a_page(tick: Callable[[], None]) -> list[list[str]]:
-    """What was sent before a tick, after it, and after another one."""
+    """The messages sent before a tick, after it, and after a second one."""
     page = Document()
     connection: Any = SlowConnection()
     socket: SlowSocket = connection._socket
     schedule: Any = document.schedule_write_events
     schedule(page, [connection], ["first"])
     await asyncio.sleep(0.01)
-    # In one turn of the loop a write ends and another message comes
+    # In one turn of the event loop a write ends and another message arrives
     socket.writes[0].set_result(None)
     schedule(page, [connection], ["second"])
     await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def messages_of_a_page(tick: Callable[[], None]) -> list[list[str]]:
 
 @pytest.fixture
 def sent_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[list[str]]]:
-    """Run ``messages_of_a_page`` in a loop of its own."""
+    """A function that runs ``messages_of_a_page`` in a new event loop."""
     monkeypatch.setitem(
         document.extra_socket_handlers,
         SlowSocket,
@@ -71,7 +71,7 @@ def sent_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]],
     )
 
     def run(tick: Callable[[], None]) -> list[list[str]]:
-        # A browser of the same worker may have a loop that runs in this thread
+        # A browser test of the same worker may have an event loop running in this thread
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, messages_of_a_page(tick)).result()
 
@@ -87,7 +87,7 @@ def test_the_next_tick_sends_what_panel_has_left(
 def test_panel_leaves_it_as_long_as_nothing_changes(
     sent_with: Callable[[Callable[[], None]], list[list[str]]],
 ) -> None:
-    """Where this fails Panel has mended it, and ``unsent`` can go."""
+    """If this fails, Panel has fixed the bug, and ``unsent`` can be removed."""
     assert sent_with(lambda: None) == [["first"]] * 3
 
 

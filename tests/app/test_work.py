@@ -1,4 +1,4 @@
-"""The job of a page, between its end and the moment when its result is brought in."""
+"""A page's job between its end and the moment when its result is taken in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toast_lab.jobs.job import Job, JobState, Registry
 
 
 def test_a_result_is_awaited_until_it_is_brought_in() -> None:
-    """An address that follows the job must not change before the page does."""
+    """The address that names the job must not change before the page does."""
     work, brought = Work(Notices(), Registry()), list[Job]()
     work.handle("load", Handler(done=brought.append))
     job = SimpleNamespace(

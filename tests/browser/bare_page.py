@@ -1,4 +1,4 @@
-"""Panel's shortest page with a button and a figure: what a first screen costs on this machine."""
+"""The smallest Panel page with a button and a figure, the unit of time for a first screen."""
 
 import panel as pn
 from bokeh.plotting import figure

@@ -22,11 +22,11 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 from tests.browser.serving import free_port, launch_arguments, wait_until_answers
 
 LOCAL_SCHEMES = {"about", "blob", "data"}
-# Panel's table puts its scroll place back one frame later; where the table has been taken away by
-# then, it says so.
+# Panel's table restores its scroll position one frame later, and raises an exception if the table
+# has been removed by then.
 PANEL_TABLE = ("reading 'rowManager'", "panel.min.js")
 
-# Another worker may have the other core.
+# Another test worker may occupy the other core.
 expect.set_options(timeout=30_000)
 
 
@@ -37,14 +37,14 @@ def is_local(url: str) -> bool:
 
 
 class Troubles:
-    """Collects what a user would not see but what is wrong with a page all the same."""
+    """Collects the errors of a page that its user would not see."""
 
     def __init__(self, page: Page) -> None:
         self.found: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", self._exception)
-        # Requests are watched, since only that sees where a redirect leads. The browser itself
-        # stops them (`serving.FLAGS`): a route would, too, but it turns the HTTP cache off.
+        # Requests are watched because only they show where a redirect leads. The browser itself
+        # blocks them (`serving.FLAGS`): a route would too, but it disables the HTTP cache.
         page.on("request", lambda request: self._leaves(request.url))
         page.on("websocket", lambda socket: self._leaves(socket.url))
 
@@ -65,13 +65,13 @@ class Troubles:
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
-    """How every test's browser is started."""
+    """The arguments with which every test's browser is launched."""
     return launch_arguments()
 
 
 @pytest.fixture(scope="session")
 def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]:
-    """The screen that the explorer is laid out for."""
+    """The screen size that the explorer is laid out for."""
     return {**browser_context_args, "viewport": {"width": 1440, "height": 900}}
 
 
@@ -81,9 +81,9 @@ def kept_context(
 ) -> Iterator[BrowserContext]:
     """One browser context for all tests of a worker.
 
-    A context of its own for each test would have an empty cache, and the explorer's libraries
-    would be sent, compressed, read and compiled for every page. Its window stays open, too: each
-    test's page is a tab of it, since to open a window takes half a second of a core.
+    A new context for each test would start with an empty cache, and the explorer's libraries
+    would be compressed, sent, read and compiled for every page. Its window stays open, too: each
+    test's page is a tab in it, since opening a window takes half a second of a core.
     """
     context = browser.new_context(**browser_context_args)
     context.new_page()
@@ -93,15 +93,15 @@ def kept_context(
 
 @pytest.fixture
 def context(kept_context: BrowserContext) -> Iterator[BrowserContext]:
-    """The kept context; what a test did to it, the cache apart, is undone."""
+    """The kept context, which is reset after each test, except for its cache."""
     yield kept_context
     forget(kept_context)
 
 
 def forget(context: BrowserContext) -> None:
-    """Close a context's pages but the first, which keeps its window open.
+    """Close all pages of a context but the first, which keeps its window open.
 
-    Empty its stores and permissions; its cache stays.
+    Its storage, cookies and permissions are cleared; its cache stays.
     """
     for page in context.pages[1:]:
         page.close()
@@ -120,43 +120,43 @@ def forget(context: BrowserContext) -> None:
 
 
 class ServerLogs:
-    """What the terminals of our servers tell beside where they are: nothing, if all is well."""
+    """Watches the terminal output of our servers for warnings and errors."""
 
     def __init__(self) -> None:
         self.read: dict[Path, int] = {}
 
     def watch(self, log: Path) -> None:
-        """Look at this file, too, from its beginning."""
+        """Watch this log as well, from its beginning."""
         self.read[log] = 0
 
     def news(self) -> list[str]:
-        """The lines that are new and tell of trouble, with all that came with them."""
-        found = []
+        """The new output of each log in which something went wrong, as a list of messages."""
+        messages = []
         for log, start in self.read.items():
             content = log.read_bytes()
             self.read[log] = len(content)
             text = content[start:].decode(errors="replace")
             if re.search(r"Traceback|Warning|WARNING|ERROR|CRITICAL", text):
-                found.append(f"the server's terminal: {text[-4000:]}")
-        return found
+                messages.append(f"the server's terminal: {text[-4000:]}")
+        return messages
 
 
 @pytest.fixture(scope="session")
 def server_logs() -> ServerLogs:
-    """The terminals of the servers that `served` has started for the explorer."""
+    """The terminal output of the explorer's servers that `served` has started."""
     return ServerLogs()
 
 
 @pytest.fixture
 def strict_page(page: Page, server_logs: ServerLogs) -> Iterator[Page]:
-    """A page that fails its test at the end for whatever `Troubles` found.
+    """A page that fails its test at the end if `Troubles` has found anything.
 
-    So does what a server's terminal tells meanwhile.
+    Warnings and errors in a server's terminal fail it, too.
     """
     server_logs.news()
     troubles = Troubles(page)
     yield page
-    # A closed page sends no more: what is collected now is complete.
+    # A closed page sends no more events, so the collection is now complete.
     page.close()
     troubles.found += server_logs.news()
     assert not troubles.found, "\n".join(troubles.found)
@@ -169,10 +169,10 @@ def served(
     """Give `served(*arguments, env=None, seconds=300)`: start `toast-lab serve` and return its URL.
 
     Equal calls share one server for the whole run, since a start costs seconds. To serve something
-    else, name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
+    else, pass the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
     """
     running: dict[Any, tuple[str, subprocess.Popen[bytes]]] = {}
-    # What a page executes is kept, but not among the user's
+    # Results of what a page executes are kept, but not in the user's files
     runs = tmp_path_factory.mktemp("runs") / "runs.sqlite"
 
     def start(

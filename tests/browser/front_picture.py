@@ -1,7 +1,7 @@
-"""The picture of README.md: ``python -m tests.browser.front_picture [FILE]``.
+"""Takes the picture of README.md: ``python -m tests.browser.front_picture [FILE]``.
 
-The explorer is driven to a selected conflict; its places of interest get a frame and a number, and
-a strip below says what they are.
+The explorer is driven to a selected conflict; the places of interest get a frame and a number, and
+a strip below the screen explains them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.browser.test_explorer import pixel
 
 ROOT = Path(__file__).parents[2]
 SCREEN = {"width": 1440, "height": 900}
-STRIP = 92  #: height of the sentences, in pixels
-COLOURS = 200  #: of the palette
+STRIP = 92  #: height of the strip with the sentences, in pixels
+COLOURS = 200  #: in the palette of the PNG
 SIZES = {"sequence": "8192", "d_model": "2048", "key": "128", "value": "128"}
 MESH = "data=8"
 
@@ -31,7 +31,7 @@ SENTENCES = (
     "The two sides, priced: step time and memory of a device if the left or the right dim is cut.",
 )
 
-# Paths of this machine become paths of the package, in every shadow root.
+# Makes the paths of this machine relative to the repository, in every shadow root.
 SHORTEN = """(root) => {
   const walk = (node) => {
     if (node.nodeType === 3 && node.data.includes(root)) node.data = node.data.replace(root, '')
@@ -43,9 +43,9 @@ SHORTEN = """(root) => {
 
 
 def select_conflict(page: Page) -> None:
-    """Attention at a size where both sides are worth having, its first conflict selected."""
+    """Load attention at a size where both sides pay off, and select its first conflict."""
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    # No Enter, which would use it already
+    # Without Enter, which would already apply the mesh
     page.get_by_label("axes and sizes").fill(MESH)
     page.get_by_role("button", name="Use this mesh and machine").click()
     expect(page.get_by_text(f"Mesh {MESH}").first).to_be_visible(timeout=SLOW)
@@ -65,13 +65,13 @@ def select_conflict(page: Page) -> None:
     page.get_by_text("Source", exact=True).click()
     expect(page.get_by_text("a = k @ qt").last).to_be_visible(timeout=SLOW)
     page.mouse.move(SCREEN["width"] - 2, SCREEN["height"] - 2)
-    # What moves has come to rest, and what is drawn late is there
+    # Until animations have ended and figures that are drawn late are there
     page.wait_for_timeout(3000)
     page.evaluate(SHORTEN, f"{ROOT}/")
 
 
 def places(page: Page) -> list[Box]:
-    """Where the sentences belong, in their order."""
+    """The boxes that the sentences describe, in the same order."""
     x, y = pixel(page, "conflicts", 0)
     line = around(page.get_by_text("a = k @ qt").last)
     return [
@@ -86,7 +86,7 @@ def places(page: Page) -> list[Box]:
 
 
 def sentences() -> str:
-    """What stands below the screen."""
+    """The HTML of the strip below the screen."""
     rows = "".join(
         f'<p style="margin:0"><b style="color:{HUE}">{number}</b>&ensp;{sentence}</p>'
         for number, sentence in enumerate(SENTENCES, 1)
@@ -98,7 +98,7 @@ def sentences() -> str:
 
 
 def main(file: Path) -> None:
-    """Take the picture."""
+    """Take the picture and save it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with serving() as url, sync_playwright() as play:
         browser = play.chromium.launch(**launch_arguments())

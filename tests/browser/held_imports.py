@@ -1,4 +1,4 @@
-"""Imports that a page waits for, as it does on a loaded machine."""
+"""Delays the imports of a page, as a loaded machine would."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Object.defineProperty(window, 'importShim', {
 
 
 def hold_imports(page: Page, part: str = "") -> None:
-    """Hold the import of the modules whose text has ``part`` in it, until they are released.
+    """Hold back the import of modules whose source contains ``part`` until they are released.
 
-    To be called before the page is opened.
+    Call it before the page is opened.
     """
     page.add_init_script(_HOLD.replace("PART", repr(part)))
 
 
 def release_imports(page: Page) -> None:
-    """Let the imports go on."""
+    """Let the held imports proceed."""
     page.evaluate("window.releaseImports()")

@@ -1,4 +1,4 @@
-"""Places of a picture, framed and numbered, for the pictures of the documentation."""
+"""Frames and numbers on screenshots, for the pictures of the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator
 
 HUE = "#c2185b"  #: of frames and numbers
-# What its scrolling parents leave of an element; left is right of right if nothing is left.
+# The part of an element that its scrolling parents do not cut off; left > right if there is none.
 SEEN = """(element) => {
   const seen = element.getBoundingClientRect()
   let [left, top, right, bottom] = [seen.left, seen.top, seen.right, seen.bottom]
@@ -27,7 +27,7 @@ SEEN = """(element) => {
 
 
 class Box(NamedTuple):
-    """A part of the screen, in pixels."""
+    """A rectangle on the screen, in pixels."""
 
     left: float
     top: float
@@ -36,7 +36,7 @@ class Box(NamedTuple):
 
 
 def around(*parts: Locator, margin: float = 2) -> Box:
-    """What holds all that is to be seen of these."""
+    """The smallest box around the visible parts of some elements, plus a margin in pixels."""
     boxes = [Box(*part.evaluate(SEEN)) for part in parts]
     seen = [box for box in boxes if box.left < box.right and box.top < box.bottom]
     return Box(
@@ -48,7 +48,7 @@ def around(*parts: Locator, margin: float = 2) -> Box:
 
 
 def mark(number: int, box: Box) -> str:
-    """A frame around a place, and its number left of it."""
+    """The SVG of a frame around a box, with its number to the left."""
     x, y = max(15, box.left - 11), (box.top + box.bottom) / 2
     return (
         f'<rect x="{box.left:.0f}" y="{box.top:.0f}" width="{box.right - box.left:.0f}" '
@@ -62,14 +62,14 @@ def mark(number: int, box: Box) -> str:
 def marked(
     browser: Browser, screen: bytes, boxes: list[Box], *, below: str = "", strip: int = 0
 ) -> Image.Image:
-    """A screenshot with its places marked.
+    """Draw a frame and a number around places of a screenshot.
 
     Args:
-        browser: that draws the marks.
+        browser: the browser that draws the marks.
         screen: the screenshot, a PNG.
-        boxes: the places, in the order of their numbers.
-        below: HTML that stands under the screenshot.
-        strip: height of ``below``, in pixels.
+        boxes: the places to mark, in the order of their numbers.
+        below: HTML that is put under the screenshot.
+        strip: the height of ``below``, in pixels.
     """
     with Image.open(io.BytesIO(screen)) as whole:
         width, height = whole.size

@@ -1,8 +1,8 @@
-"""The states of the explorer that a person sees, how one comes to each, and what is in it.
+"""The states of the explorer that a person sees, how to reach each, and what each must show.
 
-`STATES` is walked in its order on one page: each begins where the one before ended.  What a state
-`shows` is a promise: at every size it can be reached, read, and is covered by nothing, so that a
-check of what stands wrong cannot be satisfied by leaving something out.
+`STATES` is walked in order on one page: each state begins where the one before ended. What a state
+`shows` is a promise: at every size it can be reached and read, and nothing covers it, so that the
+check of the layout cannot be satisfied by leaving something out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SLOW = 120_000
 
 
 class Subject(NamedTuple):
-    """A program that is looked at in all states.
+    """A program with which all states are visited.
 
     Attributes:
         model: its name in the gallery.
-        sizes: that are not the gallery's.
-        names: what the page that loads says of its names.
-        colour: one that can be sharded along `data`.
-        conflict: a text in the row of a conflict, empty if it has none.
+        sizes: its sizes that differ from the gallery's.
+        names: what the Load page says about its names.
+        colour: a colour that can be sharded along `data`.
+        conflict: a text in the row of one of its conflicts, empty if it has none.
     """
 
     model: str
@@ -37,7 +37,7 @@ class Subject(NamedTuple):
     conflict: str = ""
 
     def link(self, url: str) -> str:
-        """Its address on a server."""
+        """The address of the program on a server."""
         fields = {"model": self.model, **self.sizes, "mesh": "data=4,model=2", "step": "load"}
         return f"{url}/?{urlencode(fields, safe='=,')}"
 
@@ -54,15 +54,15 @@ SUBJECTS = {"attention": ATTENTION, "gns": GNS}
 
 
 class PageState(NamedTuple):
-    """A state of the explorer.
+    """A state of the explorer, with what it must show.
 
     Attributes:
-        name: by which findings name it.
-        reach: gets there from the state before.
-        shows: texts and labels of buttons that are there to be read at every size.
-        fields: labels of what can be filled in or chosen.
+        name: its name in messages.
+        reach: brings a page here from the state before.
+        shows: texts and labels of buttons that must be readable at every size.
+        fields: labels of the fields and menus.
         figures: names of the figures that are drawn.
-        rows: least number of rows of tables that are in the page.
+        rows: the least number of table rows on the page.
     """
 
     name: str
@@ -74,24 +74,24 @@ class PageState(NamedTuple):
 
 
 def go(page: Page, number: int) -> None:
-    """To a step, by its button in the header."""
+    """Go to a step by its button in the header."""
     button = page.locator("button").filter(has_text=re.compile(rf"^\s*{number}\s"))
     button.first.click()
 
 
 def row(page: Page, text: str) -> Locator:
-    """The first visible row of a table with a text."""
+    """The first visible table row that contains a text."""
     return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
 
 
 def tab(page: Page, title: str) -> None:
-    """Open a tab."""
+    """Open the tab with a title."""
     named = page.locator(".bk-tab").filter(has_text=re.compile(rf"^{re.escape(title)}$"))
     named.locator("visible=true").first.click()
 
 
 def button(page: Page, name: str | re.Pattern[str]) -> Locator:
-    """The first visible button of a name."""
+    """The first button with a name."""
     return page.get_by_role("button", name=name, exact=isinstance(name, str)).first
 
 
@@ -140,7 +140,7 @@ def _board(page: Page, subject: Subject) -> None:
 
 
 def _opened(title: str, sign: str) -> Callable[[Page, Subject], None]:
-    """Open a tab and wait for something in it."""
+    """A `reach` that opens a tab and waits until a text is visible in it."""
 
     def reach(page: Page, _: Subject) -> None:
         tab(page, title)
@@ -165,14 +165,14 @@ def _search(page: Page, _: Subject) -> None:
 
 
 def fill(page: Page, label: str, value: str) -> None:
-    """Fill a field in and take it."""
+    """Fill in a field and press Enter."""
     field = page.get_by_label(label, exact=True).locator("visible=true").first
     field.fill(value)
     field.press("Enter")
 
 
 def _pressed(name: str, sign: str) -> Callable[[Page, Subject], None]:
-    """Press a button and wait for something to be seen."""
+    """A `reach` that presses a button and waits until a text is visible."""
 
     def reach(page: Page, _: Subject) -> None:
         button(page, name).click()
@@ -207,7 +207,7 @@ def _tour_code(page: Page, _: Subject) -> None:
     button(page, "Figures").click()
     row(page, "Figure 2b").click()
     expect(page.locator(".title", has_text="Batch partitioning")).to_be_visible(timeout=SLOW)
-    # After Back the step before it is done already
+    # After Back, the step before is already done
     do_it = button(page, "Do it for me")
     expect(do_it).to_be_visible(timeout=SLOW)
     do_it.click()

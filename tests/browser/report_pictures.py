@@ -1,7 +1,7 @@
-"""The pictures of docs/report.md: ``python -m tests.browser.report_pictures [FOLDER]``.
+"""Takes the pictures of docs/report.md: ``python -m tests.browser.report_pictures [FOLDER]``.
 
-A real report of a Transformer's training step, opened from the disk: its summary, and a conflict
-selected in its graph.
+They show a real report of a Transformer's training step, opened from the disk: its summary, and a
+conflict selected in its graph.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tests.browser.serving import launch_arguments
 ROOT = Path(__file__).parents[2]
 SIZES = {"layers": 4, "d_model": 1024, "hidden": 4096, "heads": 16, "key_size": 64, "batch": 16}
 SCREEN = {"width": 1280, "height": 760}
-QUALITY = 60  #: of WebP
+QUALITY = 60  #: of the WebP files
 SLOW = 90_000
 
 
 def write_report(file: Path) -> None:
-    """The plan that a search finds, beside Megatron's."""
+    """Write a report that compares the plan of a search with Megatron's."""
     model = tl.load("transformer", sequence=1024, **SIZES)
     problem = tl.Problem(tl.analyse(model), {"data": 4, "model": 2}, machine="tpu-v5e")
-    found = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=5_000))
+    searched = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=5_000))
     actions = ["batch->data", "heads->model", "hidden->model"]
-    plans = {"found": found, "megatron": tl.Plan.from_actions(problem, actions)}
+    plans = {"found": searched, "megatron": tl.Plan.from_actions(problem, actions)}
     tl.report(problem, plans, file, kept=False)
 
 
 def take(page: Page, file: Path) -> None:
-    """Keep what is on the screen, once it has come to rest."""
+    """Save a screenshot once the page has come to rest."""
     page.wait_for_timeout(1500)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     picture.save(file, "WEBP", quality=QUALITY, method=6)
@@ -43,7 +43,7 @@ def take(page: Page, file: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Take both pictures."""
+    """Take both pictures and save them in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as play:
         report = Path(scratch) / "report.html"

@@ -1,7 +1,7 @@
-"""The explorer with a compiler that gives what is kept in ``attention_h100.json``.
+"""The explorer with a fake compiler that returns the kept result in ``attention_h100.json``.
 
-Served by the tests of the timeline: ``python -m tests.browser.scheduled PORT``.  No compiler has to
-be installed for it.
+The tests of the timeline serve it by ``python -m tests.browser.scheduled PORT``; no compiler has to
+be installed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ KEPT = Path(__file__).parent / "attention_h100.json"
 
 
 def compiled_for(plan: Any) -> Compiled:
-    """The kept result with the source lines of today."""
+    """The kept result, with the current source lines of a plan's program."""
     kept = dataclasses.replace(Compiled.load(KEPT), plan_key=plan.key)
     return located(kept, plan.program)
 
 
 def start_compile(self: PlanStore, name: str, topology: str = "") -> None:
-    """In place of a compiler."""
+    """Replaces ``PlanStore.start_compile``: attach the kept result to a plan at once."""
     self.items = [
         item._replace(compiled=compiled_for(item.plan)) if item.name == name else item
         for item in self.items

@@ -1,7 +1,7 @@
-"""The pictures of docs/explorer.md: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
+"""Takes the pictures of docs/explorer.md: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
 
-Each step of the explorer is brought about as a person would come there.  The places that the page
-speaks of get a frame and a number; what the numbers stand for is said below the picture.
+Each step of the explorer is reached as a person would reach it. The places that the page describes
+get a frame and a number; the text below the picture says what the numbers stand for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.browser.serving import launch_arguments, serving
 ROOT = Path(__file__).parents[2]
 SCREEN = {"width": 1280, "height": 720}
 SLOW = 90_000
-QUALITY = 70  #: of WebP; fewer colours in a PNG would take the red from the conflicts
-#: For each number the parts of the page that its frame holds.
+QUALITY = 70  #: of WebP; a PNG with fewer colours would lose the red of the conflicts
+#: For each number, the parts of the page that its frame encloses.
 Places = list[list[Locator]]
 
 
 def load(page: Page) -> Places:
-    """The first page."""
+    """Show the first page."""
     solved = page.get_by_role("button", name=re.compile("^Solved: "))
     expect(solved.first).to_be_visible(timeout=SLOW)
     return [
@@ -42,7 +42,7 @@ def load(page: Page) -> Places:
 
 
 def hand(page: Page) -> Places:
-    """Attention with its sequence on one axis, side 1, and its row of the board selected."""
+    """Shard attention's sequence on one axis, side 1, and select its row of the board."""
     go(page, "3 By hand")
     page.locator(
         ".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)
@@ -62,7 +62,7 @@ def hand(page: Page) -> Places:
 
 
 def search(page: Page) -> Places:
-    """Curves of a search of five seconds."""
+    """Show the curves of a search of five seconds."""
     _searched(page)
     return [
         [page.get_by_label("seconds", exact=True), page.get_by_role("button", name="Round")],
@@ -76,7 +76,7 @@ def search(page: Page) -> Places:
 
 
 def tree(page: Page) -> Places:
-    """The tree of the same search, its best first action selected."""
+    """Show the tree of such a search, with its best first action selected."""
     _searched(page)
     page.get_by_role("button", name="Tree", exact=True).click()
     expect(page.get_by_text("actions at unsharded")).to_be_visible(timeout=SLOW)
@@ -94,7 +94,7 @@ def tree(page: Page) -> Places:
 
 
 def compare(page: Page) -> Places:
-    """What was found beside data parallel."""
+    """Compare the plan found with data parallelism."""
     _searched(page)
     go(page, "5 Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
@@ -117,12 +117,12 @@ def compare(page: Page) -> Places:
 
 
 def _rows(page: Page, text: str) -> list[Locator]:
-    """The rows of tables that hold a text."""
+    """The visible table rows that contain a text."""
     return page.locator(".tabulator-row:visible", has_text=text).all()
 
 
 def _searched(page: Page) -> None:
-    """A search of five seconds has ended."""
+    """Run a search of five seconds to its end."""
     page.get_by_role("button", name=re.compile("^transformer")).click()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
@@ -149,7 +149,7 @@ STEPS: dict[str, Callable[[Page], Places]] = {
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Take the pictures of the steps named, all of them by default."""
+    """Take the pictures of the named steps, or of all steps if none is named."""
     folder.mkdir(parents=True, exist_ok=True)
     with serving() as url, sync_playwright() as play:
         browser = play.chromium.launch(**launch_arguments())
@@ -157,9 +157,9 @@ def main(folder: Path, names: list[str]) -> None:
             page = browser.new_page(viewport=SCREEN, color_scheme="light")
             page.goto(url)
             places = STEPS[name](page)
-            # Away from buttons, whose tips would lie over the page
+            # Away from buttons, whose tooltips would cover the page
             page.mouse.move(SCREEN["width"] - 2, SCREEN["height"] - 2)
-            # What moves has come to rest, and what is drawn late is there
+            # Until animations have ended and figures that are drawn late are there
             page.wait_for_timeout(2500)
             boxes = [around(*parts) for parts in places]
             picture = marked(browser, page.screenshot(), boxes)

@@ -1,4 +1,4 @@
-"""The system's Chromium and the explorer on a free port, for tests, benchmarks and pictures."""
+"""Starts the system's Chromium and the explorer, for tests, benchmarks and pictures."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # Whatever a page asks of another host fails at once.
+    # Requests to other hosts fail at once.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
 
 
 def launch_arguments() -> dict[str, Any]:
-    """How Playwright starts the system's Chromium.
+    """The arguments with which Playwright starts the system's Chromium.
 
-    It has no window, and nothing of its own may use the network.
+    It has no window, and none of its own services may use the network.
 
     Raises:
-        RunFailed: there is none.
+        RunFailed: no Chromium is installed.
     """
     names = ("chromium", "chromium-browser", "google-chrome")
     executable = next((path for path in map(shutil.which, names) if path), None)
@@ -47,7 +47,7 @@ def launch_arguments() -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A TCP port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -56,10 +56,11 @@ def free_port() -> int:
 def wait_until_answers(
     url: str, process: subprocess.Popen[bytes], log: Path, seconds: float
 ) -> None:
-    """Wait for a server.
+    """Wait until a server answers at a URL.
 
     Raises:
-        RunFailed: it ended, answers an error, or does not answer in time; with the end of its log.
+        RunFailed: the server ended, answered with an error, or did not answer in time. The message
+            has the end of its log.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + seconds
@@ -80,7 +81,7 @@ def wait_until_answers(
 
 @contextlib.contextmanager
 def serving(*arguments: str) -> Iterator[str]:
-    """``toast-lab serve`` with these arguments in a process of its own; gives its address."""
+    """Run ``toast-lab serve`` with these arguments in its own process, and give its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     words = [sys.executable, "-m", "toast_lab.cli", "serve", "--port", str(port), *arguments]

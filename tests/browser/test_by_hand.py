@@ -1,6 +1,6 @@
-"""Sharding by hand, as a person sees it.
+"""Sharding by hand in the browser, as a person does it.
 
-Flip a side, apply a colour, undo, redo, branch, look at the devices.
+The tests flip a side, apply a colour, undo, redo, branch and look at the devices.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def colour(page: Page, name: str) -> Locator:
 
 
 def cost(page: Page, name: str) -> Locator:
-    """The number of the plan by hand in a row of the costs."""
+    """The number for the plan by hand in one row of the table of costs."""
     return (
         page.locator("table.costs tr", has=page.get_by_role("rowheader", name=name, exact=True))
         .locator("td")
@@ -121,7 +121,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     ).to_be_visible()
 
     page.get_by_role("button", name="Undo").click()
-    page.mouse.move(0, 0)  # its tip would lie over the button beside it
+    page.mouse.move(0, 0)  # its tooltip would cover the button beside it
     expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".listing .row", has_text="all_reduce")).to_have_count(0)
     page.get_by_role("button", name="Redo").click()
@@ -141,7 +141,7 @@ def test_actions_are_undone_redone_branched_and_compared(
 
 
 def _batch_and_inner(problem: Problem) -> tuple[str, str]:
-    """A colour that needs no collective on data, and one that brings one all_reduce on model."""
+    """Find a colour that needs no collective on data, and one with one all_reduce on model."""
     from toast_lab.cost.problem import price
 
     groups = [g.name for g in problem.analysis.groups if g.shardable and g.n_names > 1]
@@ -177,7 +177,7 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
     expect(cells).to_have_count(MESH["model"])
     expect(cells.last).to_contain_text(f"0:{n}")
     page.wait_for_timeout(300)
-    found = page.evaluate(
+    drawn = page.evaluate(
         """() => {
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
@@ -189,12 +189,12 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
  wide: Array.from(d.held_right).map((r, i) => r - d.held_left[i])}
         }"""
     )
-    assert found["part"] == [f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)]
-    assert found["wide"] == pytest.approx([0.22] * 8)
+    assert drawn["part"] == [f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)]
+    assert drawn["wide"] == pytest.approx([0.22] * 8)
 
 
 def test_the_words_of_a_checkbox_tick_it_and_are_its_name(hand: Page) -> None:
-    """And where there is nothing left of the listing, it says so in words that are not cut."""
+    """When the checkbox hides the whole listing, a note says so, and it is not cut off."""
     page, words = hand, "collectives and changes only"
     expect(page.get_by_role("checkbox", name=words)).not_to_be_checked()
     page.get_by_text(words).locator("visible=true").click()

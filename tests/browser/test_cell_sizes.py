@@ -1,4 +1,4 @@
-"""Views in notebook cells: as high as what is in them, listings in a font of one width."""
+"""Views in notebook cells are as high as their content, and listings are monospaced."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.browser.test_explorer import bokeh, wait_for_bokeh
 
 pytestmark = [
     pytest.mark.browser,
-    # How Panel 2 will call buttons; the pages are made in this process
+    # Panel warns about parameters that version 2 renames; the pages are made in this process
     pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
 ]
 
 SLOW = 90_000
-#: as JupyterLab's sheet for HTML outputs has it
+#: like JupyterLab's style sheet for HTML outputs
 LAB = "body { font: 13px sans-serif } pre, code { font-family: inherit; white-space: pre-wrap }"
 
 

@@ -1,4 +1,4 @@
-"""Charts in a page: names that try to run are shown as text, in hover cards and legends too."""
+"""Charts show hostile names as text, never run them, in hover cards and legends too."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from toast_lab.views.plot_style import LOG_TICKS
 pytestmark = pytest.mark.browser
 
 PARTS = ("bokeh", "bokeh-gl", "bokeh-widgets", "bokeh-tables", "bokeh-mathjax")
-RESOURCES = Resources(mode="inline", components=list(PARTS))  # no extension's, which are fetched
+RESOURCES = Resources(mode="inline", components=list(PARTS))  # extensions' would be fetched
 
 
 def page_of(chart: Any) -> str:
-    """A page with nothing but a chart.
+    """The HTML of a page with nothing but a chart.
 
-    Bokeh also links sheets of extensions that anybody in this process has imported.
+    Bokeh also links the files of every extension imported in this process; they are removed.
     """
     text = file_html(hv.render(chart, "bokeh"), RESOURCES, "charts")
     return re.sub(r"<(link|script)[^>]*https?://[^>]*>", "", text)
 
 
 def middle(page: Page, figure: str, x: str, y: str) -> tuple[float, float]:
-    """Where the first row of the first renderer with a column lies on the screen."""
+    """The position on the screen of the first row of the first renderer that has plans."""
     place: list[float] = bokeh(
         page,
         figure,
@@ -90,9 +90,9 @@ def test_names_in_hover_cards_are_text(strict_page: Page) -> None:
 def test_numbers_beside_a_logarithmic_axis_are_spread_over_all_of_it(
     page: Page, low: float, high: float, ticks: list[float]
 ) -> None:
-    """Bokeh's own would be 5000 and 10000 where plans take between 300 and 10000 ms."""
-    found = page.evaluate(
+    """Bokeh's own ticks would be 5000 and 10000 alone where plans take 300 to 10000 ms."""
+    shown_ticks = page.evaluate(
         "([code, start, end]) => new Function('cb_data', code)({ start, end })",
         [LOG_TICKS, low, high],
     )
-    assert found == ticks
+    assert shown_ticks == ticks

@@ -1,6 +1,6 @@
-"""Compare & run, as a person sees it.
+"""The page Compare & run in the browser, as a person uses it.
 
-Two plans predicted, compiled and executed; pictures, answers and files.
+Two plans are predicted, compiled and executed; the tests check figures, messages and files.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def compared(served: Callable[..., str], strict_page: Page) -> Page:
 
 @pytest.fixture
 def quick(served: Callable[..., str], strict_page: Page) -> Page:
-    """At sizes that a step on this machine takes no time for."""
+    """The page with sizes so small that a step on this machine takes hardly any time."""
     sizes = {"sequence": 64, "d_model": 32, "key": 16, "value": 16}
     return with_data_parallel(strict_page, f"{served()}/?model=attention&{urlencode(sizes)}")
 
 
 def with_data_parallel(page: Page, url: str) -> Page:
-    """The page that compares, with two plans."""
+    """Open Compare & run with two plans."""
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(url)
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
@@ -74,16 +74,16 @@ def tab(page: Page, name: str) -> None:
 
 
 def saved(page: Page, button: Locator) -> tuple[str, bytes]:
-    """Name and content of the file that a button gives."""
+    """The name and content of the file that a button downloads."""
     with page.expect_download(timeout=SLOW) as download:
         button.click()
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
 def expect_data(page: Page, figure: str, renderer: str, column: str, expected: list[float]) -> None:
-    """Wait until a column of a drawn figure is what it should be.
+    """Wait until a column of a drawn figure has the expected values.
 
-    Figures are drawn anew when plans change.
+    Figures are redrawn when plans change.
     """
     code = f"""(() => {{
       const found = plot && plot.model.renderers.find((r) => r.name === '{renderer}')
@@ -130,7 +130,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
 
     tab(page, "Memory")
     expect(page.get_by_text("Held where data parallel peaks")).to_be_visible(timeout=SLOW)
-    # A step has two corners; the first of them is where an op begins
+    # A step has two corners; an op begins at the first of them
     begins = "memory.filter((_, i) => i % 2 === 0)"
     expect_data(
         page, "memory timelines", "data parallel", begins, [b / 2**20 for b in cost.timeline_bytes]
@@ -169,7 +169,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     )
 
     unchecked = page.get_by_role("gridcell", name="☐ ■").first
-    for _ in range(4):  # a click meant for a row that is being drawn anew is lost
+    for _ in range(4):  # a click on a row that is being redrawn is lost
         page.get_by_role("gridcell", name="☑ ■").first.click()
         page.wait_for_timeout(3000)
         if unchecked.count():
@@ -194,16 +194,16 @@ def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: P
     kinds = counts_text(Counter(c.kind for c in tl.price(PROBLEM, PLAN).collectives))
     expect(row(page, "data parallel")).to_contain_text(kinds + kinds)
 
-    found = tl.why(
+    reason = tl.why(
         PROBLEM,
         PLAN,
         next(c for c in tl.price(PROBLEM, PLAN).collectives if c.kind == "all_reduce"),
     )[0]
     page.locator(".tabulator-row", has_text="equal").locator("visible=true").first.click()
-    expect(page.get_by_text(found.because)).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text(found.undoing[0].text).first).to_be_visible()
-    assert found.cheapest is not None
-    expect(page.get_by_text(found.cheapest.text).last).to_be_visible()
+    expect(page.get_by_text(reason.because)).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(reason.undoing[0].text).first).to_be_visible()
+    assert reason.cheapest is not None
+    expect(page.get_by_text(reason.cheapest.text).last).to_be_visible()
 
 
 def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_there_was(
@@ -235,7 +235,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     killed = page.get_by_text(re.compile("^data parallel: crashed"))
     while time.monotonic() < end and not killed.count():
         for pid in workers(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):  # it may have ended since
+            with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         page.wait_for_timeout(100)
     expect(page.get_by_text("What was measured before stays.").first).to_be_visible()
@@ -295,7 +295,7 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     assert "data parallel" in "".join(root.itertext())
 
 
-#: Notes again and again which of the page's buttons can be pressed, and what is written there.
+#: Records every 50 ms which buttons of the page are enabled, and all of its text.
 NOTE = """() => {
   const all = function* (root) {
     for (const element of root.querySelectorAll('*')) {
@@ -319,7 +319,7 @@ NOTE = """() => {
 
 
 def test_an_export_leaves_the_other_buttons_alone(quick: Page) -> None:
-    """While it runs the plan can be compiled and is executed, however soon it is over."""
+    """While an export runs, the plan can be compiled and executed, however short the export is."""
     page = quick
     export, execute, compile_ = (
         f"{verb} the selected plan" for verb in ("Export", "Execute", "Compile")
@@ -331,15 +331,15 @@ def test_an_export_leaves_the_other_buttons_alone(quick: Page) -> None:
         page.get_by_role("button", name=execute).click()
     assert download.value.suggested_filename == "data_parallel_sharding.py"
     expect(page.get_by_text(re.compile("executed on cpu:8")).first).to_be_visible(timeout=SLOW)
-    noted = page.evaluate("window.noted")
-    exporting = [note for note in noted if not note["pressed"][export]]
+    notes = page.evaluate("window.noted")
+    exporting = [note for note in notes if not note["pressed"][export]]
     assert any("exporting data parallel: python: " in note["texts"] for note in exporting)
     executing = "executing data parallel on cpu: "
     assert any(
         executing in note["texts"] or (note["pressed"][execute] and note["pressed"][compile_])
         for note in exporting
     )
-    assert any(executing in note["texts"] for note in noted)
+    assert any(executing in note["texts"] for note in notes)
 
 
 def test_an_export_that_cannot_be_made_is_a_message(compared: Page) -> None:

@@ -1,4 +1,4 @@
-"""A person has attached devices confirm a search, reads the simple plan and executes it."""
+"""A person confirms a search on attached devices, reads the simple plan and executes it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LENGTH = (
 )
 
 
-# What the page says and draws as time goes: an execution may be over sooner than somebody who asks
-# for one text after the other sees them all.
+# Records what the page says and draws every 50 ms: a short execution may be over before a test
+# that looks for one text after another has seen them all.
 WATCH = """() => {
   window.moments = []
   const texts = (node) => [...(node.shadowRoot ? [node.shadowRoot] : []), ...node.childNodes]
@@ -38,12 +38,12 @@ WATCH = """() => {
     text: texts(document.body).filter((t) => t).join(' '),
     priced: drawn('priced'), clock: drawn('clock')}), 50)
 }"""
-#: A loaded machine may have executed the first plan before its page says so
+#: On a loaded machine the first plan may have been executed before the page says so.
 DOING = r"Round 1: executing plan (\d) of at most 2 for cpu:8, priced \S+ \S+, \d+ s"
 
 
 def tag(page: Page, words: str) -> None:
-    """Wait until the page says how the best plan stands."""
+    """Wait until the page shows this status of the best plan."""
     shown = page.locator(".tag").locator("visible=true").filter(has_text=re.compile(f"^{words}$"))
     expect(shown.first).to_be_visible(timeout=SLOW)
 
@@ -53,13 +53,13 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
 ) -> None:
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
-    # Large enough to be seen while it is executed
+    # Large enough that its execution is visible
     sizes = "batch=512&inputs=512&hidden=8192&outputs=512"
     page.goto(served() + f"/?model=mlp&{sizes}&machine=cpu&mesh=data=4,model=2&step=search")
     run = page.get_by_role("button", name="Run the search")
     expect(run).to_be_enabled(timeout=SLOW)
 
-    # Who can judge: the problem's machine first, reasons for those that cannot
+    # Possible judges: the problem's machine first, and reasons for those that cannot judge
     judge = page.get_by_label("confirm with")
     options = judge.locator("option").all_inner_texts()
     assert options[:2] == ["nobody: plans are only priced", "8 virtual CPU devices, executed"]
@@ -71,7 +71,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page.evaluate(WATCH)
     page.get_by_role("button", name="Run and confirm").click()
 
-    # The priced curve, what is executed and for how long, and then the clock's curve beside it
+    # The priced curve, which plan is executed and for how long, then the clock's curve beside it
     page.wait_for_function(f"window.moments.some((m) => /{DOING}/.test(m.text))", timeout=SLOW)
     page.wait_for_function("window.moments.at(-1)?.clock", timeout=SLOW)
     moments = page.evaluate("window.moments")
@@ -81,7 +81,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     assert [moment["clock"] for moment in first] == [0] * len(first)
     assert all(re.search(f"only priced +{DOING}", moment["text"]) for moment in first)
 
-    # In the middle of it the page is loaded anew, and goes on
+    # The page is reloaded meanwhile, and goes on
     page.wait_for_url(re.compile("job="))
     job = re.search(r"job=([^&]+)", page.url)
     assert job
@@ -89,7 +89,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
     tag(page, r"(judged, not )?confirmed")
 
-    # The simple plan comes first: what each further place buys, and the plan in words
+    # The simple plan comes first: what each further place gains, and the plan in words
     buys = page.get_by_text(re.compile("what each further rule or place buys")).first
     expect(buys).to_be_visible()
     expect(page.get_by_text(re.compile("within 2% of the best", re.I)).first).to_be_visible()
@@ -101,7 +101,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page.locator(".bk-tab", has_text="Curve and verdicts").locator("visible=true").click()
     for name in ("priced", "clock", "judged"):
         wait_for_bokeh(page, "confirmed curve", f"{LENGTH.format(name)} >= 1", True)
-    # Which of the two is the quicker one only executing tells
+    # Only execution can tell which of the two is quicker
     word = re.compile("confirmed|best judged")
     expect(page.locator(".tabulator-row:visible", has_text=word)).to_have_count(1)
 

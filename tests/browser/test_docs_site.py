@@ -1,6 +1,6 @@
-"""The documentation's site in a browser, from the disk too.
+"""The documentation's site works in a browser, also when opened from the disk.
 
-Its search box finds public names, and the graphs of tutorials can be selected in.
+Its search box finds public names, and names can be selected in the graphs of the tutorials.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_the_search_box_leads_to_a_public_name(
     try:
         page.goto(f"{base}/{start}")
         first = page.locator(".md-search-result__link", has_text="tl.diff_compiled").first
-        for _ in range(20):  # what is typed before the search listens is lost
+        for _ in range(20):  # text typed before the search is ready is lost
             page.get_by_placeholder("Search").fill("")
             page.get_by_placeholder("Search").press_sequentially("diff_compiled")
             with contextlib.suppress(AssertionError):

@@ -48,7 +48,7 @@ def bokeh(page: Page, name: str, code: str) -> Any:
 
 
 def pixel(page: Page, source: str, index: int) -> tuple[float, float]:
-    """Where a marker or the middle of a red line of the graph stands still on the screen."""
+    """The screen position of a marker, or the middle of a red line, once it stands still."""
     end = time.monotonic() + SLOW / 1000
     spot = _spot(page, source, index)
     while True:
@@ -79,7 +79,7 @@ def _spot(page: Page, source: str, index: int) -> tuple[float, float]:
 
 
 def wait_for_bokeh(page: Page, name: str, code: str, expected: Any) -> None:
-    """Wait until ``bokeh`` gives this: the server's changes come some time after its texts."""
+    """Wait until ``bokeh`` gives a value: changes of figures arrive some time after the texts."""
     end = time.monotonic() + SLOW / 1000
     while (value := bokeh(page, name, code)) != expected:
         assert time.monotonic() < end, f"{name}: {code} stays {value}, not {expected}"
@@ -97,7 +97,7 @@ def explorer(served: Callable[..., str], strict_page: Page) -> Page:
 def test_the_first_screen_takes_at_most_five_times_as_long_as_a_bare_page(
     served: Callable[..., str], strict_page: Page
 ) -> None:
-    """Seconds say more about a machine than about a page: the unit is Panel's shortest page."""
+    """The unit is the smallest Panel page, since seconds depend on the machine."""
     bare = Path(__file__).with_name("bare_page.py")
     panel = [sys.executable, "-m", "panel", "serve", str(bare), "--port", "{port}"]
     screens = {
@@ -111,7 +111,7 @@ def test_the_first_screen_takes_at_most_five_times_as_long_as_a_bare_page(
             strict_page.goto(url)
             expect(strict_page.get_by_text(text)).to_be_visible(timeout=SLOW)
             strict_page.locator("canvas").first.wait_for()
-            if turn:  # the browser's cache of the libraries is cold only once
+            if turn:  # the first turn fills the browser's cache of the libraries
                 seconds[name].append(time.monotonic() - began)
     ratio = min(seconds["explorer"]) / min(seconds["bare"])
     print(f"{ratio:.2f} times a bare page", seconds)
@@ -140,11 +140,11 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     page.get_by_role("button", name=re.compile("^model, side 1")).click()
     expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
 
-    # the search: points come in, it stands still when told, and goes on
+    # the search: points come in, it pauses on request, and goes on
     go(page, "4 Search")
     page.get_by_label("machine").select_option("cpu")
     plans = page.get_by_label("plans", exact=True)
-    plans.fill("1000")  # enough to see them come; to its own end a search takes half a minute
+    plans.fill("1000")  # enough to see them come; a search takes half a minute to end by itself
     plans.press("Enter")
     page.get_by_role("button", name="Step").click()
     expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
@@ -158,11 +158,11 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     while counts[-1] <= 20 and time.monotonic() < end:
         time.sleep(0.2)
         counts.append(bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()"))
-    assert counts[-1] > 20  # points come in while it runs; how many a second is the benchmark's
+    assert counts[-1] > 20  # points come in while it runs; a benchmark measures how many a second
     assert counts == sorted(counts)
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
-    # the comparison: data parallel and the best plan, estimated and executed
+    # the comparison: data parallelism and the best plan, estimated and executed
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
     row = page.locator(".tabulator-row", has_text="data parallel").first
@@ -199,13 +199,13 @@ def test_tables_that_wait_or_were_taken_away_leave_the_processor_alone(
     page.add_init_script(COUNT_MESSAGES)
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    # Other tables take the place of these
+    # Other tables replace these
     page.get_by_role("button", name=re.compile("^mlp")).click()
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
     page.wait_for_timeout(1000)
-    # A thousand at most, unless tables look for the end of a wait with each
+    # At most a thousand, unless tables poll with messages for the end of a wait
     assert page.evaluate("messages") < 10_000
 
 
@@ -220,7 +220,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     n, d_model = sizes["sequence"], sizes["d_model"]
     expect(page.get_by_text(f"x dim 0 of [{n}, {d_model}]")).to_be_visible()
     expect(page.locator(".listing .row.on").filter(visible=True)).to_contain_text("x : [")
-    page.wait_for_timeout(600)  # or both clicks are taken for a double click
+    page.wait_for_timeout(600)  # otherwise both clicks count as a double click
     page.mouse.click(*pixel(page, "conflicts", 1))
     expect(page.get_by_text(f"a [{n}, {n}], dims 0 and 1, as used in")).to_be_visible()
     expect(page.locator(".listing .row.on").filter(visible=True)).to_contain_text("reduce")
@@ -253,7 +253,7 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     mesh.fill("banana")
     mesh.press("Enter")
     expect(page.get_by_text("cannot read the mesh 'banana'").first).to_be_visible()
-    expect(mesh).to_have_value("banana")  # to be mended, not to be typed again
+    expect(mesh).to_have_value("banana")  # so that it can be corrected and need not be typed again
     expect(page.get_by_role("button", name="Run the search")).to_be_disabled()
     expect(page.get_by_text("on data=4,model=2 of").first).to_be_visible()
     go(page, "Compare & run")

@@ -1,6 +1,6 @@
-"""The graph page as a person uses it.
+"""The graph page in the browser, as a person uses it.
 
-Levels, folds, hops, search, filters, hues, and what is selected everywhere.
+The tests cover levels, folds, hops, search, filters, hues, and selections shown in all views.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def transformer(served: Callable[..., str], strict_page: Page) -> Page:
 
 
 def drawn(page: Page, nodes: int) -> None:
-    """Wait until so many markers are in this page's picture.
+    """Wait until this page's graph has ``nodes`` markers.
 
-    The picture of the first page has gone by then.
+    The graph of the first page has been removed by then.
     """
     expect(page.get_by_text(f"{nodes:,} nodes")).to_be_visible(timeout=SLOW)
     page.wait_for_function(
@@ -68,7 +68,7 @@ def drawn(page: Page, nodes: int) -> None:
 
 
 def selected(page: Page, source: str, count: int) -> None:
-    """Wait until so many markers or red lines are marked in the picture."""
+    """Wait until ``count`` markers or red lines are selected in the graph."""
     for _ in range(200):
         if len(bokeh(page, GRAPH, SELECTED.format(source))) == count:
             return
@@ -95,7 +95,7 @@ def span(page: Page) -> float:
 
 def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     page = attention
-    # graph -> listing, colour table, words
+    # graph -> listing, colour table, text
     page.mouse.click(*pixel(page, "names", 0))
     expect(page.locator(".listing .row.on").locator("visible=true")).to_contain_text("x : [")
     expect(
@@ -112,7 +112,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     row(page, "H1").click()
     selected(page, "names", 6)
     expect(page.locator(".listing .row.on").locator("visible=true")).to_have_count(6)
-    # conflict table -> graph, the chain in words and in the picture, the source line
+    # conflict table -> graph, the chain as text and in the graph, the source line
     page.get_by_text("Conflicts", exact=True).click()
     row(page, "a in reduce").click()
     selected(page, "conflicts", 1)
@@ -131,7 +131,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     expect(
         page.locator(".tabulator-selected", has_text="attention.py:24").locator("visible=true")
     ).to_be_visible()
-    # and the board of the next page has the set in front
+    # and the board of the next page shows the set first
     go(page, "By hand")
     expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(
         timeout=SLOW
@@ -139,7 +139,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
 
 
 def test_the_line_of_a_conflict_is_in_view_when_its_source_is_opened(attention: Page) -> None:
-    """Also where it was chosen while nobody could see the file."""
+    """This holds although the conflict was selected while the source was hidden."""
     page = attention
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row:visible", has_text="attention.py").first.click()
@@ -205,10 +205,10 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     level.select_option("functions, layers folded")
     drawn(page, 75)
     page.get_by_role("button", name="Unfold all rows", exact=True).click()
-    drawn(page, 190)  # one row a time that code ran
+    drawn(page, 190)  # one row for each time that the code ran
     page.get_by_role("button", name="Fold all rows", exact=True).click()
     drawn(page, 75)
-    # one row by itself, by two clicks on its marker
+    # a single row, by a double click on its marker
     rows = bokeh(
         page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row"
     )
@@ -231,7 +231,7 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     toggle(page, "conflicts and their neighbours only")
     drawn(page, 75)
 
-    # hues of what the dims weigh, with their key in the legend
+    # hues for the bytes of the dims, with their key in the legend
     page.get_by_label("hue shows").select_option("bytes that carry it")
     expect(page.get_by_text("the bytes of all whole values that have the dim")).to_be_visible(
         timeout=SLOW

@@ -1,7 +1,8 @@
 """Nothing on any page is cut, covered, overlapped or out of reach, at any size and in both themes.
 
-One check of all states of the explorer (`page_states.py`) by what the browser has laid out
-(`geometry.js`).  Leaving things out does not satisfy it: each state has a list of what is in it.
+One check covers all states of the explorer (`page_states.py`), based on the geometry that the
+browser has laid out (`geometry.js`). Leaving things out does not satisfy it: each state lists what
+it must show.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tests.browser.page_states import STATES, SUBJECTS, PageState
 pytestmark = pytest.mark.browser
 
 GEOMETRY = Path(__file__).with_name("geometry.js").read_text()
-LONG = 40  #: letters of a text that may be cut if a tip has all of it
-LEAST_CONTRAST = 3.0  #: of letters, as WCAG has it for large ones and for parts of an interface
+LONG = 40  #: letters; a longer text may be cut if a tooltip has all of it
+LEAST_CONTRAST = 3.0  #: of text; WCAG's limit for large letters and for parts of an interface
 SETTLES_MS, PATIENCE = 400, 6
 
 
 class Screen(NamedTuple):
-    """A window and its theme; 960 px is a cell of a notebook."""
+    """A window's size and theme; 960 px is the width of a notebook cell."""
 
     width: int
     height: int
@@ -37,11 +38,11 @@ class Screen(NamedTuple):
 
 SIZES = ((1280, 720), (1440, 900), (1920, 1080), (900, 900), (960, 900))
 ALL = [Screen(*size, theme) for size in SIZES for theme in ("light", "dark")]
-FIRST = 5  #: states that every run looks at
+FIRST = 5  #: number of states that every run checks
 
 
 def measured(page: Page, state: PageState | None = None) -> dict[str, Any]:
-    """What `geometry.js` finds in the part of the page that is in the window."""
+    """The report of `geometry.js` on the visible part of the page."""
     promised = {"shows": [], "fields": [], "figures": []}
     if state is not None:
         promised = {
@@ -60,7 +61,7 @@ def measured(page: Page, state: PageState | None = None) -> dict[str, Any]:
 
 
 def windows(page: Page) -> Iterator[int]:
-    """Scroll the page through, a window at a time."""
+    """Scroll through the page one window at a time, and give the scroll positions."""
     height, step = page.evaluate("[document.scrollingElement.scrollHeight, innerHeight]")
     for top in range(0, max(1, int(height) - 40), int(step) - 80):
         page.evaluate("(top) => scrollTo(0, top)", top)
@@ -69,28 +70,28 @@ def windows(page: Page) -> Iterator[int]:
 
 
 def wrong(page: Page, state: PageState) -> list[str]:
-    """Everything that is wrong with a state at the size that the window has."""
+    """Everything that is wrong with a state at the current window size."""
     promises = measured(page, state)
-    found = [f"cannot be read or used: {promise}" for promise in promises["missing"]]
+    messages = [f"cannot be read or used: {promise}" for promise in promises["missing"]]
     rows = page.locator(".tabulator-row:visible").count()
     if rows < state.rows:
-        found.append(f"{rows} rows of tables, not {state.rows}")
+        messages.append(f"{rows} rows of tables, not {state.rows}")
     for _ in windows(page):
-        found += measured(page)["offences"]
-    return list(dict.fromkeys(found))
+        messages += measured(page)["offences"]
+    return list(dict.fromkeys(messages))
 
 
 def settled(page: Page, state: PageState) -> list[str]:
-    """What stays wrong: what is laid out anew is given time."""
-    # Away from buttons, whose tips would lie over the page
+    """What is still wrong after the page has had time to lay itself out again."""
+    # Away from buttons, whose tooltips would cover the page
     page.mouse.move(1, 1)
-    found: list[str] = []
+    messages: list[str] = []
     for _ in range(PATIENCE):
         page.wait_for_timeout(SETTLES_MS)
-        found = wrong(page, state)
-        if not found:
+        messages = wrong(page, state)
+        if not messages:
             break
-    return found
+    return messages
 
 
 def offences(
@@ -100,8 +101,8 @@ def offences(
     url: str,
     states: Sequence[PageState] = STATES,
 ) -> list[str]:
-    """Walk through states, each of which is reached from the one before; say what is wrong."""
-    found: list[str] = []
+    """Walk through the states in order, on every screen, and collect what is wrong."""
+    messages: list[str] = []
     start = {"width": 1280, "height": 720}
     page.set_viewport_size(start)
     page.goto(SUBJECTS[subject].link(url))
@@ -110,17 +111,17 @@ def offences(
         for screen in screens:
             page.set_viewport_size({"width": screen.width, "height": screen.height})
             page.emulate_media(color_scheme=screen.theme)  # type: ignore[arg-type]
-            found += [f"{state.name}, {screen}: {words}" for words in settled(page, state)]
+            messages += [f"{state.name}, {screen}: {words}" for words in settled(page, state)]
         page.set_viewport_size(start)
-    return found
+    return messages
 
 
 def test_all_is_in_its_place_until_a_conflict_is_selected(
     served: Callable[..., str], strict_page: Page
 ) -> None:
-    """The first states on a laptop; all of them at every size take minutes."""
-    found = offences(strict_page, "attention", [ALL[0]], served(), STATES[:FIRST])
-    assert not found, "\n".join(found)
+    """Only the first states, at a laptop's size: all states at every size take minutes."""
+    messages = offences(strict_page, "attention", [ALL[0]], served(), STATES[:FIRST])
+    assert not messages, "\n".join(messages)
 
 
 @pytest.mark.slow
@@ -129,8 +130,8 @@ def test_all_is_in_its_place_until_a_conflict_is_selected(
 def test_all_is_in_its_place_at_every_size(
     subject: str, served: Callable[..., str], strict_page: Page
 ) -> None:
-    found = offences(strict_page, subject, ALL, served())
-    assert not found, "\n".join(found)
+    messages = offences(strict_page, subject, ALL, served())
+    assert not messages, "\n".join(messages)
 
 
 # -- the check itself ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A link to a step of a model that takes long to load arrives there."""
+"""A link to a step opens that step even if the model takes long to load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.browser.test_shell import SLOW, on
 
 pytestmark = pytest.mark.browser
 
-# More layers than are traced without a child
+# So many layers that the model is traced in a child process
 ASKED = (
     "model=transformer&layers=3&d_model=64&hidden=128&heads=4&key_size=16&vocab=256&sequence=32"
     "&step=graph"
@@ -24,9 +24,9 @@ def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
 ) -> None:
     page = strict_page
     page.goto(f"{served()}/?{ASKED}")
-    said = "Loading transformer; then “Graph & conflicts” opens, as the link asks."
-    expect(page.get_by_text(said).first).to_be_visible(timeout=SLOW)
-    # Meanwhile the address is still that of the link, for whoever copies it or loads it anew
+    notice = "Loading transformer; then “Graph & conflicts” opens, as the link asks."
+    expect(page.get_by_text(notice).first).to_be_visible(timeout=SLOW)
+    # Meanwhile the address is still the link's, so that it can be copied or reloaded
     page.wait_for_url(re.compile("state="))
     assert re.search(r"model=transformer&layers=3.*step=graph", page.url), page.url
     page.reload()
@@ -38,7 +38,7 @@ def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
 def test_the_first_click_on_a_table_sends_the_click_alone(
     served: Callable[..., str], strict_page: Page
 ) -> None:
-    """Not with it all of the table, which came from the server a moment ago."""
+    """The table's data, which has just come from the server, is not sent back with it."""
     page, sent = strict_page, list[str]()
     page.on(
         "websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame)))

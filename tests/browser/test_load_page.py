@@ -1,6 +1,6 @@
-"""The Load page as a person sees it.
+"""The Load page in the browser, as a person uses it.
 
-Gallery, files, mesh and machine while they are typed, reports, progress.
+The tests cover the gallery, files, mesh and machine while they are typed, reports and progress.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toast_lab.machines.catalogue import MACHINES
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-expect.set_options(timeout=30_000)  # a busy machine takes its time
+expect.set_options(timeout=30_000)  # a busy machine is slow
 GOOD = """
 module @dropped {
   func.func public @main(%arg0: tensor<64x32xf32>, %arg1: tensor<32x16xf32>) -> tensor<64x16xf32> {
@@ -42,7 +42,7 @@ def load_page(served: Callable[..., str], strict_page: Page) -> Page:
 
 
 def open_own(page: Page) -> None:
-    """Show the place for an own model, which comes to the page when it is asked for."""
+    """Open the form for a user's own model, which is added to the page on request."""
     page.get_by_role("button", name="My model").click()
     expect(page.get_by_role("button", name="drop a file here")).to_be_visible(timeout=SLOW)
 
@@ -75,7 +75,7 @@ def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
         file.truncate(MAX_UPLOAD_BYTES + 2**20)
     page.locator("input[type=file]").first.set_input_files(large)
     said(page, "large.mlir has 65.0 MiB, and at most 64 MiB are taken here")
-    # What was there is there still
+    # The model loaded before is still there
     expect(page.get_by_text("31 of 31 names").filter(visible=True).first).to_be_visible()
 
     padded = GOOD.encode() + b"// a comment that takes several pieces\n" * 40_000
@@ -103,7 +103,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     field.press_sequentially("2000")
     expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
     expect(take).to_be_disabled()
-    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()  # nothing was taken yet
+    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()  # not applied yet
     field.fill("a=2,b=8")
     take.click()
     said(page, "Mesh a=2,b=8, tpu-v5e.")
@@ -130,7 +130,8 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
     page.get_by_role("button", name=re.compile("^t7b")).click()
     stages = page.get_by_text(re.compile(r"starting a process \d+\.\d s · preparing \d+\.\d s"))
     expect(stages).to_be_visible(timeout=SLOW)
-    # All that names a model names the one that comes, and nothing of attention passes for its own
+    # Every model name on the page is that of the new model, and no fact about attention is shown
+    # as if it were the new model's
     said(page, "Loading t7b. Until it is there, pages 2 to 5 show attention.")
     expect(page).to_have_title("loading t7b · TOAST Lab")
     expect(page).to_have_url(re.compile(r"model=t7b&"))
@@ -168,7 +169,7 @@ def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
 
 
 def filled(page: Page) -> list[str]:
-    """Names of the buttons that stand out, the page's own place in the navigation apart."""
+    """Names of the highlighted buttons, without the active one of the navigation."""
     buttons = page.locator("button:not(.bk-active):visible")
     return buttons.evaluate_all(
         """(buttons) => buttons

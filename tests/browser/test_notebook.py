@@ -1,4 +1,4 @@
-"""``tl.explore`` and ``tl.views`` inside a real JupyterLab."""
+"""``tl.explore`` and ``tl.views`` work inside a real JupyterLab."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def notebook(*sources: str) -> str:
 
 @pytest.fixture(scope="module")
 def lab(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A JupyterLab with a folder of its own: (URL, folder).
+    """The URL and the folder of a running JupyterLab.
 
-    All kernels are there first: a crew that compiles them would be among its processes.
+    All compiled kernels are prepared first: processes that compile them would count among its own.
     """
     subprocess.run([sys.executable, "-m", "toast_lab.prepare"], check=True, cwd=HERE)
     folder = tmp_path_factory.mktemp("lab")
@@ -78,7 +78,7 @@ def lab(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class Outside:
-    """Requests that leave this machine, and exceptions of the page."""
+    """Collects requests that leave this machine, and exceptions of the page."""
 
     def __init__(self, page: Page) -> None:
         self.found: list[str] = []
@@ -101,7 +101,7 @@ def outside(page: Page) -> Iterator[Outside]:
 def opened(page: Page, lab: tuple[str, Path], name: str, *sources: str) -> None:
     url, folder = lab
     (folder / name).write_text(notebook(*sources))
-    # In a shared workspace the tabs of the last test would come back
+    # In a shared workspace, the tabs of the last test would be restored
     page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")
     expect(page.locator(".jp-Cell").first).to_be_visible(timeout=SLOW)
     idle(page)
@@ -113,24 +113,24 @@ def idle(page: Page) -> None:
 
 
 def run_cell(page: Page, number: int) -> None:
-    """Run a cell; a frame may have the focus, so it is clicked first."""
+    """Run a cell; it is clicked first, since a frame may have the focus."""
     page.locator(f".jp-Cell[data-windowed-list-index='{number}'] .jp-InputPrompt").click()
     page.keyboard.press("Shift+Enter")
 
 
 def status(pid: int) -> list[str]:
-    """State, parent and what else the system says of a process behind its name."""
+    """The fields of a process in /proc/PID/stat after its name: state, parent and so on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
 def commands(pids: set[int]) -> list[str]:
-    """The command lines of processes, with the state of each; empty where one has ended."""
-    told = []
+    """The process number, state and command line of each process that has not ended."""
+    lines = []
     for pid in pids:
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            told.append(f"{pid} {status(pid)[0]} {words}")
-    return told
+            lines.append(f"{pid} {status(pid)[0]} {words}")
+    return lines
 
 
 def alive(pid: int) -> bool:
@@ -145,12 +145,12 @@ def until(
     what: str,
     told: Callable[[], Any] = lambda: "nothing more is known",
 ) -> Any:
-    """Wait for a condition; ``told`` says more about what did not come."""
+    """Wait until a condition holds; ``told`` adds details to the message if it never does."""
     end = time.monotonic() + SLOW / 1000
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < end, f"gave up waiting for {what}: {told()}"
         time.sleep(0.1)
-    return found
+    return value
 
 
 def test_explore_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
@@ -185,15 +185,15 @@ AFTER = (
 
 
 def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
-    """A click in the graph, a search worked from the cell, and nothing left behind.
+    """A graph reacts to clicks, a search is operated from its cell, and no process is left behind.
 
-    The search is watched, paused and stopped.
+    The search is watched, paused and stopped while the kernel is busy.
     """
     opened(page, lab, "views.ipynb", SETUP, "tl.views.graph(analysis)", START, BUSY, AFTER)
     run_cell(page, 0)
-    said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
-    expect(said).to_be_visible(timeout=SLOW)
-    kernel = int(said.inner_text().split()[1])
+    output = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
+    expect(output).to_be_visible(timeout=SLOW)
+    kernel = int(output.inner_text().split()[1])
     run_cell(page, 1)
     graph = page.frame_locator("iframe[title='TOAST Lab graph']")
     expect(graph.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
@@ -207,7 +207,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     search = page.frame_locator("iframe[title='TOAST Lab search']")
     expect(search.get_by_text("searching")).to_be_visible(timeout=SLOW)
     at_work = until(lambda: workers(kernel), "the process of the search")
-    run_cell(page, 3)  # the kernel is busy now, and the frame goes on
+    run_cell(page, 3)  # the kernel is busy now, but the frame goes on
     shown = search.locator("dt", has_text="simulations").locator("xpath=following-sibling::dd[1]")
     seen: set[str] = set()
     until(lambda: seen.add(shown.inner_text()) or len(seen) > 3, "a growing number of simulations")
@@ -234,7 +234,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
 
 
 def come_to_rest(frame: Locator) -> None:
-    """Wait until JupyterLab has done scrolling, so that a click falls where it was aimed at."""
+    """Wait until JupyterLab has finished scrolling, so that a click hits its target."""
     places: list[Any] = []
 
     def rests() -> bool:
@@ -245,11 +245,11 @@ def come_to_rest(frame: Locator) -> None:
 
 
 def click_name(frame: FrameLocator, name: str) -> None:
-    """Click a marker of the graph: where it is, the page's own scales tell."""
+    """Click a marker of the graph, located by the scales of its plot."""
     body = frame.locator("body")
-    at = body.evaluate(POSITION, name)
-    assert at is not None, f"no marker is called {name}"
-    body.click(position={"x": at[0], "y": at[1]})
+    position = body.evaluate(POSITION, name)
+    assert position is not None, f"no marker is called {name}"
+    body.click(position={"x": position[0], "y": position[1]})
 
 
 POSITION = """(body, name) => {
@@ -272,14 +272,14 @@ def test_a_kernel_that_ends_takes_its_search_along(
 ) -> None:
     """An interrupt ends a search that a cell waits for.
 
-    A shutdown ends one that runs in the background.
+    Killing the kernel ends one in the background, even if it is paused.
     """
     waits = START.partition("\n")[0] + "\nrun.pause() or run.result()"
     opened(page, lab, "ends.ipynb", SETUP, START.partition("\n")[0] + "\nrun.result()", waits)
     run_cell(page, 0)
-    said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
-    expect(said).to_be_visible(timeout=SLOW)
-    kernel = int(said.inner_text().split()[1])
+    output = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
+    expect(output).to_be_visible(timeout=SLOW)
+    kernel = int(output.inner_text().split()[1])
     run_cell(page, 1)
     first = until(lambda: workers(kernel), "the process of the search")
     page.wait_for_timeout(500)
@@ -289,7 +289,7 @@ def test_a_kernel_that_ends_takes_its_search_along(
         timeout=SLOW
     )
     until(lambda: not any(map(alive, first)), f"the end of {first}")
-    # A kernel drops what it is asked while it still tells of the interrupt
+    # A kernel drops requests that arrive while it still reports the interrupt
     idle(page)
     run_cell(page, 2)
     until(

@@ -1,4 +1,4 @@
-"""Pages are there before they are visited, and a visit costs the browser one layout."""
+"""Pages are made before they are visited, so a visit costs the browser one layout."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 MODELS = "Bokeh.documents[0].all_models.size"
-#: More would be a page of its own: each has at least 90.
+#: More would be a whole page: each has at least 90 models.
 FEW_MODELS = 20
-#: Counts how often the root of the page goes over all of its parts.
+#: Counts how often the root of the page lays out all of its parts.
 COUNT = """() => {
   const root = Object.values(Bokeh.index).find((view) => view.update_layout)
   const update = root.update_layout.bind(root)
   window.layouts = 0
   root.update_layout = () => { window.layouts += 1; update() }
 }"""
-#: How many pages a layout goes through, and how many there are.
+#: The number of pages that a layout visits, and the number of pages made.
 PAGES = """() => {
   const root = Object.values(Bokeh.index).find((view) => view.update_layout)
   const stack = root.child_views.find((view) => view.model.tags.includes('page stack'))
   return [stack.layoutable_views.length, stack.child_views.length]
 }"""
-#: Whether the server has asked to be told of a rest.
+#: Whether the server has asked the page to report when its user is idle.
 IS_ASKED = """() => Bokeh.documents[0]?.all_models &&
   [...Bokeh.documents[0].all_models].some((model) => model.attributes.awaited_rest > 0)
 """
-#: Each text of a new page takes a while to be built. Notes how many layouts are under construction
-#: when a message comes from the server, and when it is applied.
+#: Makes each text of a new page slow to build. Records how many layouts are under construction
+#: when a message arrives from the server, and when it is applied.
 SLOW_BUILDS = """() => {
   const text = Bokeh.Models.get('panel.models.markup.HTML').prototype.default_view.prototype
   const begin = text.lazy_initialize
@@ -72,7 +72,7 @@ def test_pages_are_made_while_their_visitor_rests_and_a_click_brings_one_with_on
     page = strict_page
     page.goto(f"{served()}/?model=mlp&step=graph")
     wait_for_model(page)
-    # A server on a loaded machine leaves long pauses between pages, and shares them among sessions
+    # On a loaded machine the server makes pages at long intervals, shared among sessions
     page.wait_for_function(f"({PAGES})()[1] === 5", timeout=3 * SLOW)
     page.wait_for_timeout(1000)
     before = page.evaluate(MODELS)
@@ -102,8 +102,8 @@ def test_a_rest_that_is_asked_for_before_the_page_can_hear_it_is_told(
     served: Callable[..., str], strict_page: Page
 ) -> None:
     page = strict_page
-    # Panel draws its components with a module of its own, which it imports last. By then it takes
-    # the page for drawn, and the server says what it has to.
+    # Panel draws its components with its own module, which it imports last. By then it considers
+    # the page drawn, and the server sends its messages.
     hold_imports(page, "view.render_fn")
     page.goto(f"{served()}/?model=mlp&step=graph")
     page.wait_for_function(IS_ASKED, timeout=SLOW)

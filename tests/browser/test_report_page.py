@@ -1,4 +1,4 @@
-"""Reports opened from the disk, with the network cut."""
+"""Reports work when opened from the disk, without a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers import analysed, small_transformer
 from tests.report.evil_report import EVIL, evil_report
 
 DRAWN = 60_000
-#: by model the problem's analysis, its mesh, and the actions of the plan
+#: for each model, the problem's analysis, its mesh, and the actions of the plan
 PROBLEMS: dict[str, Any] = {
     "mlp": (lambda: analysed("mlp"), {"data": 2, "model": 2}, ["B->data"]),
     "attention": (lambda: analysed("attention"), {"data": 2, "model": 2}, ["S@1->data"]),
@@ -30,7 +30,7 @@ PROBLEMS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The files, which are alone in their folder."""
+    """The reports by model, in a folder with no other files."""
     folder = tmp_path_factory.mktemp("reports")
     paths = {}
     for name, (analyse, mesh, actions) in PROBLEMS.items():
@@ -43,9 +43,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def cut_off(browser: Browser) -> Iterator[Page]:
-    """A page of a browser without network.
+    """A page of a browser without network access.
 
-    Whatever it asks for that is no file, and whatever it complains of, fails the test.
+    Requests for anything but files, exceptions and console warnings fail the test.
     """
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
     page = context.new_page()
@@ -75,7 +75,7 @@ def opened(page: Page, path: Path) -> Page:
 
 
 def graph(page: Page, code: str) -> Any:
-    """What an expression gives of the graph's models: ``named(name)``, ``rows``, ``source``."""
+    """Evaluate a JavaScript expression in which ``named(name)`` is a Bokeh model of the page."""
     return page.evaluate(
         """(code) => {
           const named = (name) => Bokeh.documents[0].get_model_by_name(name)
@@ -116,7 +116,7 @@ def test_it_opens_from_the_disk_with_graph_conflict_and_timeline(
 
 
 def marker_on_screen(page: Page, title: str) -> tuple[int, float, float]:
-    """The marker of a name: its number, and where it is in the window."""
+    """The marker of a name: its index, and its position in the window."""
     return tuple(
         page.evaluate(
             """(wanted) => {
@@ -155,7 +155,7 @@ def test_a_click_inside_an_outline_shows_all_conflicts_of_the_set(
 ) -> None:
     page = opened(cut_off, reports["attention"])
     page.locator("[data-figure=graph]").scroll_into_view_if_needed()
-    # Red lines join side 0 to side 1; the middle of these four is between two of them
+    # Red lines join side 0 to side 1; the centre of these four markers lies between two lines
     corners = [marker_on_screen(page, title)[1:] for title in ("S#7", "S#8", "S#9", "S#10")]
     page.mouse.click(*(sum(values) / 4 for values in zip(*corners, strict=True)))
     expect(page.locator("tr[data-pick^=conflict][aria-current=true]")).to_have_count(5)

@@ -1,4 +1,4 @@
-"""What a person sees of the search tree, the scrubber and a race."""
+"""The search page in the browser: the search tree, the scrubber and a race."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.browser.test_explorer import SLOW, bokeh, go, wait_for_bokeh
 
 pytestmark = pytest.mark.browser
 
-#: Scripts that answer to a change run ``lateMs`` after it, as in a browser that has much to do.
+#: Delays scripts that react to a change by ``lateMs``, as in a busy browser.
 LATE_SCRIPTS = """() => {
   const script = Bokeh.Models.get('CustomJS').prototype
   const execute = script.execute
@@ -23,7 +23,7 @@ LATE_SCRIPTS = """() => {
     return execute.apply(this, change)
   }
 }"""
-#: No part of a row is cut off by the lower end of its table.
+#: Whether a row ends above the lower edge of its table, so that no part of it is cut off.
 IS_WHOLE = """(row) => {
   const table = row.closest('.tabulator-tableholder')
   return row.getBoundingClientRect().bottom <= table.getBoundingClientRect().bottom
@@ -32,9 +32,9 @@ IS_WHOLE = """(row) => {
 
 @pytest.fixture(scope="module")
 def search_link(served: Callable[..., str], kept_context: BrowserContext) -> str:
-    """The address of a short search that the tests of this file look at, each on a page of its own.
+    """The address of a short search that each test of this file opens on its own page.
 
-    It is run by hand on the first page; its job alone finds it again.
+    It is started by clicks on a first page; its job number alone is enough to find it again.
     """
     url = served()
     page = kept_context.new_page()
@@ -55,11 +55,11 @@ def search_link(served: Callable[..., str], kept_context: BrowserContext) -> str
 
 @pytest.fixture
 def searched(search_link: str, strict_page: Page) -> Page:
-    """The search page with that search."""
+    """The search page, showing the search of ``search_link``."""
     page = strict_page
     page.goto(search_link)
     expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
-    # Charts come last; until they stand the page is busy
+    # Charts are drawn last; until then the page is busy
     wait_for_bokeh(page, "curve cost", "plot?.has_finished()", True)
     return page
 
@@ -70,7 +70,7 @@ def test_each_action_of_the_best_plan_says_what_it_leads_to(searched: Page) -> N
 
 
 def block(page: Page, row: int) -> tuple[float, float]:
-    """The middle of a block on the screen."""
+    """The centre of a block of the search tree on the screen."""
     return tuple(
         bokeh(
             page,
@@ -94,7 +94,7 @@ def column(page: Page, name: str) -> list[Any]:
 
 
 def plan(page: Page) -> Locator:
-    """The actions on the right, each with what the program costs after it."""
+    """The actions listed on the right, each with the program's cost after it."""
     return page.locator("ol.chain li").locator("visible=true")
 
 
@@ -107,7 +107,7 @@ def rows(page: Page) -> Locator:
 
 
 def simulations(page: Page) -> int:
-    """How many simulations the page says that there are."""
+    """The number of simulations that the page shows."""
     words = (
         page.get_by_text(re.compile(r"^\s*[\d,]+ simulations$"))
         .locator("visible=true")
@@ -117,7 +117,7 @@ def simulations(page: Page) -> int:
 
 
 def until(page: Page, first: str) -> None:
-    """Wait until the picture begins with an action."""
+    """Wait until an action is the first block of the tree."""
     for _ in range(50):
         if column(page, "action")[0] == first:
             return
@@ -135,13 +135,13 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     assert len(actions) > 5
     assert sum("more" in a for a in actions) >= 1
 
-    # a click tells of the step; its plan is priced
+    # a click shows the step, and its plan is priced
     page.mouse.click(*block(page, 1))
     expect(plan(page)).to_have_text([starts(actions[1])])
     expect(page.get_by_text("peak memory", exact=True).locator("visible=true")).to_be_visible()
     expect(page.get_by_text(f"actions at {actions[1]} (")).to_be_visible()
 
-    # a second one makes it the root; up leads back
+    # a second click makes it the root; "Up one level" leads back
     page.wait_for_timeout(600)
     page.mouse.click(*block(page, 1))
     expect(page.get_by_text(f"unsharded › {actions[1]}").first).to_be_visible()
@@ -149,7 +149,7 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     page.get_by_role("button", name="Up one level").click()
     until(page, "unsharded")
 
-    # the table twin selects as well, and sorts
+    # the table of the same actions selects as well, and sorts
     root = page.get_by_text("actions at unsharded")
     page.wait_for_timeout(800)
     page.mouse.click(*block(page, 0))
@@ -244,7 +244,7 @@ def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page)
         compare.click()
         raced = page.locator(".tabulator-row:visible", has_text="(race, seed 0)")
         expect(raced).to_have_count(3)
-        for plan in raced.all():  # the table has become higher with its rows
+        for plan in raced.all():  # the table has grown with its rows
             assert plan.evaluate(IS_WHOLE)
         expect(lines.first).to_be_visible(timeout=SLOW)
 
@@ -276,22 +276,22 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(
     expect(facts).to_contain_text("paused", timeout=SLOW)
     count = re.search(r"simulations\s*([\d,]+)", facts.inner_text())
     assert count is not None
-    one = int(count[1].replace(",", ""))
-    assert one >= 100
-    # The slider may be behind
+    round_size = int(count[1].replace(",", ""))
+    assert round_size >= 100
+    # The slider may lag
     expect(page.get_by_text(re.compile(rf"^\s*{count[1]} simulations$")).first).to_be_visible(
         timeout=SLOW
     )
     page.wait_for_timeout(1000)
-    assert simulations(page) == one  # it stands still
+    assert simulations(page) == round_size  # it stands still
     page.get_by_role("button", name="Stop and keep the best").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
-    page.get_by_label("plans", exact=True).fill("10")  # far fewer than the round had
+    page.get_by_label("plans", exact=True).fill("10")  # far fewer than in the round before
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).first).to_be_visible(timeout=SLOW)
-    assert simulations(page) > one
+    assert simulations(page) > round_size
     first = "plot.model.renderers[0].data_source.data.simulation[0]"
-    wait_for_bokeh(page, "curve cost", first, 1)  # the curve has what came before as well
+    wait_for_bokeh(page, "curve cost", first, 1)  # the curve also has the earlier simulations
 
 
 def test_actions_have_priors_and_scores_and_sort(searched: Page) -> None:
@@ -326,7 +326,7 @@ def test_a_trajectory_is_looked_at(searched: Page) -> None:
     page = searched
     page.get_by_role("button", name="Best trajectories").click()
     best = page.locator("dl.facts dd").locator("visible=true").nth(2).inner_text()
-    expect(rows(page).first).to_contain_text(best.rstrip("0"))  # which the table does without
+    expect(rows(page).first).to_contain_text(best.rstrip("0"))  # the table shows no trailing zeros
     page.get_by_role("button", name="Last trajectories").click()
     expect(rows(page).first).to_contain_text(f"{simulations(page)}")
     actions = rows(page).first.locator(".tabulator-cell:not(.empty)").last.inner_text().split(" › ")
@@ -347,15 +347,15 @@ def test_settings_are_checked_while_they_are_typed(
     page.goto(served() + "/?step=search")
     run = page.get_by_role("button", name="Run the search")
     expect(run).to_be_enabled(timeout=SLOW)
-    for label, wrong, said, right in (
+    for label, wrong, message, right in (
         ("options", "exploraton=1", 'did you mean "exploration"', "exploration=1"),
         ("seconds", "soon", "'soon' is no number; give one from 0.5 to 86,400 seconds", "5"),
         ("seed", "1.5", "'1.5' is no whole number", "1"),
         ("memory limit, GiB", "8 gallons", "'8 gallons' is no size of memory", "8 GiB"),
     ):
         field = page.get_by_label(label, exact=True).locator("visible=true")
-        field.fill(wrong)  # nothing is entered: typing is enough
-        expect(page.get_by_role("alert").filter(has_text=said)).to_be_visible()
+        field.fill(wrong)  # Enter is not pressed: typing is enough
+        expect(page.get_by_role("alert").filter(has_text=message)).to_be_visible()
         expect(run).to_be_disabled()
         field.fill(right)
         expect(page.get_by_role("alert")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""What a page must not do: load by URL, run names as scripts, talk to strangers."""
+"""A page must not load files by URL, run names as scripts, or talk to other hosts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SERVE = [sys.executable, "-m", "toast_lab.app.app_server", "--port", "{port}"]
 
 
 def listening(port: int) -> set[str]:
-    """Addresses on which this machine listens at ``port``, as the kernel writes them."""
-    found = set()
+    """The addresses on which this machine listens at ``port``, in the kernel's notation."""
+    addresses = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table, encoding="ascii") as lines:
             for line in list(lines)[1:]:
                 local, state = line.split()[1], line.split()[3]
                 if state == "0A" and int(local.rpartition(":")[2], 16) == port:
-                    found.add(local.rpartition(":")[0])
-    return found
+                    addresses.add(local.rpartition(":")[0])
+    return addresses
 
 
 def handshake(url: str, origin: str | None, host: str | None = None) -> int:
-    """HTTP status of a websocket handshake."""
+    """The HTTP status of a websocket handshake."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port

@@ -1,6 +1,6 @@
-"""What goes across the pages, as a person sees it.
+"""Features that all pages share, tested in the browser.
 
-Themes, links, keys, sessions that keep to themselves.
+These are themes, links, keys, and the isolation of sessions from each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-expect.set_options(timeout=30_000)  # a busy machine takes its time
+expect.set_options(timeout=30_000)  # a busy machine is slow
 FIELD = {
     "Load": "axes and sizes",
     "Graph": "find a value",
@@ -26,15 +26,15 @@ FIELD = {
 
 
 def contrast(page: Page, target: Locator) -> float:
-    """Contrast of an element's text against the first background behind it.
+    """The contrast of an element's text against the first background behind it.
 
-    The background is looked for through shadow roots.
+    The search for the background crosses shadow roots.
     """
     end = time.monotonic() + SLOW / 1000
-    # A table that is being filled takes its cells away again: one that is gone has no colour.
-    while (found := target.evaluate(CONTRAST)) is None:
+    # A table that is being filled replaces its cells, and a removed cell has no colour.
+    while (ratio := target.evaluate(CONTRAST)) is None:
         assert time.monotonic() < end, f"{target} is never there for long"
-    return float(found)
+    return float(ratio)
 
 
 CONTRAST = """(element) => {
@@ -62,17 +62,17 @@ def theme(page: Page) -> str:
 def loaded(page: Page, url: str, text: str = "31 of 31 names") -> None:
     page.goto(url)
     expect(page.get_by_text(text).first).to_be_visible(timeout=SLOW)
-    # The page and its server talk to each other
+    # The page and its server are now connected
     expect(page).to_have_url(re.compile("state="), timeout=SLOW)
 
 
 def act(page: Page, key: str) -> None:
-    """Press a key as somebody who has not clicked into a field."""
+    """Press a key while no field has the focus."""
     page.keyboard.press(key)
 
 
 def on(page: Page, name: str) -> Locator:
-    """The button of the page that is shown."""
+    """The active button of the navigation, if its page is the one named."""
     return page.locator(".bk-btn.bk-active", has_text=name)
 
 
@@ -95,7 +95,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
     page.emulate_media(color_scheme="light")
     assert theme(page) == "dark"
     assert not sent, "no round trip"
-    # the next document is dark before it draws anything
+    # the next document is dark before it has drawn anything
     page.add_init_script(
         "document.addEventListener('DOMContentLoaded', () => { window.first = "
         "document.documentElement.dataset.tlTheme"
@@ -106,7 +106,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
     assert page.evaluate("window.first") == "darkrgb(13, 17, 23)"
     expect(page.get_by_role("button", name=re.compile("^theme: dark"))).to_be_visible()
     act(page, "t")
-    assert theme(page) == "light"  # as the system again
+    assert theme(page) == "light"  # follows the system again
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
@@ -117,16 +117,16 @@ def test_texts_can_be_read_on_every_page(
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 1280, "height": 720})
     loaded(page, served())
-    # The first page has tables once a model was chosen
+    # The first page has tables once a model has been chosen
     page.get_by_role("button", name=re.compile("^attention")).click()
     for number, name in enumerate(("Load", "Graph", "By hand", "Search", "Compare"), 1):
         act(page, str(number))
         expect(on(page, name)).to_be_visible(timeout=SLOW)
         if name == "Search":
-            # There is a table once there is something to list
+            # There is a table only once there is something to list
             page.get_by_role("button", name="Step", exact=True).click()
         expect(page.locator(".tabulator-col-title:visible").first).to_be_visible(timeout=SLOW)
-        looked = [
+        targets = [
             page.locator("h2:visible").first,
             page.locator(".status:visible"),
             page.locator(".tabulator-col-title:visible").first,
@@ -134,13 +134,13 @@ def test_texts_can_be_read_on_every_page(
             on(page, name),
         ]
         if page.locator(".tabulator-cell:visible").count():
-            looked.append(page.locator(".tabulator-cell:visible").first)
+            targets.append(page.locator(".tabulator-cell:visible").first)
         if name in FIELD:
             field = page.get_by_label(re.compile(f"^{FIELD[name]}"))
-            looked.append(field.locator("visible=true").first)
-        for target in looked:
-            found = contrast(page, target)
-            assert found >= 4.4, f"{found:.2f} on {name}: {target}"
+            targets.append(field.locator("visible=true").first)
+        for target in targets:
+            ratio = contrast(page, target)
+            assert ratio >= 4.4, f"{ratio:.2f} on {name}: {target}"
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     expect(other.locator(".tabulator-row:visible", has_text="S@1->b")).to_be_visible()
     act(other, "2")
     expect(other.get_by_role("heading", name="conflict", exact=True)).to_be_visible(timeout=SLOW)
-    # The page is there before the browser's history knows of it
+    # The page is shown before the browser's history has an entry for it
     expect(other).to_have_url(re.compile("step=graph"))
     other.go_back()
     expect(on(other, "By hand")).to_be_visible()

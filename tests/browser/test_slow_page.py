@@ -1,4 +1,4 @@
-"""A page that is built slowly: what the server says meanwhile must not be lost."""
+"""Changes that the server sends while a page is being built must not be lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.browser.held_imports import hold_imports, release_imports
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-# The load of a model of four ops takes two seconds; a test that waits too briefly passes wrongly
+# Loading a model of four ops takes two seconds; after too short a wait the test proves nothing
 LOAD_MS = 8000
 
 
@@ -22,11 +22,11 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
 ) -> None:
     """A load ends while the page is being built.
 
-    A button goes off, tables, plot and listing get the new model.
+    A button is disabled, and the tables, plot and listing get the new model.
     """
     page = strict_page
-    # The listing's module is imported while the views of the page are made, all before any of them
-    # is rendered: to hold the imports is to hold the page half built.
+    # The listing's module is imported while the views of the page are made, and all are made before
+    # any is rendered: holding the imports keeps the page half built.
     hold_imports(page)
     command = [
         sys.executable,
@@ -46,6 +46,6 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     expect(page.get_by_text("Loaded img_src_x").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     expect(page.locator(".listing .row", has_text="tanh")).to_be_visible()
-    # Other steps may hold it too, in tables that are not shown
+    # Other steps may contain it too, in hidden tables
     named = page.get_by_text("<img src=x onerror").filter(visible=True)
     expect(named.first).to_be_visible()

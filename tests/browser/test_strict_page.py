@@ -1,4 +1,4 @@
-"""The page fixtures themselves: a check that cannot fail would be worse than none."""
+"""The page fixtures fail when they should: a check that cannot fail is worse than none."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_troubles_are_found(page: Page, site: str, name: str, trouble: str) -> N
     troubles = Troubles(page)
     page.goto(f"{site}/{name}.html", wait_until="load")
     page.get_by_text("ready").wait_for()
-    assert any(trouble in found for found in troubles.found), troubles.found
+    assert any(trouble in message for message in troubles.found), troubles.found
 
 
 def test_what_a_server_tells_is_looked_at_once(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_a_test_finds_nothing_that_another_has_stored(
 
 def test_equal_calls_share_a_server(served: Callable[..., str], site: str) -> None:
     other = served(command=[sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"])
-    again = served(command=[sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"])
-    assert again == other != site
+    equal = served(command=[sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"])
+    assert equal == other != site

@@ -1,4 +1,4 @@
-"""No cell of a table is cut without a tip, and no page is wider than the window."""
+"""No table cell is cut without a tooltip, and no page is wider than the window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 TABS = ("Time & memory", "Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs", "Words")
-#: by how much the page is wider than the window, and what is cut in its tables
+#: by how many pixels the page is wider than the window, and which texts are cut in its tables
 LAYOUT = """() => {
   const cut = []
   const walk = (root) => { for (const cell of root.querySelectorAll('*')) {
@@ -26,13 +26,13 @@ LAYOUT = """() => {
   walk(document)
   return [document.documentElement.scrollWidth - window.innerWidth, cut]
 }"""
-# Tabulator makes a table some time after it was asked to; a loaded machine makes that long.
+# Tabulator creates a table some time after the request; this is the delay of a loaded machine.
 HOLD_TABLES = """
 const later = window.setTimeout.bind(window)
 window.setTimeout = (act, wait, ...words) =>
   later(act, String(act).includes('_create()') ? 1500 : wait, ...words)
 """
-#: a heading that no other page has, by page
+#: for each page, a heading that no other page has
 HEADINGS = {
     "load": "gallery",
     "graph": "nothing selected",
@@ -40,22 +40,22 @@ HEADINGS = {
     "search": "The search will be drawn here",
     "compare": "more plans",
 }
-#: that are wider than the widest column are cut there, and a tip has all of them
+#: letters; longer texts are wider than the widest column, so they are cut there and have a tooltip
 LONG = 40
 
 
 def assert_nothing_cut(page: Page, where: str) -> None:
-    """Both sizes; a page is given time to settle."""
+    """Check the page at both window sizes, after it has had time to settle."""
     for width, height in ((900, 900), (1280, 720)):
         page.set_viewport_size({"width": width, "height": height})
-        found: Any = None
+        excess: Any = None
         for _ in range(40):
             page.wait_for_timeout(250)
             too_wide, cut = page.evaluate(LAYOUT)
-            found = too_wide, [text for text in cut if len(text) < LONG]
-            if found == (0, []):
+            excess = too_wide, [text for text in cut if len(text) < LONG]
+            if excess == (0, []):
                 break
-        assert found == (0, []), (where, width, found)
+        assert excess == (0, []), (where, width, excess)
 
 
 def test_no_page_cuts_a_number_or_scrolls_sideways(
@@ -67,7 +67,7 @@ def test_no_page_cuts_a_number_or_scrolls_sideways(
     expect(page.get_by_text("of 3,040 names").first).to_be_visible(timeout=SLOW)
     for number, (name, heading) in enumerate(HEADINGS.items(), 1):
         page.locator("button").filter(has_text=re.compile(rf"^\s*{number}\s")).first.click()
-        # The page before has tables too, and goes once this one is drawn
+        # The page before has tables too, and disappears once this one is drawn
         expect(page.get_by_role("heading", name=heading)).to_be_visible(timeout=SLOW)
         if name == "hand":
             page.locator(
@@ -90,7 +90,7 @@ def test_no_page_cuts_a_number_or_scrolls_sideways(
 def test_columns_may_change_before_a_table_is_drawn(
     served: Callable[..., str], strict_page: Page
 ) -> None:
-    """A plan with a longer name widens columns; another way to sum gives other columns."""
+    """A plan with a longer name widens columns; a different breakdown has different columns."""
     page = strict_page
     page.add_init_script(HOLD_TABLES)
     page.goto(f"{served()}/?step=compare")

@@ -1,4 +1,4 @@
-"""The timeline of a compiled step, as a person reads it: from a bar to the line behind it."""
+"""The timeline of a compiled step leads a person from a bar to the source line behind it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from toast_lab.views.compare_table import seconds_text
 
 pytestmark = pytest.mark.browser
 
-# What was compiled has the sizes of the model, not those of the gallery
+# The compiled program has the sizes of the model, not those of the gallery
 PROBLEM = Problem(analysed("attention"), {"data": 4, "model": 2})
 PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
 
-#: op and exposed time of each collective that has one
+#: the op and the exposed time of each collective that has exposed time
 EXPOSED = """(() => {
   const bars = plot.model.renderers.find((r) => r.name === 'collective').data_source.data
   return [...bars.op].map((op, i) => [op, bars.exposed[i]]).filter(([_, s]) => s !== '–')
 })()"""
-#: Where the middle of the compiled bar of an op is on the screen.
+#: The screen position of the centre of the compiled bar of an op.
 PLACE = """(() => {
   const box = plot.canvas_view.el.getBoundingClientRect(), { x_scale, y_scale } = plot.frame
   const bars = plot.model.renderers.find((r) => r.name === 'collective').data_source.data
@@ -77,7 +77,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
         timeout=SLOW
     )
     page.get_by_role("button", name="Show", exact=True).click()
-    # Its headings move while it opens
+    # The headings move while the section opens
     expect(page.get_by_role("button", name="Hide", exact=True)).to_be_visible(timeout=SLOW)
     tab(page, "Source")
     number = line.rpartition(":")[2]
@@ -87,9 +87,9 @@ def test_the_longest_exposed_collective_leads_to_its_line(
 
 
 def compile_while_a_field_changes(page: Page) -> None:
-    """Change a field and click before the server has taken in the change.
+    """Change a field and click before the server has processed the change.
 
-    Panel lets such a click do its work outside the document's lock.
+    Panel handles such a click outside the document's lock.
     """
     field = page.get_by_label("devices", exact=True).element_handle()
     button = page.get_by_role("button", name="Compile the selected plan").element_handle()

@@ -1,4 +1,4 @@
-"""The guided tour as a person takes it: by Next and "Do it for me", by hand, through the index."""
+"""The guided tour in the browser: by Next and "Do it for me", by hand, and by its index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS
 pytestmark = pytest.mark.browser
 
 SLOW = 120_000
-FOLLOWED = [s for s in STEPS if s.key != "transformer.race"]  # which takes three methods a while
+FOLLOWED = [s for s in STEPS if s.key != "transformer.race"]  # in which three methods take a while
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def press(page: Page, name: str) -> None:
 
 
 def on(page: Page, key: str) -> None:
-    """Wait until the step is there: its place, and what it speaks of in front."""
+    """Wait until a step is shown: its title, its place in the paper and its text."""
     step = BY_KEY[key]
     expect(page.locator(".title", has_text=step.title)).to_be_visible()
     expect(page.locator(".tag", has_text=step.paper).first).to_be_visible()
@@ -41,14 +41,14 @@ def on(page: Page, key: str) -> None:
 
 
 def jump(page: Page, figure: str) -> None:
-    """Go to the step of a figure by way of the index."""
+    """Go to the step of a figure by the index of figures."""
     press(page, "Figures")
     row = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=figure, exact=True))
     row.locator("visible=true").click()
 
 
 def outlined(page: Page) -> int:
-    """How many parts of the page have an outline and can be seen."""
+    """The number of visible parts of the page that have an outline."""
     return page.evaluate(
         """() => {
           let n = 0
@@ -65,7 +65,7 @@ def outlined(page: Page) -> int:
 
 
 def wait_for_outlines(page: Page, where: str, *, gone: bool = False) -> None:
-    """Wait until something is outlined, or nothing: a step's buttons may go before its outline."""
+    """Wait until a part is outlined, or none is: a step's buttons may vanish before its outline."""
     deadline = time.monotonic() + SLOW / 1000
     while bool(outlined(page)) is gone:
         assert time.monotonic() < deadline, where
@@ -73,7 +73,7 @@ def wait_for_outlines(page: Page, where: str, *, gone: bool = False) -> None:
 
 
 def follow(page: Page, steps: Sequence[Step]) -> None:
-    """Do what each step asks for, and go on."""
+    """Do what each step asks for, and go to the next."""
     for step in steps:
         on(page, step.key)
         if step in FOLLOWED and (step.task is not None or step.quiz is not None):

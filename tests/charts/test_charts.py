@@ -1,4 +1,4 @@
-"""The public charts: what they are made of, what they refuse, and that they can be combined."""
+"""The public charts: their elements, what they refuse, and that they can be combined."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_selection_in_one_chart_narrows_the_others(
     )
 
     def selected() -> dict[str, list[str]]:
-        """Plans by part of the breakdown, without the faint ones behind them."""
+        """The selected plans of each part of the breakdown, without the faint ones behind."""
         return {
             renderer.name: list(renderer.data_source.data["plan"])
             for renderer in figure.select({"type": GlyphRenderer})
@@ -129,7 +129,7 @@ def test_names_are_never_templates_or_html(
         hovers = [part for part in parts if isinstance(part, HoverTool)]
         assert hovers
         for hover in hovers:
-            # A list of rows: Bokeh writes what a column has as text.  A text would be HTML
+            # In a list of rows, Bokeh shows columns as text; a string would be HTML
             assert isinstance(hover.tooltips, list)
             assert "onerror" not in str(hover.tooltips)
             assert "safe" not in str(hover.tooltips)
@@ -160,7 +160,7 @@ def test_a_race_is_a_line_for_each_method(problem: tl.Problem) -> None:
 def confirmed(
     problem: tl.Problem, result: tl.SearchResult, elsewhere: str = ""
 ) -> tl.ConfirmedResult:
-    """A search whose judge finds plans 1.5 times, once and 3 times as long as priced."""
+    """A confirmed search; judged plans take 1.5 times, once and 3 times as long as priced."""
     plans = [tl.replicated(problem), result.plan, tl.Plan.from_actions(problem, ["S->data"])]
     verdicts = []
     for number, (plan, ratio) in enumerate(zip(plans, (1.5, 1.0, 3.0), strict=True)):
@@ -178,7 +178,7 @@ def test_a_confirmed_search_has_clock_and_price_of_each_judged_plan(
     judged = confirmed(problem, result)
     chart = tl.charts.confirm(judged)
     priced, clock = elements(chart, hv.Curve)
-    marks = next(one for one in elements(chart, hv.Scatter) if one.label.startswith("a judged"))
+    marks = next(mark for mark in elements(chart, hv.Scatter) if mark.label.startswith("a judged"))
     assert column(marks, "judged") == [1, 2, 3]
     times_s = [verdict.time_s for verdict in judged.verdicts]
     assert [time * 1e-6 for time in column(marks, "time_s")] == pytest.approx(times_s)
@@ -310,4 +310,4 @@ def test_a_search_that_gains_only_rounding_is_a_flat_line() -> None:
     live = SearchCurves(scales).figures[0]
     columns = [glyph.data_source.data for glyph in live.select({"type": GlyphRenderer})]
     heights = [list(data["y"]) for data in columns if "y" in data]
-    assert any(max(some) / min(some) > 1.02 for some in heights)
+    assert any(max(line_heights) / min(line_heights) > 1.02 for line_heights in heights)

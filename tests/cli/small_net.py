@@ -1,4 +1,4 @@
-"""A model with its mesh as words of a command."""
+"""A small model with its mesh, as arguments of a command."""
 
 # Small enough to search in a moment; every dim divides by 4 and by 2.
 NET = [

@@ -1,6 +1,6 @@
-"""The commands, as people and programs meet them.
+"""The commands as people and programs use them.
 
-Tables are for people, JSON is for programs, and there is one clear message when something is wrong.
+Tables are for people and JSON is for programs; a mistake gives one clear message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from toast_lab.search.trace import Trace
 from toast_lab.text import bytes_text
 
 ROOT = Path(__file__).parents[2]
-# A shell's background jobs ignore Ctrl-C and so do their children: the tests must not depend on who
-# started them.
+# A shell's background jobs ignore Ctrl-C, and so do their children: the tests must not depend on
+# how they were started.
 START = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from "
     "toast_lab.cli import main; "
@@ -67,7 +67,7 @@ def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def answer(toast: Any) -> Any:
-    """What one of ``COMMANDS`` says, run once for all tests: none of them changes anything."""
+    """The output of one of ``COMMANDS``, run once for all tests, since none changes anything."""
 
     def run(name: str, *more: str) -> tuple[int, str, str]:
         if (name, *more) not in ANSWERS:
@@ -162,8 +162,8 @@ def test_compile_shows_priced_beside_compiled(answer: Any) -> None:
     assert "Different" in out
     data = json.loads(answer("compile", "--json")[1])
     assert data["compiled"]["fits"] is True
-    # The sum over data is cut along the idle axis model first, and what XLA exchanges for that is
-    # extra.
+    # XLA cuts the sum over data along the idle axis model first, and exchanges extra data for
+    # that.
     changed = [
         (row["predicted_kind"], row["compiled_kind"])
         for row in data["diff"]
@@ -333,10 +333,10 @@ def test_analyse_listings(toast: Any) -> None:
 
 def test_sizes_are_typed_by_their_defaults() -> None:
     defaults = {"n": 2, "rate": 0.5, "mode": "train", "flag": True}
-    found = common.read_sizes(["n=3", "rate=1", "mode=7", "flag=no"], defaults)
-    assert found == {"n": 3, "rate": 1.0, "mode": "7", "flag": False}
-    assert [type(v) for v in found.values()] == [int, float, str, bool]
-    # a module's make is not known here, so values say themselves what they are
+    sizes = common.read_sizes(["n=3", "rate=1", "mode=7", "flag=no"], defaults)
+    assert sizes == {"n": 3, "rate": 1.0, "mode": "7", "flag": False}
+    assert [type(v) for v in sizes.values()] == [int, float, str, bool]
+    # without the defaults of a module's make, the type of a value is read from its text
     assert common.read_sizes(["n=3", "rate=1e-3", "mode=train", "on=True"], {}) == {
         "n": 3,
         "rate": 1e-3,
@@ -396,12 +396,12 @@ def test_models_shows_parameters_beside_the_papers_and_expert_plans(toast: Any) 
     assert data["mlp"]["expert_plans"] == []
     out = toast("models")[1]
     for name, facts in registry.FACTS.items():
-        found = data[name]
-        assert (found["parameter_count"], found["paper_parameters"]) == (
+        row = data[name]
+        assert (row["parameter_count"], row["paper_parameters"]) == (
             facts.parameter_count,
             facts.paper_parameters,
         )
-        assert found["expert_plans"] == list(facts.expert_plans)
+        assert row["expert_plans"] == list(facts.expert_plans)
         assert re.search(
             rf"^{name} +{facts.parameter_count:,} +{facts.paper_parameters}", out, re.MULTILINE
         )
@@ -412,13 +412,13 @@ def test_models_shows_parameters_beside_the_papers_and_expert_plans(toast: Any) 
 
 def test_a_saved_plan_is_the_same_plan(toast: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
-    found = json.loads(toast("search", *NET, *QUICK, "--save", path, "--json")[1])
+    searched = json.loads(toast("search", *NET, *QUICK, "--save", path, "--json")[1])
     for command in ("price", "list"):
-        net = NET[:-2]  # the plan brings its mesh
+        net = NET[:-2]  # the mesh comes from the plan
         data = json.loads(toast(command, *net, "--plan", path, "--json")[1])
-        assert data["plan"] == found["plan"]
+        assert data["plan"] == searched["plan"]
         assert data["problem"]["mesh"] == {"data": 2, "model": 2}
-        assert data["cost"]["time_s"] == found["cost"]["time_s"]
+        assert data["cost"]["time_s"] == searched["cost"]["time_s"]
 
 
 def test_no_actions_is_the_unsharded_program(toast: Any) -> None:
@@ -454,11 +454,11 @@ def test_a_search_is_kept_and_resumed(toast: Any, tmp_path: Path) -> None:
         "search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json"
     )
     assert status == 0, err
-    again = json.loads(out)["search"]
-    assert again["seed"] == 3
-    assert first["search"]["evaluations"] + 6 <= again["evaluations"]
+    resumed = json.loads(out)["search"]
+    assert resumed["seed"] == 3
+    assert first["search"]["evaluations"] + 6 <= resumed["evaluations"]
     assert (
-        len(Trace.load(path).simulations) == again["simulations"] > first["search"]["simulations"]
+        len(Trace.load(path).simulations) == resumed["simulations"] > first["search"]["simulations"]
     )
     status, _, err = toast("search", *NET, "--resume", path, "--seed", "4")
     assert status == 2
@@ -483,9 +483,9 @@ def test_options_reach_the_method(toast: Any, tmp_path: Path) -> None:
 
 def test_a_proof_is_printed(toast: Any) -> None:
     words = ["search", *NET, "--method", "exhaustive", "--option", "min_names=1"]
-    found = json.loads(toast(*words, "--json")[1])["search"]
-    assert (found["status"], found["gap"]) == ("COMPLETE", 0)
-    assert found["bound"] > 0
+    search = json.loads(toast(*words, "--json")[1])["search"]
+    assert (search["status"], search["gap"]) == ("COMPLETE", 0)
+    assert search["bound"] > 0
     assert "Proven: no plan that this method can make scores lower." in " ".join(
         toast(*words)[1].split()
     )
@@ -539,7 +539,7 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
     }
 
 
-# -- what is wrong ---------------------------------------------------------------------------------
+# -- wrong input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -702,7 +702,7 @@ def status_and_error(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def test_a_broken_pipe_says_nothing() -> None:
-    # More than fits into a pipe, so that writing goes on after the reader has left.
+    # More output than fits into a pipe, so that writing continues after the reader has left.
     process = started("analyse", "transformer", "--json", stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -718,7 +718,7 @@ def test_a_broken_pipe_under_a_table() -> None:
 
 
 def test_a_broken_pipe_at_the_last_flush() -> None:
-    # It prints so little that all of it is written at the end
+    # The output is so short that all of it is written at the end
     process = started("models", stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
@@ -745,7 +745,7 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
         process = subprocess.Popen([*TOAST, "machines"], stdout=child, env=env)
         os.close(child)
         assert re.search(r"a100 .* 74.5 GiB .* 2.039 TB/s", wait_for(mother, "Sources"))
-        # A terminal that nobody reads holds some thousand letters, and then whoever writes waits
+        # An unread terminal buffers some thousand characters, and then the writer blocks
         while process.poll() is None:
             if select.select([mother], [], [], 0.2)[0]:
                 with contextlib.suppress(OSError):
@@ -755,7 +755,7 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
 
 
 def test_interrupting_a_search_keeps_the_best() -> None:
-    # Stderr is a terminal, so there is a bar that tells when the search goes on
+    # Stderr is a terminal, so a progress bar shows when the search is running
     mother, child = pty.openpty()
     try:
         argv = ["search", "transformer", "--seconds", "300", "--json", "--mesh", "4x2"]

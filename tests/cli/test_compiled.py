@@ -1,4 +1,4 @@
-"""``toast-lab compile`` keeps what came out, and ``toast-lab compiled`` lists it."""
+"""``toast-lab compile`` keeps its results, and ``toast-lab compiled`` lists them."""
 
 from __future__ import annotations
 

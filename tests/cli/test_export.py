@@ -1,4 +1,4 @@
-"""``toast-lab export``: a saved plan becomes files that work."""
+"""``toast-lab export`` turns a saved plan into files that work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make(batch=32):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's module and a plan of it that gathers weights."""
+    """A folder with a user's module, which is importable and the working folder."""
     (tmp_path / "my_own_net.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

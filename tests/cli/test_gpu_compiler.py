@@ -1,4 +1,4 @@
-"""GPUs that need not be there, from the command line; their compiler is not needed here."""
+"""Commands about GPUs that are not attached; these tests need no GPU compiler."""
 
 from __future__ import annotations
 

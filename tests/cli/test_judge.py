@@ -1,4 +1,4 @@
-"""``toast-lab search --judge``: verdicts stand in the output, the JSON and the plan's file."""
+"""``toast-lab search --judge`` puts verdicts into its output, the JSON and the plan's file."""
 
 from __future__ import annotations
 

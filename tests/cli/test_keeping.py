@@ -1,6 +1,6 @@
-"""A result that cannot be saved where it was asked for is printed and saved elsewhere.
+"""A result that cannot be saved at its path is printed and saved elsewhere.
 
-The command fails then.
+The command then fails.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
     data = json.loads(out)
     assert data["search"]["status"] == "BUDGET"
     trace, plan = err.splitlines()
-    said = (
+    message = (
         r"toast-lab: /dev/full: the {0} could not be written: No space left on device; "
         r"make room there, or give a file "
     )
-    said += r"on another disk\. Kept in (\S+) instead: the {0}"
+    message += r"on another disk\. Kept in (\S+) instead: the {0}"
     kept = [
-        re.fullmatch(said.format(what), line) for what, line in (("trace", trace), ("plan", plan))
+        re.fullmatch(message.format(kind), line)
+        for kind, line in (("trace", trace), ("plan", plan))
     ]
     assert all(kept), err
-    paths = [Path(found[1]) for found in kept if found]
+    paths = [Path(match[1]) for match in kept if match]
     assert {path.parent for path in paths} == {temporary}
     assert json.loads(paths[1].read_text())["actions"] == data["plan"]["actions"]
-    again, out, err = toast("search", *NET, *QUICK, "--json", "--resume", str(paths[0]))
-    assert again == 0, err
+    resumed, out, err = toast("search", *NET, *QUICK, "--json", "--resume", str(paths[0]))
+    assert resumed == 0, err
 
 
 def test_people_see_the_result_before_what_went_wrong(toast: Any, temporary: Path) -> None:
@@ -116,9 +117,9 @@ def test_a_plan_that_no_actions_give_is_printed(
     assert status == 1
     copied = err.partition("Copy the plan from here into a file:\n")[2]
     (tmp_path / "copied.json").write_text(copied)
-    again = Plan.load(tmp_path / "copied.json", problem)
-    assert (again.value_dim == values).all()
-    assert again.actions == refined.actions
+    reloaded = Plan.load(tmp_path / "copied.json", problem)
+    assert (reloaded.value_dim == values).all()
+    assert reloaded.actions == refined.actions
 
 
 def test_a_table_of_curves(toast: Any, temporary: Path) -> None:
@@ -168,7 +169,7 @@ def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
 def test_a_sweep_whose_disk_is_full_prints_its_rows_and_keeps_them_elsewhere(
     tmp_path: Path,
 ) -> None:
-    """For a process whose files may have a few kB.
+    """The files of the process are limited to 6000 bytes.
 
     Rows beyond that are refused as on a full disk.
     """

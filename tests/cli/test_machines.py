@@ -1,6 +1,6 @@
 """``toast-lab machines`` and ``toast-lab calibrate``.
 
-Also machine files, wherever ``--machine`` is taken.
+Also machine files with every command that accepts ``--machine``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_a_calibration_ends_in_a_machine_file(toast: Any, tmp_path: Path) -> Non
 
 
 def test_interrupting_a_calibration_keeps_what_it_has(tmp_path: Path) -> None:
-    # Stderr is a terminal, so there is a bar that tells how far it is
+    # Stderr is a terminal, so a progress bar shows how far the calibration is
     mother, child = pty.openpty()
     start = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from "

@@ -1,6 +1,6 @@
-"""Options are looked at before anything is loaded.
+"""Options are checked before anything is loaded.
 
-Numbers out of range, files, devices; nothing is "a defect".
+Numbers out of range, files and devices are refused with a message that never says "defect".
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ NUMBERS = ("-1", "0.5", "nan", "inf", "-inf", "1e999", HUGE, "9" * 5000, "x", ""
 
 
 class Began(Exception):
-    """Work has begun."""
+    """Raised where a command would begin its work."""
 
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command that must be refused before it loads a model; gives what it said."""
+    """A function that runs a command, which must be refused before it begins; gives stderr."""
 
     def begin(*_: Any, **__: Any) -> Any:
         raise Began
@@ -49,7 +49,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-#: Options with a number: command, option, and one of the values above that the option does take.
+#: Options with a number: the command, the option, and the values of NUMBERS that it accepts.
 OPTIONS = [
     ("search mlp", "--seed", ()),
     ("search mlp", "--seconds", ("0.5",)),
@@ -95,8 +95,8 @@ def test_a_number_out_of_range_is_refused_by_its_option(
     monkeypatch.chdir(tmp_path)
     for value in NUMBERS:
         if value not in good:
-            said = refused(*command.split(), f"{option}={value}")
-            assert option.lstrip("-") in said, said
+            message = refused(*command.split(), f"{option}={value}")
+            assert option.lstrip("-") in message, message
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_everything_that_is_wrong_is_listed_at_once(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = refused(
+    message = refused(
         "run",
         "mlp",
         "--devices",
@@ -177,4 +177,4 @@ def test_everything_that_is_wrong_is_listed_at_once(
         "tpu-v99",
     )
     for text in ("the mesh needs 8 devices", "none/x", 'did you mean "mcts"', "tpu-v99"):
-        assert text in said
+        assert text in message

@@ -1,4 +1,4 @@
-"""``--pin``, ``--forbid`` and ``--keep-annotations``."""
+"""The options ``--pin``, ``--forbid`` and ``--keep-annotations``."""
 
 from __future__ import annotations
 

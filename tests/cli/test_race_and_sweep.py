@@ -1,6 +1,6 @@
 """``race``, ``sweep`` and ``bench``.
 
-What they print and write, what they refuse, and what Ctrl-C leaves.
+The tests cover what they print and write, what they refuse, and what remains after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
-    """A terminal sends it to every process of the group; workers must not die of it."""
+    """A terminal sends Ctrl-C to every process of the group, but workers must survive it."""
     process = started(
         *SWEEP,
         "--seeds",

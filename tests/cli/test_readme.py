@@ -1,6 +1,6 @@
-"""What README.md, docs/python.md and docs/commands.md show is what comes out.
+"""The examples in README.md, docs/python.md and docs/commands.md print what the pages show.
 
-``python tests/cli/test_readme.py`` writes the present output into them.
+``python tests/cli/test_readme.py`` writes the current output into the pages.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import jax
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: pages whose first Python example is followed by what it prints
+#: pages whose first Python example is followed by its output
 EXAMPLES = ("README.md", "docs/python.md")
 COMMANDS = "docs/commands.md"
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """The code blocks of a page: language and text."""
+    """The code blocks of a page, as (language, text)."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def comparable(text: str) -> list[str]:
-    """Lines without the seconds that a search took and without spaces at the ends."""
+    """The lines of a text without the seconds of a search and without trailing spaces."""
     return [
         re.sub(r"in [\d.]+ s\.", "in ... s.", line.rstrip()) for line in text.strip().splitlines()
     ]
 
 
 def python_example(page: str) -> tuple[str, str]:
-    """What the example prints, and what the page shows."""
+    """The output of a page's example, and the output that the page shows."""
     listed = blocks(page)
     place = next(i for i, (language, _) in enumerate(listed) if language == "python")
     language, shown = listed[place + 1]
@@ -48,7 +48,7 @@ def python_example(page: str) -> tuple[str, str]:
 
 
 def command_example(command: str) -> tuple[str, str]:
-    """The same for one of the commands."""
+    """The output of a command of docs/commands.md, and the output that the page shows."""
     (block,) = [text for _, text in blocks(COMMANDS) if "$ toast-lab" in text]
     (part,) = [part for part in block.split("$ toast-lab ") if part.startswith(f"{command} ")]
     line, _, shown = part.partition("\n")
@@ -61,7 +61,7 @@ def command_example(command: str) -> tuple[str, str]:
 def test_the_python_example_prints_what_is_shown(page: str) -> None:
     printed, shown = map(comparable, python_example(page))
     assert len(printed) == len(shown)
-    # another jax writes another program
+    # another version of jax may produce another program
     if f"With jax {jax.__version__} this prints" in (ROOT / page).read_text():
         assert printed == shown
 
@@ -74,13 +74,13 @@ def test_the_commands_print_what_is_shown(command: str) -> None:
 
 
 def update() -> None:
-    """Put the present output in place of what the pages show."""
+    """Replace the outputs that the pages show by the current ones."""
     outputs = [(page, *python_example(page)) for page in EXAMPLES]
     outputs += [(COMMANDS, *command_example(command)) for command in ("analyse", "price")]
     for page, printed, shown in outputs:
         lines = [line.rstrip() for line in printed.strip().splitlines()]
         if "\n..." in shown:
-            # As many parts, which blank lines part, as are shown now.
+            # Keep as many paragraphs as the page shows now.
             ends = [i for i, line in enumerate(lines) if not line]
             lines = [*lines[: ends[shown.strip().count("\n\n")]], "..."]
         file = ROOT / page

@@ -1,4 +1,4 @@
-"""``toast-lab report`` writes the file, or says why not, before it searches."""
+"""``toast-lab report`` writes its file, or says before it searches why it cannot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""SIGTERM: what keeps its best is printed and saved, everything else ends.
+"""On SIGTERM, commands that keep a best result print and save it; all others end.
 
-A second one ends at once.
+A second SIGTERM ends any command at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEARCH = ["search", "transformer", "--seconds", "300", "--mesh", "4x2", "--metho
 
 
 class Terminal:
-    """A command whose stderr is a terminal, so that there is a bar that tells how far it is."""
+    """A running command whose stderr is a terminal, so that it shows a progress bar."""
 
     def __init__(self, *argv: str) -> None:
         self.mother, child = pty.openpty()
@@ -43,7 +43,7 @@ class Terminal:
         os.close(self.mother)
 
     def terminate_at(self, text: str) -> str:
-        """Wait for ``text``, send SIGTERM, and give what the command still prints."""
+        """Wait for ``text``, send SIGTERM, and give the output of the command."""
         wait_for(self.mother, text, 240)
         self.process.send_signal(signal.SIGTERM)
         out, _ = self.process.communicate(timeout=120)
@@ -134,7 +134,7 @@ def test_anything_else_ends_with_its_children_and_a_second_one_is_the_systems(
 
 
 def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
-    """Here while the first, gentle one is not answered: the process sleeps in the search."""
+    """The first SIGTERM has no effect yet, because the process sleeps in its search."""
     code = (
         "import os, signal, sys, time\n"
         "from toast_lab.commands import stopping\n"

@@ -1,4 +1,4 @@
-"""Functions of users, for the tests."""
+"""Functions as users write them, for the tests of comparisons."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ S = jax.ShapeDtypeStruct
 
 
 def step(w, moment, x):
-    """A training step: donated parameters and a second moment that must not be negative."""
+    """A training step whose second moment must not be negative; parameters can be donated."""
     gradient = x.T @ (x @ w)
     return w - 0.1 * gradient / jnp.sqrt(moment), jnp.sum(gradient**2)
 

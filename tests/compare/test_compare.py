@@ -66,7 +66,7 @@ def test_rows_hold_times_memory_collectives_and_prices(done: Comparison) -> None
     assert [len(b) for b in data.batches_s] == [3, 2, 2]
     assert data.collective_counts == {}
     assert both.collective_counts == {"all_reduce": 1}
-    # x and w whole are 2048, 8192 and 2048 bytes; batch halves the first, hidden the others.
+    # Whole, x and w have 2048, 8192 and 2048 bytes; batch halves the first, hidden the others.
     assert data.argument_bytes == 1024 + 8192 + 2048
     assert both.argument_bytes == 1024 + 4096 + 1024
     for row in (*done.rows, done.reference):
@@ -86,46 +86,49 @@ def test_rows_hold_times_memory_collectives_and_prices(done: Comparison) -> None
 
 
 def test_the_certificate_holds_outputs_loss_gradients_and_a_step(done: Comparison) -> None:
-    found = done["both"].certificate
-    assert found is not None
-    assert set(found.outputs or {}) == {"result"}
+    certificate = done["both"].certificate
+    assert certificate is not None
+    assert set(certificate.outputs or {}) == {"result"}
     parts = ["w['in']", "w['out']", "x"]
-    assert set(found.gradients or {}) == {
+    assert set(certificate.gradients or {}) == {
         "loss",
         *(f"gradient of {p}" for p in parts),
         *(f"{p} after a step" for p in parts),
     }
-    assert found.passed
-    assert found.tolerance == pytest.approx(2**-11.5)
-    assert found.not_checked == ()
-    assert "mean of squares" in found.checked[1]
+    assert certificate.passed
+    assert certificate.tolerance == pytest.approx(2**-11.5)
+    assert certificate.not_checked == ()
+    assert "mean of squares" in certificate.checked[1]
     assert done.reference is not None
     assert done.reference.certificate is None
 
 
 def test_the_gradients_are_those_of_the_function() -> None:
-    """Checked against jax.grad itself: both sides of the certificate could be wrong alike."""
+    """They are compared with jax.grad, since both sides of the certificate could be wrong alike."""
     model = scores()
-    made = module.gradients.prepare(model, [plans_of(model)["both"]])
+    prepared = module.gradients.prepare(model, [plans_of(model)["both"]])
     arrays = module.made_up.draw(model.program, 0)
-    assert made.reference is not None
-    executable = contender.Executable(made.reference, made.shapes, [False] * 3, jax.devices()[:1])
+    assert prepared.reference is not None
+    executable = contender.Executable(
+        prepared.reference, prepared.shapes, [False] * 3, jax.devices()[:1]
+    )
     executable.put(arrays)
-    found = dict(zip(made.names, executable.results(executable.step()[1]), strict=True))
+    results = dict(zip(prepared.names, executable.results(executable.step()[1]), strict=True))
     weights = {"in": arrays[0], "out": arrays[1]}
     value, gradient = jax.value_and_grad(own_models.loss)(weights, arrays[2])
-    assert relative_error(np.asarray(found["loss"]), np.asarray(value)) < 1e-6
+    assert relative_error(np.asarray(results["loss"]), np.asarray(value)) < 1e-6
     assert (
-        relative_error(np.asarray(found["gradient of w['in']"]), np.asarray(gradient["in"])) < 1e-5
+        relative_error(np.asarray(results["gradient of w['in']"]), np.asarray(gradient["in"]))
+        < 1e-5
     )
     after = weights["out"] - module.gradients.RATE * gradient["out"]
-    assert relative_error(np.asarray(found["w['out'] after a step"]), np.asarray(after)) < 1e-6
+    assert relative_error(np.asarray(results["w['out'] after a step"]), np.asarray(after)) < 1e-6
 
 
 def test_a_wrong_program_fails_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One plan computes something else.
+    """A plan's program computes something else than the function.
 
-    Its row says so, and it is not the fastest, however quick.
+    Its row says so, and it is never the fastest plan, however quick it is.
     """
 
     def other(model: Model, plan: ShardingPlan) -> Any:
@@ -135,21 +138,21 @@ def test_a_wrong_program_fails_its_certificate(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "run_job", module.job_of, raising=False)
     monkeypatch.setattr(module, "job_of", other)
     model = scores()
-    found = compare(model, [plans_of(model)["data"]], repeats=1, gradients=False)
-    for row in found.rows:
+    comparison = compare(model, [plans_of(model)["data"]], repeats=1, gradients=False)
+    for row in comparison.rows:
         assert row.certificate is not None
         assert row.certificate.passed is False
         assert "DIFFERS" in str(row.certificate)
         assert row.certificate.not_checked == ("gradients: gradients were not asked for",)
-    assert found.fastest is None
+    assert comparison.fastest is None
 
 
 def test_a_training_step_needs_no_gradients() -> None:
     shapes = [jax.ShapeDtypeStruct(s, "float32") for s in ((32, 64), (32, 64), (16, 32))]
     names = {"w": ("inner", "outer"), "moment": ("inner", "outer"), "x": ("batch", "inner")}
     model = frontends.from_jax(own_models.step, *shapes, donate_argnums=(0,), dim_names=names)
-    found = compare(model, [plan_of(model, MESH, ("outer", "m"))], repeats=2)
-    certificate = found["plan 1"].certificate
+    comparison = compare(model, [plan_of(model, MESH, ("outer", "m"))], repeats=2)
+    certificate = comparison["plan 1"].certificate
     assert certificate is not None
     assert certificate.passed
     assert len(certificate.outputs or {}) == 2
@@ -161,12 +164,12 @@ def test_gradients_of_files_and_of_modules() -> None:
     plans = plans_of(model)
     from_file = frontends.from_stablehlo(model.stablehlo)
     assert "brings no function" in module.gradients.prepare(from_file, list(plans.values())).why_not
-    own = frontends.load("tests.compare.own_models:make_scores", batch=16)
-    made = module.gradients.prepare(own, [plan_of(own, MESH, ("batch", "d"))])
-    assert made.why_not == ""
-    assert made.notes == ("",)
-    assert made.planned[0] is not None
-    assert "sdy.sharding" in made.planned[0].text
+    own_model = frontends.load("tests.compare.own_models:make_scores", batch=16)
+    prepared = module.gradients.prepare(own_model, [plan_of(own_model, MESH, ("batch", "d"))])
+    assert prepared.why_not == ""
+    assert prepared.notes == ("",)
+    assert prepared.planned[0] is not None
+    assert "sdy.sharding" in prepared.planned[0].text
     assert model.function is not None
     changing = dataclasses.replace(
         model, function=dataclasses.replace(model.function, changes=True)
@@ -182,7 +185,7 @@ def test_gradients_of_files_and_of_modules() -> None:
 
 
 class Faulty(contender.Contender):
-    """A contender that goes wrong in a way that its name says; runs in the child."""
+    """A contender that fails in the way its name says; it runs in the child process."""
 
     def batch(self, steps: int) -> tuple[float, ...]:
         if self.request.name == "crash" and (
@@ -208,7 +211,7 @@ def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(
     model = scores()
     plan = plans_of(model)["data"]
     names = ("fine", "crash", "hang", "memory", "fine too")
-    found = compare(
+    comparison = compare(
         model,
         {n: plan for n in names},
         repeats=4,
@@ -217,19 +220,25 @@ def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(
         plan_time_limit_s=10,
         reference=False,
     )
-    assert [row.status for row in found.rows] == ["ok", "crashed", "timeout", "out of memory", "ok"]
-    assert "SIGSEGV" in found["crash"].message
-    assert "'batch'" in found["hang"].message
-    assert len(found["fine too"].step_times_s) == 4
-    assert found["crash"].median_s is None
-    assert found["crash"].compile_s is not None
-    assert "crash: crashed: crash: its process crashed (SIGSEGV)" in str(found)
+    assert [row.status for row in comparison.rows] == [
+        "ok",
+        "crashed",
+        "timeout",
+        "out of memory",
+        "ok",
+    ]
+    assert "SIGSEGV" in comparison["crash"].message
+    assert "'batch'" in comparison["hang"].message
+    assert len(comparison["fine too"].step_times_s) == 4
+    assert comparison["crash"].median_s is None
+    assert comparison["crash"].compile_s is not None
+    assert "crash: crashed: crash: its process crashed (SIGSEGV)" in str(comparison)
 
 
 def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measured() -> None:
     model = scores()
     events: list[RunProgress] = []
-    found = compare(
+    comparison = compare(
         model,
         plans_of(model),
         repeats=1000,
@@ -238,27 +247,27 @@ def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measur
         on_event=events.append,
         cancel=lambda: len(events) > 3 + 3 * 8,
     )
-    assert {row.status for row in found.rows} == {"cancelled"}
-    assert all(8 <= len(row.step_times_s) < 1000 for row in found.rows)
-    assert all(row.certificate is not None and row.certificate.outputs for row in found.rows)
+    assert {row.status for row in comparison.rows} == {"cancelled"}
+    assert all(8 <= len(row.step_times_s) < 1000 for row in comparison.rows)
+    assert all(row.certificate is not None and row.certificate.outputs for row in comparison.rows)
     assert events[0].stage == "compiling (unsharded)"
     fractions = [e.fraction for e in events]
     assert fractions == sorted(fractions)
     rounds = [tuple(e.stage for e in events[i : i + 3]) for i in range(3, 3 + 3 * 8, 3)]
-    for number, some in enumerate(rounds):
-        assert {s.split(",")[0] for s in some} == {
+    for number, messages in enumerate(rounds):
+        assert {s.split(",")[0] for s in messages} == {
             "running data",
             "running both",
             "running (unsharded)",
         }
-        assert all(s.endswith(f"round {number + 1}/1000") for s in some)
-    assert len({some[0].split(",")[0] for some in rounds}) > 1, "one plan always went first"
+        assert all(s.endswith(f"round {number + 1}/1000") for s in messages)
+    assert len({messages[0].split(",")[0] for messages in rounds}) > 1, "one plan always went first"
 
 
 def test_the_time_limit_ends_it_with_rows() -> None:
     model = scores()
     started = time.monotonic()
-    found = compare(
+    comparison = compare(
         model,
         plans_of(model),
         repeats=10**6,
@@ -268,12 +277,12 @@ def test_the_time_limit_ends_it_with_rows() -> None:
         plan_time_limit_s=60,
     )
     assert time.monotonic() - started < 30
-    assert {row.status for row in found.rows} == {"timeout"}
-    assert "limit of all plans together" in found.rows[0].message
+    assert {row.status for row in comparison.rows} == {"timeout"}
+    assert "limit of all plans together" in comparison.rows[0].message
 
 
 def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How accelerators are measured, on the CPU."""
+    """Accelerators are measured like this; the test does it on the CPU."""
     alive: list[str] = []
     most = []
 
@@ -289,13 +298,15 @@ def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(measure, "Children", Watched)
     model = scores()
-    found = compare(model, plans_of(model), repeats=4, rounds=2, apart=True)
+    comparison = compare(model, plans_of(model), repeats=4, rounds=2, apart=True)
     assert most == [1] * 6
-    assert [row.status for row in found.rows] == ["ok", "ok"]
-    assert [row.certificate.passed for row in found.rows if row.certificate] == [True, True]
-    assert all(len(row.certificate.gradients or {}) == 7 for row in found.rows if row.certificate)
-    assert [len(b) for b in found["both"].batches_s] == [2, 2]
-    assert "one after the other" in found.order
+    assert [row.status for row in comparison.rows] == ["ok", "ok"]
+    assert [row.certificate.passed for row in comparison.rows if row.certificate] == [True, True]
+    assert all(
+        len(row.certificate.gradients or {}) == 7 for row in comparison.rows if row.certificate
+    )
+    assert [len(b) for b in comparison["both"].batches_s] == [2, 2]
+    assert "one after the other" in comparison.order
 
 
 def test_a_result_is_plain_data_a_table_and_csv(done: Comparison, tmp_path: Any) -> None:
@@ -337,8 +348,8 @@ def test_wrong_requests() -> None:
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_shards_are_compared_where_they_are(bad: float) -> None:
-    found = jax.device_put(np.asarray([[1.0, 2.0], [3.0, 5.0]], np.float32))
-    assert contender.shards_error(found, np.asarray([[1.0, 2.0], [3.0, 4.0]], np.float32)) == 0.25
-    assert contender.shards_error(found, np.asarray([[1.0, 2.0], [3.0, bad]], np.float32)) == np.inf
+    array = jax.device_put(np.asarray([[1.0, 2.0], [3.0, 5.0]], np.float32))
+    assert contender.shards_error(array, np.asarray([[1.0, 2.0], [3.0, 4.0]], np.float32)) == 0.25
+    assert contender.shards_error(array, np.asarray([[1.0, 2.0], [3.0, bad]], np.float32)) == np.inf
     assert contender.shards_error(jax.device_put(np.zeros((0,))), np.zeros((0,))) == 0.0
     assert isolate.next_command() is None

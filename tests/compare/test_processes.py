@@ -1,4 +1,4 @@
-"""Meshes over several processes, for real: jax.distributed with gloo on this machine."""
+"""Comparisons on meshes over several real processes: jax.distributed with gloo, locally."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ sys.stdout.flush()
 
 def test_a_mesh_over_two_processes_computes_what_one_device_does() -> None:
     model = scores()
-    found = compare(model, plans_of(model), processes=2, repeats=2)
-    assert [(row.status, row.message) for row in found.rows] == [("ok", "")] * 2
-    both = found["both"]
+    comparison = compare(model, plans_of(model), processes=2, repeats=2)
+    assert [(row.status, row.message) for row in comparison.rows] == [("ok", "")] * 2
+    both = comparison["both"]
     assert (both.n_devices, both.n_processes) == (4, 2)
     assert both.collective_counts == {"all_reduce": 1}
     assert both.certificate is not None
@@ -46,17 +46,19 @@ def test_a_mesh_over_two_processes_computes_what_one_device_does() -> None:
     assert both.certificate.max_relative_error is not None
     assert both.certificate.max_relative_error < 1e-5
     assert both.argument_bytes == 1024 + 4096 + 1024
-    assert found.reference is not None
-    assert found.reference.n_processes == 1
+    assert comparison.reference is not None
+    assert comparison.reference.n_processes == 1
 
 
 def test_one_process_that_crashes_ends_its_plan_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
     model = scores()
     plan = plans_of(model)["both"]
-    found = compare(model, {"crash": plan, "fine": plan}, processes=2, repeats=2, reference=False)
-    assert [row.status for row in found.rows] == ["crashed", "ok"]
-    assert "crash, process 1: its process crashed (SIGSEGV)" in found["crash"].message
+    comparison = compare(
+        model, {"crash": plan, "fine": plan}, processes=2, repeats=2, reference=False
+    )
+    assert [row.status for row in comparison.rows] == ["crashed", "ok"]
+    assert "crash, process 1: its process crashed (SIGSEGV)" in comparison["crash"].message
 
 
 def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Path) -> None:
@@ -81,9 +83,9 @@ def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Pa
         )
         for i in range(2)
     ]
-    told = [p.communicate(timeout=120) for p in started]
-    assert [p.returncode for p in started] == [0, 0], told
-    data = json.loads(told[0][0].splitlines()[-1])
+    outputs = [p.communicate(timeout=120) for p in started]
+    assert [p.returncode for p in started] == [0, 0], outputs
+    data = json.loads(outputs[0][0].splitlines()[-1])
     assert [(row["status"], row["n_processes"], row["n_devices"]) for row in data["rows"]] == [
         ("ok", 2, 4)
     ] * 2
@@ -91,7 +93,7 @@ def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Pa
         row["certificate"]["passed"] and row["certificate"]["gradients"] for row in data["rows"]
     )
     assert data["stored_as"] == [1, 2, 3]
-    assert "{" not in told[1][0]
+    assert "{" not in outputs[1][0]
     assert (tmp_path / "0.sqlite").exists()
     assert not (tmp_path / "1.sqlite").exists()
 

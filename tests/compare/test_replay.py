@@ -42,7 +42,7 @@ COLLECTIVE = (
 
 
 def flops_of_a_device(plan: ShardingPlan) -> float:
-    """The cost model's count: each op's, divided by the sizes of the axes that it is split on."""
+    """One device's FLOPs by the cost model: each op's over the sizes of the axes that split it."""
     sizes = np.asarray(plan.mesh.sizes)
     ways = np.where(plan.op_factor >= 0, sizes, 1).prod(axis=1)
     return float((plan.program.flops * plan.program.trips / ways).sum())
@@ -64,35 +64,35 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     if name == "gns":
         actions = tuple(on_axes(built.expert_plans["edge sharding"], {"data": "data"}))
     sharded = plan(problem, *actions)
-    found = replay.replay(built, sharded, problem=problem, repeats=3, warmup=1)
+    replayed = replay.replay(built, sharded, problem=problem, repeats=3, warmup=1)
     whole = replay.replay(
         built, plan(Problem(analysed(which, **sizes), {"one": 1})), repeats=1, warmup=0
     )
     share = flops_of_a_device(sharded)
-    assert found.product_flops == found.planned_product_flops == share
-    assert not found.divided_otherwise
-    # XLA's count has every element-wise op, too.
-    assert found.flops is not None
+    assert replayed.product_flops == replayed.planned_product_flops == share
+    assert not replayed.divided_otherwise
+    # XLA's count includes every element-wise op, too.
+    assert replayed.flops is not None
     assert whole.flops is not None
-    assert share <= found.flops < share * 1.5
-    assert found.flops / whole.flops == pytest.approx(
+    assert share <= replayed.flops < share * 1.5
+    assert replayed.flops / whole.flops == pytest.approx(
         share / flops_of_a_device(plan(problem)), rel=0.2
     )
     assert whole.removed == ()
-    assert found.removed
-    assert found.finite
-    assert len(found.step_times_s) == 3
-    assert found.peak_bytes < whole.peak_bytes
-    assert found.allocator_peak_bytes is None
+    assert replayed.removed
+    assert replayed.finite
+    assert len(replayed.step_times_s) == 3
+    assert replayed.peak_bytes < whole.peak_bytes
+    assert replayed.allocator_peak_bytes is None
     cost = price(problem, sharded)
-    assert found.priced_collectives_s == cost.comm_s > 0
-    assert found.estimate_s == found.median_s + cost.comm_s
-    assert found.predicted_time_s == cost.time_s
+    assert replayed.priced_collectives_s == cost.comm_s > 0
+    assert replayed.estimate_s == replayed.median_s + cost.comm_s
+    assert replayed.predicted_time_s == cost.time_s
     assert (
-        f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(found.removed_counts.items()))}"
-        in str(found)
+        f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(replayed.removed_counts.items()))}"
+        in str(replayed)
     )
-    assert json.loads(json.dumps(found.to_json()))["estimate_s"] == found.estimate_s
+    assert json.loads(json.dumps(replayed.to_json()))["estimate_s"] == replayed.estimate_s
 
 
 def test_data_parallel_work_is_divided_exactly() -> None:
@@ -108,18 +108,18 @@ def test_data_parallel_work_is_divided_exactly() -> None:
 
 
 def test_what_xla_divides_otherwise_is_told() -> None:
-    """Positions alone split over ``m``.
+    """In this plan only positions are split over ``model``.
 
-    In the backward pass XLA splits some products over the idle axis, too.
+    In the backward pass XLA splits some products over that idle axis, too.
     """
     built = model("transformer", **SMALL)
     problem = Problem(analysed("transformer", **SMALL), {"data": 4, "model": 2})
     sharded = plan(problem, *built.expert_plans["megatron+sp"])
-    found = replay.replay(built, sharded, problem=problem, repeats=1, warmup=0)
-    assert found.product_flops is not None
-    assert found.planned_product_flops == flops_of_a_device(sharded)
-    assert found.product_flops < found.planned_product_flops
-    assert "it divides some of them otherwise" in str(found)
+    replayed = replay.replay(built, sharded, problem=problem, repeats=1, warmup=0)
+    assert replayed.product_flops is not None
+    assert replayed.planned_product_flops == flops_of_a_device(sharded)
+    assert replayed.product_flops < replayed.planned_product_flops
+    assert "it divides some of them otherwise" in str(replayed)
 
 
 def divided(built: Model, sharded: ShardingPlan) -> local_program.LocalProgram:
@@ -208,15 +208,15 @@ def test_stand_ins_have_the_right_shape_and_run(kind: str) -> None:
     assert local.result_shapes == (shape,)
     assert kind not in local.text
     assert local.text.count("optimization_barrier") >= 1
-    # It takes nothing from elsewhere: all numbers of the result are numbers of the operand.
+    # It reads nothing else: all numbers of the result are numbers of the operand.
     from toast_lab.runtime import _jax_private
 
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     loaded = _jax_private.compile_module(local.text, jax.devices()[:1])
-    made = np.asarray(_jax_private.execute(loaded, [jax.device_put(x)])[0][0])
-    assert made.shape == shape
-    assert set(made.ravel()) <= set(x.ravel())
-    assert made.size == math.prod(shape)
+    result = np.asarray(_jax_private.execute(loaded, [jax.device_put(x)])[0][0])
+    assert result.shape == shape
+    assert set(result.ravel()) <= set(x.ravel())
+    assert result.size == math.prod(shape)
 
 
 def test_ops_that_cannot_be_replayed_are_all_listed() -> None:
@@ -250,7 +250,7 @@ def test_wrong_requests() -> None:
 
 
 def test_the_number_of_a_device_comes_from_outside_of_loops() -> None:
-    """XLA for GPUs fails at a barrier in what it works out of a loop's counter."""
+    """XLA for GPUs fails on a barrier in values computed from a loop's counter."""
     text = """
 module @looped {
   func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -1,4 +1,4 @@
-"""Kept rows survive whatever happens to who writes them."""
+"""Kept rows of comparisons survive whatever happens to the process that writes them."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
     ) == (1, 2)
     assert keep(comparison(model="gns"), path) == (3,)
     with ComparisonStore(path) as store:
-        found = store.rows()
-        assert [(r["id"], r["model"], r["name"], r["status"]) for r in found] == [
+        rows = store.rows()
+        assert [(r["id"], r["model"], r["name"], r["status"]) for r in rows] == [
             (3, "gns", "fsdp", "ok"),
             (2, "mlp", "b", "crashed"),
             (1, "mlp", "a", "ok"),
         ]
         assert [r["id"] for r in store.rows("mlp", limit=1)] == [2]
-        assert found[0]["median_s"] == 0.5
-        assert found[1]["median_s"] is None
-        assert found[0]["seed"] == 7
-        assert found[1]["comparison"] == found[2]["comparison"] != found[0]["comparison"]
+        assert rows[0]["median_s"] == 0.5
+        assert rows[1]["median_s"] is None
+        assert rows[0]["seed"] == 7
+        assert rows[1]["comparison"] == rows[2]["comparison"] != rows[0]["comparison"]
         whole = store.get(3)
     assert whole["plan"] == row().plan
     assert whole["measured"]["batches_s"] == [[0.25, 0.5], [0.75]]
@@ -90,8 +90,8 @@ def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
 
 def test_digests_tell_shardings_and_machines_apart() -> None:
     def digests(**changes: Any) -> tuple[str, str]:
-        made = record(comparison(), row(**changes), "")
-        return made["plan_digest"], made["machine_digest"]
+        stored = record(comparison(), row(**changes), "")
+        return stored["plan_digest"], stored["machine_digest"]
 
     plan, machine = digests()
     assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [1], "key": "1"}) == (
@@ -136,12 +136,12 @@ def writer(name: str, path: Path, count: int) -> subprocess.Popen[str]:
 def test_two_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
     both = [writer(name, path, 40) for name in ("a", "b")]
-    told = [p.communicate(timeout=60)[0].split() for p in both]
+    printed = [p.communicate(timeout=60)[0].split() for p in both]
     assert [p.returncode for p in both] == [0, 0]
     with ComparisonStore(path) as store:
         rows = store.rows()
     assert sorted(r["name"] for r in rows) == sorted(f"{p}{n}" for p in "ab" for n in range(40))
-    assert sorted(int(i) for some in told for i in some) == list(range(1, 81))
+    assert sorted(int(i) for ids in printed for i in ids) == list(range(1, 81))
 
 
 def test_a_killed_writer_leaves_what_it_had_written(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_a_corrupt_file_is_told_and_left_alone(tmp_path: Path, damage: str) -> N
     for _ in range(40):
         keep(comparison(), path)
     data = bytearray(path.read_bytes())
-    at = 0 if damage == "head" else 4096
-    data[at : at + 4096] = b"\xff" * 4096
+    offset = 0 if damage == "head" else 4096
+    data[offset : offset + 4096] = b"\xff" * 4096
     path.write_bytes(data)
     with pytest.raises(
         StoreError, match=r"cannot be read.*Nothing was changed\. Move the file away"
@@ -258,7 +258,7 @@ print("done")
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_read_only_folder_as_somebody_else() -> None:
-    folder = Path(tempfile.mkdtemp())  # tmp_path is below a folder of root's
+    folder = Path(tempfile.mkdtemp())  # tmp_path is inside a folder of root
     try:
         os.chown(folder, 65534, 65534)
         done = subprocess.run(
@@ -302,19 +302,19 @@ STRANGE = ["x", -1.5, b"\x00\xff", None, "[1]", "{", "NaN", 1e400, '{"a": ' * 50
 
 
 def test_a_damaged_row_is_left_out_of_the_list_and_refused_by_itself(tmp_path: Path) -> None:
-    """Every column of a row is made something else; the rows beside it can be read all the same."""
+    """Each column of a row is overwritten in turn; the other rows can still be read."""
     path = tmp_path / "runs.sqlite"
     keep(comparison(row("a"), row("b")), path)
-    told = 0
+    refusals = 0
     for column in [*module._TEXT, *module._NUMBER, *module._JSON]:
         for value in STRANGE:
-            with contextlib.closing(sqlite3.connect(path)) as raw:
-                before = raw.execute(f"SELECT {column} FROM runs WHERE id = 1").fetchone()
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                before = connection.execute(f"SELECT {column} FROM runs WHERE id = 1").fetchone()
                 try:
-                    raw.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", [value])
+                    connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", [value])
                 except sqlite3.IntegrityError:
-                    continue  # the file itself refuses it
-                raw.commit()
+                    continue  # the database itself refuses it
+                connection.commit()
             with ComparisonStore(path, read_only=True) as store:
                 message = ""
                 try:
@@ -323,16 +323,16 @@ def test_a_damaged_row_is_left_out_of_the_list_and_refused_by_itself(tmp_path: P
                     message = str(error)
                 ids = [r["id"] for r in store.rows()]
                 if message:
-                    told += 1
+                    refusals += 1
                     assert f"row 1 is damaged: {column} " in message
                     assert "DELETE FROM runs WHERE id = 1" in message
                     assert not store.damaged or store.damaged[0].startswith(f"row 1: {column} ")
                 assert ids == ([2, 1] if not message or column in module._JSON else [2])
                 assert store.get(2)["name"] == "b"
-            with contextlib.closing(sqlite3.connect(path)) as raw:
-                raw.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", before)
-                raw.commit()
-    assert told > 80
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", before)
+                connection.commit()
+    assert refusals > 80
 
 
 def test_a_kept_plan_names_source_lines_without_the_folders_of_this_machine(

@@ -1,4 +1,4 @@
-"""Search, judge, learn, search again: the loop with judges that are functions."""
+"""The loop of search, judge, learn and search again, with functions as judges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def searched(problem: Problem) -> SearchResult[Any]:
 
 
 class FakeJudge:
-    """A clock that is ``factor`` times the price, but for plans that it knows otherwise."""
+    """A judge whose clock is ``factor`` times the price, except for plans in ``special``."""
 
     def __init__(self, problem: Problem, factor: float = 1.0) -> None:
         self.problem, self.factor = problem, factor
@@ -135,11 +135,11 @@ def test_the_plans_that_everybody_would_try_are_judged_in_the_first_round(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     usual = {
-        name: Plan.from_actions(problem, taken) for name, taken in usual_plans(problem).items()
+        name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
     }
     assert set(usual) == {"data parallel", "fully sharded", "tensor parallel"}
     judge = FakeJudge(problem)
-    # By the clock one that the price thinks worse is the best
+    # By the clock, a plan with a worse price is the best
     best = usual["tensor parallel"]
     judge.special[best.sharding.key()] = Judgement(1e-9, 1e6, True)
     learned = [slower(problem, 1.0)]
@@ -246,7 +246,7 @@ def test_where_no_plan_stands_the_priced_one_is_given(
 def test_what_was_judged_is_learned_and_searched_with(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """Prices that learn the judge's factor agree with it in the second round."""
+    """Once prices have learned the judge's factor, they agree with it in the second round."""
     fast = Problem(problem.analysis, problem.mesh, problem.machine)
     judge = FakeJudge(problem, 2.0)
     learned: list[int] = []
@@ -263,7 +263,7 @@ def test_what_was_judged_is_learned_and_searched_with(
 
 
 def slower(problem: Problem, factor: float) -> Problem:
-    """The problem on a machine that takes ``factor`` times as long for everything."""
+    """The problem on a machine on which everything takes ``factor`` times as long."""
     machine = dataclasses.replace(
         problem.machine,
         flops={name: rate / factor for name, rate in problem.machine.flops.items()},
@@ -282,14 +282,14 @@ def slower(problem: Problem, factor: float) -> Problem:
 def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """The best judged plan agrees with its price, but plans between it and the best are priced
-    better, and nobody has judged them."""
+    """The best judged plan agrees with its price, but other plans have better prices, and no judge
+    has seen them."""
     rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
     distinct = [
         row for i, row in enumerate(rows) if row.quick.time_s > 1.001 * rows[i - 1].quick.time_s
     ]
-    worse = distinct[1]  # so that there are two that are better
-    # The first search gives the worse plan alone; the clock agrees with its price
+    worse = distinct[1]  # so that two plans have better prices
+    # The first search gives only the worse plan; the clock agrees with its price
     first = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
     first.__dict__["front"] = PlanFront((worse,))
     last = dataclasses.replace(searched)
@@ -300,7 +300,7 @@ def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
         return results[number - 1]
 
     judge = FakeJudge(problem)
-    # The best by the price fails, so that the worse one stays the best that was judged
+    # The plan with the best price fails, so that the worse one stays the best judged plan
     judge.special[rows[0].plan.sharding.key()] = Judgement(None, None, False, failure="no")
     learned = iter([slower(problem, 1.0), None])
     result = confirmed_search(
@@ -319,7 +319,7 @@ def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
 def test_plans_of_earlier_searches_stay_in_mind(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """A later search that comes upon less does not make what an earlier one found unknown."""
+    """Plans of an earlier search are still known after a later search that finds fewer."""
     rows = searched.front.rows
     worse = next(row for row in rows if row.quick.time_s > 1.02 * rows[0].quick.time_s)
     poor = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
@@ -343,7 +343,7 @@ def test_plans_of_earlier_searches_stay_in_mind(
 def test_prices_that_learned_are_searched_with_before_anything_is_confirmed(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """Also where the clock agreed at once, and where the budget of compiles is used up."""
+    """This holds even if the clock agrees at once and the budget of compiles is used up."""
     numbers: list[int] = []
 
     def search_once(priced: Problem, number: int) -> SearchResult[Any]:
@@ -364,7 +364,7 @@ def test_prices_that_learned_are_searched_with_before_anything_is_confirmed(
 def test_the_judges_error_is_how_far_learned_prices_miss_its_clock(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """Plans that are priced better by less than that do not keep the best from being confirmed."""
+    """A plan whose price is better by less than that does not prevent the confirmation."""
     rows = searched.front.rows
     second = next(row for row in rows if row.quick.time_s > 1.0005 * rows[0].quick.time_s)
     assert second.quick.time_s < 1.045 * rows[0].quick.time_s
@@ -425,12 +425,12 @@ def test_targets_are_those_of_the_machine_first_with_reasons(problem: Problem) -
     first = judge_targets(odd)[0]
     assert not first.possible
     assert "no slice of tpu-v5e has 3 devices; there are slices of 1, 4, 8" in first.refusal
-    # A machine file of one's own is taken for what is attached
-    own = Problem(
+    # A user's own machine file is taken to describe the attached devices
+    own_problem = Problem(
         problem.analysis, problem.mesh, dataclasses.replace(problem.machine, name="our rack")
     )
-    assert judged_elsewhere(own, "cpu:4") == ""
-    assert "our rack" in judged_elsewhere(own, "gpu:h100:4")
+    assert judged_elsewhere(own_problem, "cpu:4") == ""
+    assert "our rack" in judged_elsewhere(own_problem, "gpu:h100:4")
 
 
 def test_verdicts_stand_in_json_and_in_the_file_of_the_plan(
@@ -449,7 +449,7 @@ def test_verdicts_stand_in_json_and_in_the_file_of_the_plan(
     assert kept["confirmed"] is True
     assert kept["verdict"]["judged_s"] == pytest.approx(result.best.time_s)  # type: ignore[union-attr]
     assert Plan.load(path, problem).judged == kept
-    # Of the plan for another mesh nobody has said anything
+    # No judge has seen the plan for another mesh
     assert Plan.load(path, Problem(problem.analysis, {"data": 4, "model": 2})).judged is None
     damaged = {**result.plan.to_json(), "judged": {"judge": "x", "confirmed": "yes"}}
     with pytest.raises(InvalidPlan, match="must say whether the plan is confirmed"):
@@ -469,10 +469,10 @@ def test_a_cancelled_search_keeps_its_verdicts_and_goes_on(
     first = confirm(problem, searched, cancelled, compiles=4, plans=4)
     assert first.standing is Standing.CANCELLED
     assert len(first.verdicts) == 2
-    again = FakeJudge(problem, 2.0)
-    second = confirm(problem, searched, again, compiles=2, plans=4, resume=first)
+    second_judge = FakeJudge(problem, 2.0)
+    second = confirm(problem, searched, second_judge, compiles=2, plans=4, resume=first)
     assert len(second.verdicts) == 4
-    assert not set(again.asked) & set(judge.asked), "what was judged stays judged"
+    assert not set(second_judge.asked) & set(judge.asked), "what was judged stays judged"
     stopped = confirm(problem, searched, FakeJudge(problem), cancel=lambda: True)
     assert (stopped.standing, stopped.verdicts) == (Standing.CANCELLED, ())
 
@@ -517,7 +517,7 @@ def test_a_judge_that_is_not_there_is_refused() -> None:
 def test_the_simple_plan_is_nearly_as_good_by_the_clock(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
-    """What the clock has refuted is not shown first, however good its price is."""
+    """A plan that the clock has refuted is not shown as the simple plan, however good its price."""
     rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
     ordered = sorted(rows[:6], key=lambda row: row.size.total)
     smallest, largest = ordered[0], ordered[-1]
@@ -529,7 +529,7 @@ def test_the_simple_plan_is_nearly_as_good_by_the_clock(
         return Verdict(row.plan, 1, quick.time_s, quick.peak_bytes, judgement)
 
     best = verdict(largest, 1e-3)
-    level = [row._replace(quick=largest.quick) for row in ordered]  # all of one price
+    level = [row._replace(quick=largest.quick) for row in ordered]  # all with the same price
 
     def simple(*others: Verdict[Any], confirmed: bool) -> FrontRow[Any]:
         return simple_row(level, [best, *others], best, within=0.02, confirmed=confirmed)

@@ -1,4 +1,4 @@
-"""Building the documentation's site, for the tests that look at it."""
+"""Builds the documentation's site for the tests that check it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: of the extra ``docs``, not installed
+#: packages of the extra ``docs`` that are not installed
 LACKING = [
     name for name in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(name)
 ]
 
 
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built by the first process of a test run that asks for it."""
+    """The folder of the site, which the first process of a test run that needs it builds."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -33,9 +33,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _build(folder: Path) -> None:
-    """Build the site into a folder, without network and without a warning."""
+    """Build the site into a folder without network, and fail on any warning."""
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    # Whoever asks for the network gets an answer at once
+    # Requests to other hosts fail at once
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
     environment = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, and all of them do what they show."""
+"""Every public name has an example in its docstring, and every example prints its output."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ import pytest
 import toast_lab as tl
 from toast_lab import frontends
 
-#: documented as a whole module, as in the reference
+#: names that the reference documents as a whole module
 MODULES = {"charts": "toast_lab.charts", "views": "toast_lab.app.cells"}
 NAMES = sorted(set(tl.__all__) - {"__version__"})
-#: whose example needs a package of an extra
+#: names whose example needs a package of an extra
 NEEDS = {"from_torch": "torchax", "charts": "holoviews", "views": "panel", "report": "bokeh"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-SERVES = "explore"  #: does not come back; its example runs in a process of its own
+SERVES = "explore"  #: does not return; its example runs in a process of its own
 
 
 def documented(name: str) -> Any:
-    """The function, class or module whose docstring the reference shows."""
+    """The object behind a public name, whose docstring the reference shows."""
     if name in MODULES:
         return importlib.import_module(MODULES[name])
     module, _, attribute = tl._NAMES[name].partition(":")
@@ -40,14 +40,14 @@ def documented(name: str) -> Any:
 
 
 def examples(name: str) -> doctest.DocTest:
-    """What stands behind ``>>>`` in the docstring of a name."""
+    """The examples behind ``>>>`` in the docstring of a name."""
     text = documented(name).__doc__ or ""
     return doctest.DocTestParser().get_doctest(text, {}, f"tl.{name}", None, 0)
 
 
 @pytest.fixture
 def quiet_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where examples write."""
+    """A temporary folder in which examples run and keep their results."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "runs.sqlite"))
     monkeypatch.setenv("TOAST_LAB_COMPILED", str(tmp_path / "compiled.sqlite"))
@@ -56,7 +56,7 @@ def quiet_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded_once() -> Iterator[None]:
-    """Built-in models are loaded once for all examples, and not in a process for each."""
+    """Load each built-in model once for all examples, not in a new process for each."""
     load: Callable[..., Any] = frontends.load
 
     @functools.cache
@@ -67,7 +67,7 @@ def _loaded_once() -> Iterator[None]:
     def load_once(which: str, **sizes: Any) -> Any:
         return kept(which, json.dumps(sizes))
 
-    # Only as ``tl.load``, which examples call: whoever is imported meanwhile keeps the true one
+    # Only ``tl.load``, which examples call: modules imported meanwhile get the original
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tl, "load", load_once)
         yield

@@ -1,6 +1,6 @@
-"""The how-to guides do what they show: each page is a program, and prints what stands below.
+"""Each how-to guide is a program that prints the outputs it shows.
 
-``python tests/docs/test_guides.py [PAGE ...]`` writes the present output into them.
+``python tests/docs/test_guides.py [PAGE ...]`` writes the current output into the pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: page -> packages without which a page cannot run
+#: page -> the packages that it needs to run
 GUIDES: dict[str, tuple[str, ...]] = {
     "bring_a_model": ("optax", "flax", "equinox", "haiku", "torch", "torchax"),
     "read_a_conflict": (),
@@ -32,8 +32,8 @@ GUIDES: dict[str, tuple[str, ...]] = {
 #: the jax whose outputs the pages show
 SHOWN_JAX = "0.10.2"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Code is written to a file, so that errors and source lines have a place; what each block prints
-# is told apart by a line of its own.
+# Each block is written to a file, so that errors and source lines have a place, and its output is
+# captured separately.
 CHILD = """
 import contextlib, io, json, linecache, sys
 space, printed = {"__name__": "guide"}, []
@@ -49,16 +49,16 @@ json.dump(printed, open(sys.argv[2], "w"))
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """The code of a page and the outputs that it shows, in order: kind and text."""
+    """The code blocks of a page and the outputs that it shows, in order, as (kind, text)."""
     return BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text())
 
 
 def printed(page: str) -> list[str]:
-    """What each Python block of a page prints; they run one after the other in one process."""
+    """The output of each Python block of a page; they run in order in one process."""
     code = [text for kind, text in blocks(page) if kind == "python"]
     with tempfile.TemporaryDirectory() as folder:
-        wanted, output = Path(folder) / "code.json", Path(folder) / "printed.json"
-        wanted.write_text(json.dumps(code))
+        blocks_file, output = Path(folder) / "code.json", Path(folder) / "printed.json"
+        blocks_file.write_text(json.dumps(code))
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), folder]),
@@ -66,24 +66,24 @@ def printed(page: str) -> list[str]:
             "TOAST_LAB_COMPILED": f"{folder}/compiled.sqlite",
             "JAX_PLATFORMS": "cpu",
         }
-        argv = [sys.executable, "-c", CHILD, str(wanted), str(output)]
+        argv = [sys.executable, "-c", CHILD, str(blocks_file), str(output)]
         done = subprocess.run(
             argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
         )
         assert done.returncode == 0, f"{page}: {done.stderr[-3000:]}"
-        # The frames of this test below those of the page
+        # Remove the frames of this test below those of the page
         own_frames = r" < <string>:\d+"
         return [re.sub(own_frames, "", text) for text in json.loads(output.read_text())]
 
 
 def comparable(text: str) -> list[str]:
-    """Lines without what a clock says."""
+    """The lines of a text that are not empty, without measured seconds."""
     lines = (re.sub(r"in [\d.]+ s\b", "in ... s", line.rstrip()) for line in text.splitlines())
     return [line for line in lines if line]
 
 
 def shown(page: str) -> dict[int, str]:
-    """The outputs of a page, by the number of the Python block that each belongs to."""
+    """The outputs that a page shows, by the number of their Python block."""
     outputs: dict[int, str] = {}
     number = -1
     for kind, text in blocks(page):
@@ -109,13 +109,13 @@ def test_a_guide_prints_what_it_shows(page: str) -> None:
     assert all(text.strip() for text in expected.values()), "an output is empty"
     for number, text in expected.items():
         assert outputs[number].strip(), f"block {number} prints nothing"
-        # Another jax writes another program, with other numbers
+        # Another version of jax may produce another program, with other numbers
         if jax.__version__ == SHOWN_JAX:
             assert comparable(outputs[number]) == comparable(text)
 
 
 def update(page: str) -> None:
-    """Put the present outputs into a page."""
+    """Write the current outputs into a page."""
     outputs = printed(page)
     file = ROOT / "docs" / f"{page}.md"
     number = -1

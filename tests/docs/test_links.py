@@ -1,4 +1,4 @@
-"""The documents lead where they say: files, pictures and headings, without building the site."""
+"""Links in the documents resolve to files, pictures and headings; the site is not built."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PICTURE_BYTES = 400_000  #: of the largest picture that a page loads
+PICTURE_BYTES = 400_000  #: the most that a picture of a page may have
 SITE = runpy.run_path(str(ROOT / "scripts" / "docs_site.py"))
 
 
 def prose(path: Path) -> str:
-    """A document without its code."""
+    """The text of a document without its code."""
     if path.suffix == ".ipynb":
         cells = json.loads(path.read_text())["cells"]
         text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
@@ -43,7 +43,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken_links(path: Path) -> list[str]:
-    """Links and pictures of a document that lead nowhere."""
+    """The links and pictures of a document whose target does not exist."""
     broken = []
     name = path.name
     links = re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", prose(path))
@@ -71,7 +71,7 @@ def test_what_leads_nowhere_is_named(link: str, tmp_path: Path) -> None:
 
 
 def pictures() -> list[Path]:
-    """Every picture of the documents."""
+    """Every picture file of the documents."""
     suffixes = {".png", ".webp", ".svg", ".jpg"}
     return [file for file in (ROOT / "docs").rglob("*") if file.suffix in suffixes]
 
@@ -102,9 +102,9 @@ def test_the_pictures_of_the_explorer_are_those_that_its_command_takes() -> None
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))
-    own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     reference = {f"reference/{title.lower()}.md" for title in SITE["REFERENCE"]}
-    assert listed == own | reference | set(SITE["BORROWED"].values())
+    assert listed == pages | reference | set(SITE["BORROWED"].values())
 
 
 def test_the_reference_has_every_public_name_once() -> None:

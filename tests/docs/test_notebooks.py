@@ -1,8 +1,8 @@
-"""The notebooks run on a cold machine, and what they print is what they are kept with.
+"""The notebooks run on a new machine, and print the outputs that are committed with them.
 
-`make notebooks` makes the outputs: small, without widgets, without a machine's paths. The tag of a
-cell says how far its output can be held to: ``measured`` where a clock decides the numbers, and
-``varies`` where it decides what is found, too.
+`make notebooks` makes the outputs: small, without widgets and without paths of a machine. A cell's
+tag says how exactly its output must repeat: ``measured`` if a clock decides the numbers, and
+``varies`` if a clock decides even what is found.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-#: the jax whose outputs are kept; another one writes another program, with other numbers
+#: the jax whose outputs are kept; another version may produce another program and numbers
 SHOWN_JAX = "0.10.2"
-LIMIT_S = 900  #: for a notebook
-#: packages without which a notebook cannot run: pip install "toast-lab[examples]"
+LIMIT_S = 900  #: to run one notebook
+#: packages that a notebook needs to run: pip install "toast-lab[examples]"
 NEEDS = {"02_shard_your_model": ("flax", "timesfm", "einshape")}
-BYTES = 400_000  #: of a notebook
+BYTES = 400_000  #: the most that a notebook may have
 KINDS = {"text/plain", "image/png"}
 ABSOLUTE = re.compile(
     r"(?<![\w.~/-])/(?:home|root|tmp|usr|var|opt|etc|mnt|srv|work|private|Users|Volumes)/\S+"
@@ -87,13 +87,13 @@ def test_absolute_paths_are_recognised() -> None:
 
 
 def comparable(cell: dict[str, Any]) -> list[list[str]]:
-    """What can be expected again of the outputs of a cell: for each its kinds and its lines."""
+    """The reproducible part of a cell's outputs: for each output its kinds and its lines."""
     tags = cell["metadata"].get("tags", [])
     outcome = []
     for output in cell["outputs"]:
         lines = [" ".join(line.split()) for line in texts(output).splitlines()]
         lines = [re.sub(r"\bin [\d.]+ m?s\b", "in ... s", line) for line in lines if line]
-        # Where a command took longer than a minute, pytest says so in minutes as well
+        # If a command took longer than a minute, pytest also gives the time in minutes
         lines = [re.sub(r"s \(\d+:\d\d:\d\d\)", "s", line) for line in lines]
         if "measured" in tags:
             lines = [re.sub(r"-?\b\d[\d.,:e+-]*( [mun]?s\b)?", "#", line) for line in lines]
@@ -118,12 +118,12 @@ def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
 
 @functools.cache
 def script() -> dict[str, Any]:
-    """What `make notebooks` runs them with."""
+    """The functions of the script that `make notebooks` runs."""
     return runpy.run_path(str(ROOT / "scripts" / "notebooks.py"))
 
 
 def cell(text: str, *tags: str) -> dict[str, Any]:
-    """A cell that printed a text."""
+    """A cell with these tags that printed a text."""
     output = {"output_type": "stream", "name": "stdout", "text": text}
     return {"metadata": {"tags": list(tags)}, "outputs": [output]}
 

@@ -1,6 +1,6 @@
-"""The documentation's site is built without a warning, and asks nothing of other hosts.
+"""The documentation's site builds without warnings, and requests nothing from other hosts.
 
-Skipped without the extra ``docs``; `make docs` builds the same.
+These tests are skipped without the extra ``docs``; `make docs` builds the same site.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_reference_and_notebooks_are_found_by_the_search(site: Path) -> None:
 
 
 def test_fields_of_public_types_are_described(site: Path) -> None:
-    """From the comments behind ``#:``, which have shapes and units."""
+    """The ``#:`` comments, which have shapes and units, appear in the reference."""
     prices = (site / "reference" / "prices.html").read_text()
     assert "Op at which memory peaks" in prices
     assert "bytes alive at each op" in prices

@@ -1,6 +1,6 @@
-"""What the tests of static arguments, keywords and random keys in exports run.
+"""Programs for the tests of exports with static arguments, keywords and random keys.
 
-It runs on 8 virtual devices and gives plain data.
+They run on 8 virtual devices and return plain data.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def product(x: Any, n: int, w: Any, mode: str = "sum") -> Any:
-    """``n`` products, where ``n`` and ``mode`` have to be static."""
+    """Multiply by ``w`` ``n`` times; ``n`` and ``mode`` have to be static."""
     for _ in range(n):
         x = jnp.tanh(x @ w)
     return {"y": x, "total": x.sum() if mode == "sum" else x.mean()}
 
 
 def by_keyword(x: Any, *, shape: tuple[int, int], w: Any, scale: Any = 1.0) -> Any:
-    """Keywords alone, of which the shape has to be static."""
+    """A function with keyword-only arguments, of which ``shape`` has to be static."""
     return (x @ w).reshape(shape) * scale
 
 
 class Holder:
-    """Something with a method that is jitted."""
+    """An object with a jitted method."""
 
     @functools.partial(jax.jit, static_argnums=(0, 2))
     def method(self, x: Any, n: int) -> Any:
-        """``n`` times ``x``, by adding."""
+        """Add up tanh(x) ``n`` times."""
         return sum([jnp.tanh(x)] * n, jnp.zeros_like(x))
 
 
 def static_cases() -> dict[str, tuple[Callable[..., Any], Call, list[Call]]]:
-    """Function, the call that is planned, and other calls that mean the same."""
+    """By name: a function, the call that is planned, and other calls that mean the same."""
     first: Call = (X, 2, W), {}
     named: Call = (X, 2), {"w": W, "mode": "mean"}
     return {
@@ -84,29 +84,29 @@ def static_cases() -> dict[str, tuple[Callable[..., Any], Call, list[Call]]]:
 def exported(
     fn: Callable[..., Any], planned: Call, others: list[Call], seed: int = 0
 ) -> dict[str, Any]:
-    """One call by every road that a plan takes, against the function's own."""
+    """Run a call by each way to execute a plan, and compare with the function itself."""
     args, keywords = planned
     model = tl.from_jax(fn, *args, **keywords)
     problem = tl.Problem(tl.analyse(model), MESH, "cpu")
     plan = random_plan(problem, seed, 3)
-    found = plan.constraints(minimal=True, model=model, seconds=30)
-    shard = imported(plan.to_python(found, model)).shard(fn)
+    constraints = plan.constraints(minimal=True, model=model, seconds=30)
+    shard = imported(plan.to_python(constraints, model)).shard(fn)
     expected = fn(*args, **keywords)
     wrong: list[str] = []
     error = 0.0
-    roads = {"jit": plan.jit(fn), "python": shard, "constraints": found.apply(fn)}
+    roads = {"jit": plan.jit(fn), "python": shard, "constraints": constraints.apply(fn)}
     for name, run in roads.items():
         for a, k in [planned, *others]:
-            got = run(*a, **k)
-            wrong += [f"{name}: {text}" for text in differences(got, expected)]
-            pairs = zip(numbers(got), numbers(expected), strict=True)
+            result = run(*a, **k)
+            wrong += [f"{name}: {text}" for text in differences(result, expected)]
+            pairs = zip(numbers(result), numbers(expected), strict=True)
             error = max([error, *(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs)])
     specs = plan.partition_specs()
     return {
         "wrong": wrong,
         "error": error,
         "sharded": sum(any(s) for s in plan.value_specs()),
-        "patch": plan.to_patch(found).text,
+        "patch": plan.to_patch(constraints).text,
         "specs": len(jax.tree_util.tree_leaves(specs, is_leaf=_is_spec)),
         "arrays": model.program.n_arguments + len(model.program.outputs),
     }
@@ -117,7 +117,7 @@ def _is_spec(x: Any) -> bool:
 
 
 def static(case: str) -> dict[str, Any]:
-    """One of ``static_cases``."""
+    """Export and compare one of ``static_cases``."""
     return exported(*static_cases()[case])
 
 
@@ -126,29 +126,29 @@ def static(case: str) -> dict[str, Any]:
 
 
 def argument(key: Any, x: Any) -> Any:
-    """A key as an argument."""
+    """A key is an argument."""
     return x * jax.random.normal(key, x.shape)
 
 
 def batch(keys: Any, x: Any) -> Any:
-    """A batch of keys as an argument."""
+    """A batch of keys is an argument."""
     return jax.vmap(lambda k, r: r * jax.random.normal(k, r.shape))(keys, x)
 
 
 def middle(key: Any, x: Any) -> Any:
-    """A batch of keys in the middle."""
+    """A batch of keys is an intermediate value."""
     return batch(jax.random.split(key, 8), x)
 
 
 def results(key: Any, x: Any) -> Any:
-    """Keys among the results, one and many."""
+    """The results include single keys and batches of keys."""
     one, two = jax.random.split(key)
     many = jax.random.split(two, 8)
     return one, many, many.reshape(4, 2), jax.random.fold_in(one, 3), 2 * x
 
 
 def carried(key: Any, x: Any) -> Any:
-    """A key in the carry of a scan."""
+    """A key is in the carry of a scan."""
 
     def body(key: Any, row: Any) -> Any:
         key, sub = jax.random.split(key)
@@ -158,7 +158,7 @@ def carried(key: Any, x: Any) -> Any:
 
 
 def dropout(params: Any, key: Any, x: Any) -> Any:
-    """A training step."""
+    """A training step with dropout, which also returns a new key."""
 
     def loss(params: Any) -> Any:
         h = jnp.tanh(x @ params["w"])
@@ -174,10 +174,10 @@ def dropout(params: Any, key: Any, x: Any) -> Any:
 
 
 def key_case(case: str, implementation: str) -> tuple[Callable[..., Any], Call]:
-    """A function and its call."""
+    """The function of a case, and its call with a key of an implementation."""
     key = jax.random.key(0, impl=implementation)
     many, x = jax.random.split(key, 8), jnp.asarray(X)
-    found: dict[str, Any] = {
+    cases: dict[str, Any] = {
         "argument": (argument, key, x),
         "batch": (batch, many, x),
         "middle": (middle, key, x),
@@ -186,14 +186,14 @@ def key_case(case: str, implementation: str) -> tuple[Callable[..., Any], Call]:
         "carried": (carried, key, x),
         "dropout": (dropout, {"w": W}, key, x),
     }
-    fn, *args = found[case]
+    fn, *args = cases[case]
     return fn, (tuple(args), {})
 
 
 def keys(case: str, implementation: str, seed: int, folder: str) -> dict[str, Any]:
-    """Every export of a plan of a function with typed random keys."""
+    """Export and compare a plan of a function with typed random keys, and save and load it."""
     fn, call = key_case(case, implementation)
-    made = exported(fn, call, [], seed)
+    compared = exported(fn, call, [], seed)
     args = call[0]
     model = tl.from_jax(fn, *args)
     problem = tl.Problem(tl.analyse(model), MESH, "cpu")
@@ -201,7 +201,7 @@ def keys(case: str, implementation: str, seed: int, folder: str) -> dict[str, An
     plan.save(f"{folder}/plan.json")
     placed = jax.device_put(args, plan.named_shardings()[0])
     return {
-        **made,
+        **compared,
         "loaded": tl.Plan.load(f"{folder}/plan.json", problem).value_specs() == plan.value_specs(),
         "placed": len(jax.tree_util.tree_leaves(placed)),
         "everywhere": len(plan.constraints()),
@@ -210,18 +210,18 @@ def keys(case: str, implementation: str, seed: int, folder: str) -> dict[str, An
 
 
 def cut(model: tl.Model, value: int, spec: Any) -> bool:
-    """Does a plan cut the words of a key?"""
+    """Does a spec cut a dim of a value that holds the words of a key?"""
     program = model.program
     rows = program.hidden[program.shape_ptr[value] : program.shape_ptr[value + 1]]
     return any(axes and hidden for axes, hidden in zip(spec, rows, strict=True))
 
 
 def searched(method: str) -> dict[str, Any]:
-    """What a search method's plan cuts of keys, where keys could be cut before."""
+    """The values whose key words a search method's plan cuts; earlier versions did cut keys."""
     model = tl.from_jax(results, jax.random.split(jax.random.key(0), 1)[0], X)
     problem = tl.Problem(tl.analyse(model), {"a": 2, "b": 2}, "cpu")
-    found = tl.search(problem, method=method, budget=tl.Budget(seconds=10))
-    specs = found.plan.value_specs()
+    result = tl.search(problem, method=method, budget=tl.Budget(seconds=10))
+    specs = result.plan.value_specs()
     return {
         "cut": [v for v, spec in enumerate(specs) if cut(model, v, spec)],
         "hidden": int(model.program.hidden.sum()),
@@ -229,7 +229,7 @@ def searched(method: str) -> dict[str, Any]:
 
 
 def legal(case: str, implementation: str) -> list[str]:
-    """Values that some legal action cuts although they hold the words of keys."""
+    """Values whose key words some legal action cuts, which none should."""
     fn, (args, _) = key_case(case, implementation)
     model = tl.from_jax(fn, *args)
     problem = tl.Problem(tl.analyse(model), {"a": 2, "b": 4}, "cpu")

@@ -2,10 +2,10 @@
 
 Run it as ``python -m tests.export.measure``.
 
-Each case is a small version of the model with a plan that experts use, or one that a search found,
-on 8 virtual devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints
-under plain ``jax.jit``, and exported Python.  Prints the table of docs/export.md, row by row;
-``--only NAME`` for some.
+Each case is a small version of a model with a plan that experts use, or one that a search found,
+on 8 virtual devices. Three programs are compiled and run: ``plan.jit``, the fewest constraints
+under plain ``jax.jit``, and exported Python. The command prints the table of docs/export.md row by
+row; ``--only NAME`` prints some of its rows.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ HEAD = (
 
 
 def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One row; runs in a child."""
+    """Compute one row of the table; runs in a child process."""
     import toast_lab as tl
     from tests.export.programs import compare_ways
     from toast_lab.models.registry import make
     from toast_lab.search.contract import Budget
 
     if name in FOREIGN:
-        made = importlib.import_module(f"tests.foreign_models.{name}").make(**sizes)
-        fn, args, options = made[0], made[1], made[2] if len(made) > 2 else {}
+        built = importlib.import_module(f"tests.foreign_models.{name}").make(**sizes)
+        fn, args, options = built[0], built[1], built[2] if len(built) > 2 else {}
         donated = options.get("donate_argnums", ())
         donated = (donated,) if isinstance(donated, int) else tuple(donated)
         model, experts = tl.from_jax(fn, *args, donate_argnums=donated, name=name), {}
@@ -82,22 +82,22 @@ def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str,
         )
     analysis = tl.analyse(model)
     problem = tl.Problem(analysis, MESH, "tpu-v5e")
-    if how == "searched":  # with a quarter of the memory, or so small a program stays as it is
+    if how == "searched":  # with a quarter of the memory, or nothing would be sharded
         peak = tl.price(problem, tl.replicated(problem)).peak_bytes
         problem = tl.Problem(analysis, MESH, "tpu-v5e", memory_limit_bytes=peak / 4)
         plan = tl.search(problem, seed=0, budget=Budget(seconds=None, evaluations=400)).plan
     elif name in FOREIGN:
         plan = tl.Plan.from_specs(problem, _batch(model))
     else:
-        taken = [a for a in experts[how] if a[1] in MESH]
-        plan = tl.Plan.from_actions(problem, taken)
+        actions = [a for a in experts[how] if a[1] in MESH]
+        plan = tl.Plan.from_actions(problem, actions)
     began = time.monotonic()
-    found = compare_ways(fn, args, model, plan, donated, seconds=seconds)
-    ways = found["ways"]
+    compared = compare_ways(fn, args, model, plan, donated, seconds=seconds)
+    ways = compared["ways"]
     return {
         "ops": model.program.n_ops,
         "seconds": time.monotonic() - began,
-        **found,
+        **compared,
         "collectives": sum(ways["jit"]["collectives"].values()),
         "python": ways["python"]["collectives"] == ways["constraints"]["collectives"],
         "shardings": all(
@@ -108,19 +108,19 @@ def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str,
 
 
 def _batch(model: Any) -> dict[str, Any]:
-    """The data axis on the first dim of every argument that is no parameter."""
+    """Specs with the data axis on the first dim of every argument that is not a parameter."""
     program = model.program
     paths = [(program.value_name[a], program.dims(a)) for a in range(program.n_arguments)]
-    wanted = {
+    specs = {
         p: ("data",)
         for p, dims in paths
         if len(dims) and dims[0] % 4 == 0 and p.startswith(("tokens", "graph"))
     }
-    return wanted
+    return specs
 
 
 def cases() -> list[tuple[str, str, dict[str, Any]]]:
-    """(model, plan, sizes) of every row."""
+    """(model, plan, sizes) for each row of the table."""
     rows: list[tuple[str, str, dict[str, Any]]] = []
     for name, sizes in ZOO.items():
         rows.append((name, EXPERT[name], sizes))
@@ -133,7 +133,7 @@ def _yes(held: bool) -> str:
 
 
 def main() -> int:
-    """Print the table."""
+    """Compute and print the rows of the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument(

@@ -1,6 +1,6 @@
-"""What the tests of ``export`` run.
+"""Functions that the tests of ``export`` run on 8 virtual devices.
 
-Each function in a process of its own, on 8 virtual devices; gives plain data.
+Each runs in its own process and returns plain data.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ MESH = {"data": 4, "model": 2}
 
 
 def collectives(compiled: Any, mesh: dict[str, int]) -> dict[str, float]:
-    """Collectives of a compiled program by kind, axes and bytes."""
-    found = trial.signature_of(
+    """Counts of a compiled program's collectives by kind, axes and bytes."""
+    signature = trial.signature_of(
         compiled.runtime_executable(), hlo.collectives(compiled.as_text(), mesh)
     )
     return {
-        f"{kind} {axes} {size}": times for (kind, axes, size), times in found.collectives.items()
+        f"{kind} {axes} {size}": times
+        for (kind, axes, size), times in signature.collectives.items()
     }
 
 
 def imported(text: str, name: str = "exported") -> Any:
-    """Python that was exported, as a module."""
+    """Import exported Python as a module."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.py"
         path.write_text(text)
@@ -56,7 +57,7 @@ def three_ways(
     mesh: dict[str, int] = MESH,
     **options: Any,
 ) -> dict[str, Any]:
-    """One plan of a model in three ways.
+    """Execute one plan of a model in three ways, and compare the results.
 
     They are ``plan.jit``, its constraints under plain ``jax.jit``, and exported Python.
     """
@@ -82,9 +83,9 @@ def three_ways(
 def compare_ways(
     fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), **options: Any
 ) -> dict[str, Any]:
-    """See ``three_ways``; the arguments are made up."""
+    """As ``three_ways``, for a traced model and a plan; the values of arguments are made up."""
     sizes = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
-    found = plan.constraints(minimal=True, model=model, **options)
+    constraints = plan.constraints(minimal=True, model=model, **options)
     tree = jax.tree_util.tree_structure(args)
 
     def fresh() -> Any:
@@ -96,52 +97,56 @@ def compare_ways(
     by_plan = plan.jit(fn, donate_argnums=donated)
     ins, outs = plan.named_shardings(by_plan.mesh)
     by_hand = jax.jit(
-        found.apply(fn, by_plan.mesh),
+        constraints.apply(fn, by_plan.mesh),
         in_shardings=ins,
         out_shardings=outs,
         donate_argnums=donated,
         keep_unused=True,
     )
-    exported = imported(plan.to_python(found, model)).shard(fn, by_plan.mesh, keep_unused=True)
+    exported = imported(plan.to_python(constraints, model)).shard(
+        fn, by_plan.mesh, keep_unused=True
+    )
     ways = {}
     for way, run in (("jit", by_plan), ("constraints", by_hand), ("python", exported)):
         given = fresh()
         compiled = run.lower(*given).compile()
-        got = run(*given)
+        result = run(*given)
         ways[way] = {
-            "error": error_of(got, expected),
-            "same_tree": jax.tree_util.tree_structure(got)
+            "error": error_of(result, expected),
+            "same_tree": jax.tree_util.tree_structure(result)
             == jax.tree_util.tree_structure(expected),
             "collectives": collectives(compiled, sizes),
             "arguments": [str(s.spec) for s in jax.tree_util.tree_leaves(compiled.input_shardings)],
-            "results": [str(x.sharding.spec) for x in jax.tree_util.tree_leaves(got)],
+            "results": [str(x.sharding.spec) for x in jax.tree_util.tree_leaves(result)],
         }
     return {
         "ways": ways,
-        "constraints": len(found),
-        "exact": found.exact,
-        "remaining": found.remaining,
-        "remaining_bytes": found.remaining_bytes,
-        "tried": found.outcome.tried,
-        "complete": found.outcome.complete,
-        "target_bytes": trial.difference_bytes(found.outcome.target, trial.Signature({}, 0.0, 0)),
-        "rows": [str(r) for r in found],
-        "places": collections.Counter(len(r.values) for r in found),
+        "constraints": len(constraints),
+        "exact": constraints.exact,
+        "remaining": constraints.remaining,
+        "remaining_bytes": constraints.remaining_bytes,
+        "tried": constraints.outcome.tried,
+        "complete": constraints.outcome.complete,
+        "target_bytes": trial.difference_bytes(
+            constraints.outcome.target, trial.Signature({}, 0.0, 0)
+        ),
+        "rows": [str(r) for r in constraints],
+        "places": collections.Counter(len(r.values) for r in constraints),
     }
 
 
 def patched(
     name: str, sizes: dict[str, Any], actions: list[Any], mesh: dict[str, int], **options: Any
 ) -> dict[str, Any]:
-    """The patch of a model's source, applied and run under plain ``jax.jit``."""
+    """Apply a plan's patch to the model's source, and run that under plain ``jax.jit``."""
     from toast_lab.models import transformer
 
     example = make(name, **sizes)
     model = tl.from_jax(example.fn, *example.args, dim_names=example.dim_names, name=name)
     problem = tl.Problem(tl.analyse(model), mesh, "cpu")
     plan = tl.Plan.from_actions(problem, actions)
-    found = plan.constraints(minimal=True, model=model, **options)
-    patch = plan.to_patch(found, root=Path(transformer.__file__).parents[2])
+    constraints = plan.constraints(minimal=True, model=model, **options)
+    patch = plan.to_patch(constraints, root=Path(transformer.__file__).parents[2])
     (source,) = patch.sources.values()
     changed = imported(source, "patched_transformer")
     plan_jit = plan.jit(example.fn)
@@ -149,25 +154,25 @@ def patched(
     tree = jax.tree_util.tree_structure(example.args)
     given = tree.unflatten([jnp.asarray(x) for x in inputs.draw(model.program, 0)])
     function = getattr(changed, example.fn.__name__)
-    with plan_jit.mesh:  # so that a bare PartitionSpec has a mesh
+    with plan_jit.mesh:  # gives bare PartitionSpecs a mesh
         run = jax.jit(function, in_shardings=ins, out_shardings=outs)
         compiled = run.lower(*given).compile()
-        got = run(*given)
+        result = run(*given)
     sizes_of = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
     return {
-        "error": error_of(got, jax.jit(example.fn)(*given)),
+        "error": error_of(result, jax.jit(example.fn)(*given)),
         "collectives": collectives(compiled, sizes_of),
         "planned": collectives(plan_jit.lower(*given).compile(), sizes_of),
         "text": patch.text,
         "left_out": patch.left_out,
-        "n": len(found),
+        "n": len(constraints),
     }
 
 
 def drift(folder: str) -> dict[str, Any]:
-    """Exported tests of a plan, run by pytest.
+    """Run the exported test of a plan by pytest, in three variants.
 
-    As it is, with another record, and with a model that changed.
+    As exported, with a different record, and with a model that has changed.
     """
     import subprocess
 
@@ -176,7 +181,7 @@ def drift(folder: str) -> dict[str, Any]:
     plan = tl.Plan.from_specs(problem, {"x": ("data", None), "w1": (None, "model")})
     plan.save(Path(folder) / "plan.json")
     text = plan.to_test("mlp", "plan.json")
-    found = {"text": text}
+    outcomes = {"text": text}
     for name, written in (
         ("same", text),
         ("record", text.replace('"count": 1.0', '"count": 2.0', 1)),
@@ -191,17 +196,17 @@ def drift(folder: str) -> dict[str, Any]:
             timeout=300,
             cwd=folder,
             check=False,
-            # It needs no plugin, and ours take longer to load than its test
+            # It needs no plugins, and loading ours takes longer than its test
             env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         )
-        found[name] = f"{done.returncode} {done.stdout}"
-    return found
+        outcomes[name] = f"{done.returncode} {done.stdout}"
+    return outcomes
 
 
 def flax_steps(nested: bool) -> dict[str, Any]:
-    """An nnx module and its optimizer, sharded by exported Python; both are changed in place.
+    """Shard an nnx module and its optimizer by exported Python, which changes both in place.
 
-    ``nested``: they are not arguments of their own, but within a tuple of a dict, with the number
+    If ``nested``, they are not separate arguments, but in a tuple in a dict, along with the number
     of the step.
     """
     import numpy as np
@@ -238,8 +243,8 @@ def flax_steps(nested: bool) -> dict[str, Any]:
     problem = tl.Problem(tl.analyse(model), MESH, "cpu")
     kernel = "state['both'][0].layers[0].kernel" if nested else "model.layers[0].kernel"
     plan = tl.Plan.from_specs(problem, {"x": ("data", None), kernel: (None, "model")})
-    found = plan.constraints(minimal=True, model=model)
-    run = imported(plan.to_python(found, model)).shard(fn)
+    constraints = plan.constraints(minimal=True, model=model)
+    run = imported(plan.to_python(constraints, model)).shard(fn)
     mine, plain = fresh(), fresh()
     placed = run.place(*mine, x, y)
     same = all(a is b for a, b in zip(modules(placed), modules(mine), strict=True))
@@ -252,7 +257,7 @@ def flax_steps(nested: bool) -> dict[str, Any]:
         "losses": losses,
         "plain": theirs,
         "kernel": tuple(kernel.sharding.spec),
-        "exact": found.exact,
+        "exact": constraints.exact,
         "same": same,
         "placed": before,
         "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
@@ -263,7 +268,7 @@ def flax_steps(nested: bool) -> dict[str, Any]:
 def deeper(
     sizes: dict[str, Any], layers: int, actions: list[Any], mesh: dict[str, int]
 ) -> dict[str, Any]:
-    """Constraints found for a few layers, applied to the same function with more of them."""
+    """Apply constraints found for a few layers to the same function with more layers."""
     shallow, deep = (
         make("transformer", **{**sizes, "layers": n}) for n in (sizes["layers"], layers)
     )
@@ -273,16 +278,18 @@ def deeper(
         plans.append(
             (model, tl.Plan.from_actions(tl.Problem(tl.analyse(model), mesh, "cpu"), actions))
         )
-    (model, plan), (_, wanted) = plans
-    found = plan.constraints(minimal=True, model=model)
-    by_plan = wanted.jit(deep.fn)
-    ins, outs = wanted.named_shardings(by_plan.mesh)
-    by_hand = jax.jit(found.apply(deep.fn, by_plan.mesh), in_shardings=ins, out_shardings=outs)
+    (model, plan), (_, deep_plan) = plans
+    constraints = plan.constraints(minimal=True, model=model)
+    by_plan = deep_plan.jit(deep.fn)
+    ins, outs = deep_plan.named_shardings(by_plan.mesh)
+    by_hand = jax.jit(
+        constraints.apply(deep.fn, by_plan.mesh), in_shardings=ins, out_shardings=outs
+    )
     given = deep.args
-    made = [collectives(f.lower(*given).compile(), mesh) for f in (by_plan, by_hand)]
+    counts = [collectives(f.lower(*given).compile(), mesh) for f in (by_plan, by_hand)]
     return {
-        "planned": made[0],
-        "constrained": made[1],
-        "constraints": len(found),
-        "exact": found.exact,
+        "planned": counts[0],
+        "constrained": counts[1],
+        "constraints": len(constraints),
+        "exact": constraints.exact,
     }

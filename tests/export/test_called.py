@@ -21,22 +21,22 @@ def here(name: str, *args: Any) -> Any:
     "case", ["argnums", "argnames", "negative", "keywords", "partial", "method", "plain"]
 )
 def test_static_arguments_and_keywords_in_every_export(case: str) -> None:
-    found = here("static", case)
-    assert found["wrong"] == []
-    assert found["error"] < 1e-4
-    assert found["sharded"] > 0
-    assert found["specs"] == found["arrays"]
-    assert found["patch"] == "" or "with_sharding_constraint" in found["patch"]
+    outcome = here("static", case)
+    assert outcome["wrong"] == []
+    assert outcome["error"] < 1e-4
+    assert outcome["sharded"] > 0
+    assert outcome["specs"] == outcome["arrays"]
+    assert outcome["patch"] == "" or "with_sharding_constraint" in outcome["patch"]
 
 
 @pytest.mark.parametrize("case", KEYS)
 def test_random_keys_in_every_export(case: str, tmp_path: Path) -> None:
-    found = here("keys", case, "threefry2x32", 1, str(tmp_path))
-    assert found["wrong"] == []
-    assert found["error"] < 1e-3
-    assert found["cut"] == []
-    assert found["loaded"]
-    assert found["placed"] > 0
+    outcome = here("keys", case, "threefry2x32", 1, str(tmp_path))
+    assert outcome["wrong"] == []
+    assert outcome["error"] < 1e-3
+    assert outcome["cut"] == []
+    assert outcome["loaded"]
+    assert outcome["placed"] > 0
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS[1:])
@@ -44,11 +44,11 @@ def test_random_keys_in_every_export(case: str, tmp_path: Path) -> None:
 def test_keys_of_other_kinds_in_every_export(
     case: str, implementation: str, tmp_path: Path
 ) -> None:
-    found = here("keys", case, implementation, 1, str(tmp_path))
-    assert found["wrong"] == []
-    assert found["error"] < 1e-3
-    assert found["cut"] == []
-    assert found["loaded"]
+    outcome = here("keys", case, implementation, 1, str(tmp_path))
+    assert outcome["wrong"] == []
+    assert outcome["error"] < 1e-3
+    assert outcome["cut"] == []
+    assert outcome["loaded"]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -63,9 +63,9 @@ def test_no_legal_action_cuts_the_words_of_a_key(case: str, implementation: str)
 def test_no_search_cuts_the_words_of_a_key(method: str) -> None:
     from tests.export.called import searched
 
-    found = searched(method)
-    assert found["hidden"] > 0
-    assert found["cut"] == []
+    outcome = searched(method)
+    assert outcome["hidden"] > 0
+    assert outcome["cut"] == []
 
 
 def test_who_asks_to_cut_the_words_of_a_key_is_told_why_not() -> None:

@@ -1,4 +1,4 @@
-"""What exported Python looks like, and what is said while its constraints are looked for."""
+"""The text of exported Python, and the messages during the search for its constraints."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_options_reach_the_search_and_the_wait_is_announced(
     plan = tl.Plan.from_actions(problem, [f"{problem.analysis.group_name[0]}->data"])
     text = plan.to_python(model=model, proof="propagated", seconds=60)
     assert "by propagation the shardings are" in text
-    said = capsys.readouterr().err
-    assert "looking for the fewest constraints of layer" in said
-    assert "60 s at most" in said
+    message = capsys.readouterr().err
+    assert "looking for the fewest constraints of layer" in message
+    assert "60 s at most" in message
     plan.constraints(minimal=True, model=model, proof="propagated", on_event=lambda event: None)
     assert capsys.readouterr().err == ""

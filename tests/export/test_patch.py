@@ -1,4 +1,4 @@
-"""What a patch says of constraints that it leaves out."""
+"""A patch gives the reason for each constraint that it leaves out."""
 
 from __future__ import annotations
 

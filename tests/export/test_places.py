@@ -1,4 +1,4 @@
-"""Places of the source.
+"""Places of constraints in the source.
 
 Every op has its equation, and rules find the equations that they were made for.
 """
@@ -70,7 +70,7 @@ def test_every_op_that_is_not_constant_has_its_equation(name: str, sizes: dict[s
 
 
 def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> None:
-    """What is made of constants has no equation here, but the walk that applies rules passes it."""
+    """Constants' equations are not listed here, but the walk that applies rules passes them."""
 
     def scaled(v: Any) -> Any:
         return v * 2.0
@@ -79,12 +79,12 @@ def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> Non
         return scaled(jnp.arange(8.0)) + scaled(x)
 
     model = tl.from_jax(fn, jnp.ones(8))
-    (found,) = [
+    (product,) = [
         e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"
     ]
-    assert (found.number, found.of) == (1, 2)
-    assert found.place.source.count(" < ") == 1
-    assert found.frames[0][1] == scaled.__code__.co_firstlineno + 1
+    assert (product.number, product.of) == (1, 2)
+    assert product.place.source.count(" < ") == 1
+    assert product.frames[0][1] == scaled.__code__.co_firstlineno + 1
 
 
 def test_equations_of_a_line_are_counted_anew_each_time_that_it_runs() -> None:
@@ -110,7 +110,7 @@ def test_equations_of_a_line_are_counted_anew_each_time_that_it_runs() -> None:
 
 
 def test_numbers_in_the_source_are_never_pinned() -> None:
-    """A plan may split the tensor that a number is spread to; the number itself has no dims."""
+    """A plan may split a tensor that a number is broadcast to; the number itself has no dims."""
 
     def fn(x: Any) -> Any:
         return jnp.maximum(x, 0.5) * 2.0
@@ -143,13 +143,13 @@ def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.Monk
         return inner(jax.checkpoint(jnp.exp)(y))
 
     line = fn.__code__.co_firstlineno
-    here = Path(__file__).name
+    file_name = Path(__file__).name
     walk = constrained.Walk((), None)
     closed = jax.make_jaxpr(fn)(jnp.ones(4))
     out = walk.closed(closed, [jnp.ones(4)])
     assert out[0] == pytest.approx(fn(jnp.ones(4)))
     seen = {p.primitive: p for p in walk.count}
-    assert seen["cos"].source.startswith(f"{here}:{line + 1}")
+    assert seen["cos"].source.startswith(f"{file_name}:{line + 1}")
     rules = [
         PinRule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")
     ]
@@ -185,16 +185,16 @@ def test_axis_rules_are_resolved_as_flax_does() -> None:
         ("heads",),
         ("batch", None, "mlp"),
     ]
-    found = [resolve(names, rules) for names in cases]
-    assert found[0] == ((), ("data",))  # the rule of embed comes first and takes the axis
-    assert found[2] == ((), ("data",))
+    specs = [resolve(names, rules) for names in cases]
+    assert specs[0] == ((), ("data",))  # the rule for embed comes first and takes the axis
+    assert specs[2] == ((), ("data",))
     if importlib.util.find_spec("flax"):
         from flax import linen
 
-        for names, mine in zip(cases, found, strict=True):
-            theirs = linen.logical_to_mesh_axes(names, rules)
-            assert [*mine] == [
-                () if a is None else (a,) if isinstance(a, str) else tuple(a) for a in theirs
+        for names, spec in zip(cases, specs, strict=True):
+            flax_spec = linen.logical_to_mesh_axes(names, rules)
+            assert [*spec] == [
+                () if a is None else (a,) if isinstance(a, str) else tuple(a) for a in flax_spec
             ]
 
 
@@ -204,9 +204,9 @@ def test_axis_rules_give_the_plan_and_name_what_they_cannot_give() -> None:
     plan = tl.Plan.from_actions(
         problem, [("batch", "data"), ("hidden", "model"), ("heads", "model"), ("d_model", "data")]
     )
-    found = axis_rules(plan)
-    assert not found.wrong
-    assert {("hidden", "model"), ("heads", "model"), ("d_model", "data")} <= set(found.rules)
+    exact = axis_rules(plan)
+    assert not exact.wrong
+    assert {("hidden", "model"), ("heads", "model"), ("d_model", "data")} <= set(exact.rules)
     specs = plan.argument_specs()
     unlike = tl.Plan.from_specs(problem, {"params['layers'][0]['w_up']": ("data", None)})
     rules = axis_rules(unlike, {"w_up": ("a", "b"), "wq": ("a", "b", "c"), "embed": ("v", "a")})
@@ -247,16 +247,16 @@ def test_drift_is_told_by_kind_axes_and_bytes() -> None:
     plan = tl.Plan.from_specs(
         tl.Problem(tl.analyse(model), MESH, "cpu"), {"x": ("data", None), "w1": (None, "model")}
     )
-    made = tl.compile(model, plan, "cpu:4", store=False)
-    record = recorded(made)
-    assert drifted(record, made) == []
+    compiled = tl.compile(model, plan, "cpu:4", store=False)
+    record = recorded(compiled)
+    assert drifted(record, compiled) == []
     assert list(record["collectives"]) == ["all_reduce over model"]
     more = {
         **record,
         "collectives": {"all_gather over data": {"count": 1.0, "bytes": 64.0}},
         "peak_bytes": 10**9,
     }
-    (text,) = drifted(more, made)
+    (text,) = drifted(more, compiled)
     assert "all_gather over data: 1 of 64 bytes recorded, 0 of 0 bytes now" in text
     assert "all_reduce over model: 0 of 0 bytes recorded" in text
     assert "peak memory" in text

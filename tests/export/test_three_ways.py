@@ -1,4 +1,4 @@
-"""Three ways to carry out a plan that give the same program.
+"""Three ways to execute a plan give the same program.
 
 They are ``plan.jit``, its fewest constraints under ``jax.jit``, and exported Python.
 """
@@ -34,86 +34,88 @@ def here(name: str, *args: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_shardings_collectives_and_numbers(case: str) -> None:
-    found = here("three_ways", *CASES[case])
-    ways = found["ways"]
+    outcome = here("three_ways", *CASES[case])
+    ways = outcome["ways"]
     for way in ("jit", "constraints", "python"):
         assert ways[way]["error"] < 1e-4
         assert ways[way]["same_tree"]
         assert ways[way]["arguments"] == ways["jit"]["arguments"]
         assert ways[way]["results"] == ways["jit"]["results"]
     assert ways["python"]["collectives"] == ways["constraints"]["collectives"]
-    if found["exact"]:
+    if outcome["exact"]:
         assert ways["constraints"]["collectives"] == ways["jit"]["collectives"]
     else:
         assert ways["constraints"]["collectives"] != ways["jit"]["collectives"]
-        assert found["remaining"]
-    assert found["exact"]
+        assert outcome["remaining"]
+    assert outcome["exact"]
     assert sum(ways["jit"]["collectives"].values()) > 0
     if case == "megatron, training":
-        assert found["constraints"] == 0  # propagation finds all of it
+        assert outcome["constraints"] == 0  # propagation finds the whole plan
 
 
 def test_a_sequence_parallel_transformer_needs_four_places_a_layer() -> None:
     sizes = {**SMALL, "layers": 2, "mode": "forward"}
-    found = here("three_ways", "transformer", sizes, SEQUENCE, DM)
-    assert found["exact"]
-    assert found["ways"]["constraints"]["collectives"] == found["ways"]["jit"]["collectives"]
-    per_layer = [row for row in found["rows"] if " and 1 alike" in row]
+    outcome = here("three_ways", "transformer", sizes, SEQUENCE, DM)
+    assert outcome["exact"]
+    assert outcome["ways"]["constraints"]["collectives"] == outcome["ways"]["jit"]["collectives"]
+    per_layer = [row for row in outcome["rows"] if " and 1 alike" in row]
     assert 1 <= len(per_layer) <= 4
-    assert len(found["rows"]) - len(per_layer) <= 2  # the embedding and the last norm
+    assert len(outcome["rows"]) - len(per_layer) <= 2  # those of the embedding and the last norm
 
 
 def test_constraints_of_two_layers_hold_for_five() -> None:
-    found = here("deeper", {**SMALL, "layers": 2, "mode": "forward"}, 5, SEQUENCE, DM)
-    assert found["exact"]
-    assert found["constraints"] > 0
-    assert found["constrained"] == found["planned"]
+    outcome = here("deeper", {**SMALL, "layers": 2, "mode": "forward"}, 5, SEQUENCE, DM)
+    assert outcome["exact"]
+    assert outcome["constraints"] > 0
+    assert outcome["constrained"] == outcome["planned"]
 
 
 def test_what_is_found_when_time_runs_out_is_judged_and_said() -> None:
-    found = here("three_ways", "transformer", {**ONE, "mode": "forward"}, SEQUENCE, DM, seconds=0.1)
-    assert not found["complete"]
-    assert not found["exact"]
-    assert found["remaining"]
-    assert found["ways"]["constraints"]["collectives"] != found["ways"]["jit"]["collectives"]
-    assert found["ways"]["constraints"]["error"] < 1e-4
+    outcome = here(
+        "three_ways", "transformer", {**ONE, "mode": "forward"}, SEQUENCE, DM, seconds=0.1
+    )
+    assert not outcome["complete"]
+    assert not outcome["exact"]
+    assert outcome["remaining"]
+    assert outcome["ways"]["constraints"]["collectives"] != outcome["ways"]["jit"]["collectives"]
+    assert outcome["ways"]["constraints"]["error"] < 1e-4
 
 
 def test_the_patch_applied_is_the_plan() -> None:
     sizes = {**ONE, "mode": "forward"}
-    found = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")
-    assert found["error"] < 1e-4
-    changed = [line for line in found["text"].splitlines() if line.startswith("+ ")]
+    outcome = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")
+    assert outcome["error"] < 1e-4
+    changed = [line for line in outcome["text"].splitlines() if line.startswith("+ ")]
     assert any(
         'with_sharding_constraint(params["wq"], P(None, None, None))' in line for line in changed
     )
-    gathered = {k: n for k, n in found["planned"].items() if k.startswith("all_gather")}
+    gathered = {k: n for k, n in outcome["planned"].items() if k.startswith("all_gather")}
     assert gathered
-    # Scales of norms are all that the patch leaves to the partitioner: 256 bytes.
+    # The patch leaves only the scales of norms to the partitioner: 256 bytes.
     differ = {
         k
-        for k in {*found["planned"], *found["collectives"]}
-        if found["planned"].get(k) != found["collectives"].get(k)
+        for k in {*outcome["planned"], *outcome["collectives"]}
+        if outcome["planned"].get(k) != outcome["collectives"].get(k)
     }
     assert {k.rpartition(" ")[2] for k in differ} <= {"256"}
-    assert all("transformer.py" in text for text in found["left_out"])
+    assert all("transformer.py" in text for text in outcome["left_out"])
 
 
 def test_the_exported_test_fails_on_drift(tmp_path: Path) -> None:
-    found = here("drift", str(tmp_path))
-    assert found["same"].startswith("0 ")
-    assert found["record"].startswith("1 ")
-    assert "recorded" in found["record"]
-    assert found["model"].startswith("1 ")
+    outcome = here("drift", str(tmp_path))
+    assert outcome["same"].startswith("0 ")
+    assert outcome["record"].startswith("1 ")
+    assert "recorded" in outcome["record"]
+    assert outcome["model"].startswith("1 ")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="flax is not installed")
 @pytest.mark.parametrize("nested", [False, True])
 def test_exported_python_changes_flax_modules_in_place(nested: bool) -> None:
-    found = here("flax_steps", nested)
-    assert found["same"]  # the caller's modules hold the placed arrays
-    assert (None, "model") in found["placed"]
-    assert found["losses"] == pytest.approx(found["plain"], rel=1e-4)
-    assert found["losses"][-1] < found["losses"][0]
-    assert found["kernel"] == (None, "model")
-    assert found["weights"] < 1e-3
+    outcome = here("flax_steps", nested)
+    assert outcome["same"]  # the caller's own modules hold the placed arrays
+    assert (None, "model") in outcome["placed"]
+    assert outcome["losses"] == pytest.approx(outcome["plain"], rel=1e-4)
+    assert outcome["losses"][-1] < outcome["losses"][0]
+    assert outcome["kernel"] == (None, "model")
+    assert outcome["weights"] < 1e-3

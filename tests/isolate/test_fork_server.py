@@ -1,4 +1,4 @@
-"""Children that are forked off a process which has imported and loaded what they need."""
+"""Child processes forked off a server that has already imported and loaded what they need."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def inner(folder):
 
 @pytest.fixture
 def forked_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module with what a child does; servers of the test end with it."""
+    """The name of a module with functions for children; the test's servers end with the test."""
     (tmp_path / "forked_work.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
@@ -87,7 +87,7 @@ def forked_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 
 
 def server_pids() -> set[int]:
-    """Process numbers of the servers of this test that live."""
+    """The process numbers of this test's living servers."""
     living = {pid for pid, _ in processes.descendants(os.getpid())}
     return {server.pid for server in fork_server._SERVERS} & living
 
@@ -107,7 +107,7 @@ def is_gone(pid: int) -> bool:
 
 def test_a_child_knows_nothing_of_what_another_one_did(forked_work: str) -> None:
     assert isolate.run_in_child(f"{forked_work}:imported", "pytest") == [False]
-    # A module of the user's is imported by each child anew
+    # Each child imports a user's module again
     assert isolate.run_in_child(f"{forked_work}:remember") == 1
     assert isolate.run_in_child(f"{forked_work}:remember") == 1
     assert len(fork_server._SERVERS) == 1
@@ -115,11 +115,11 @@ def test_a_child_knows_nothing_of_what_another_one_did(forked_work: str) -> None
 
 def test_what_a_target_of_ours_needs_is_there_for_those_that_follow(forked_work: str) -> None:
     module = "toast_lab.runtime.child"
-    asked = f"{forked_work}:imported"
-    assert isolate.run_in_child(asked, module, "jax") == [False, False]
+    target = f"{forked_work}:imported"
+    assert isolate.run_in_child(target, module, "jax") == [False, False]
     with pytest.raises(RunFailed, match="AttributeError"):
         isolate.run_in_child(f"{module}:no_such_function")
-    assert isolate.run_in_child(asked, module, "jax") == [True, True]
+    assert isolate.run_in_child(target, module, "jax") == [True, True]
 
 
 def test_what_the_first_child_needs_is_there_once_it_was_warmed_up(forked_work: str) -> None:
@@ -139,9 +139,9 @@ def test_kernels_are_loaded_for_all_children_of_a_search(forked_work: str) -> No
 def test_random_numbers_are_each_childs_own(forked_work: str) -> None:
     isolate.warm_up("toast_lab.jobs.search_job:run_search")
     assert isolate.run_in_child(f"{forked_work}:imported", "numpy.random", "random") == [True, True]
-    one, other = (isolate.run_in_child(f"{forked_work}:numbers") for _ in range(2))
-    assert one[0] != other[0]
-    assert one[1] != other[1]
+    first, other = (isolate.run_in_child(f"{forked_work}:numbers") for _ in range(2))
+    assert first[0] != other[0]
+    assert first[1] != other[1]
 
 
 def test_flags_of_xla_need_no_server_of_their_own(forked_work: str) -> None:
@@ -160,7 +160,7 @@ def test_a_child_has_the_folder_and_variables_of_now(
     folder, variable, leads = isolate.run_in_child(f"{forked_work}:surroundings")
     assert (Path(folder), variable, leads) == (tmp_path, None, True)
     assert len(fork_server._SERVERS) == 1
-    # An import may have read it: this needs another server
+    # An import may have read this variable, so another server is needed
     monkeypatch.setenv("TOAST_LAB_TEST_FIRST", "yes")
     assert isolate.run_in_child(f"{forked_work}:surroundings")[1] == "yes"
     assert len(fork_server._SERVERS) == 2
@@ -176,7 +176,7 @@ def test_servers_are_few_and_busy_ones_are_left_alone(
             f"{forked_work}:wait", str(file), env={"TOAST_LAB_TEST_FIRST": str(number)}
         )
         workers.append(worker)
-        assert worker.arrived(30.0)  # it is at work
+        assert worker.arrived(30.0)  # the function has begun
     assert len(server_pids()) == fork_server._MOST_SERVERS
     file.touch()
     pids = [worker.result(30.0) for worker in workers]
@@ -185,7 +185,7 @@ def test_servers_are_few_and_busy_ones_are_left_alone(
         worker.stop()
     kept = set(server_pids())
     variable = {"TOAST_LAB_TEST_FIRST": "one more"}
-    isolate.run_in_child(f"{forked_work}:parent", env=variable)  # in place of an idle one
+    isolate.run_in_child(f"{forked_work}:parent", env=variable)  # replaces an idle server
     assert len(fork_server._SERVERS) == fork_server._MOST_SERVERS
     ended = [pid for pid in kept if pid not in server_pids() or is_gone(pid)]
     assert len(ended) == 1
@@ -225,7 +225,7 @@ def test_a_child_may_be_stopped_as_soon_as_it_is_there(forked_work: str, tmp_pat
 def test_a_child_that_never_came_to_be_is_stopped_and_nobody_else(
     forked_work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server is killed before it forks: there is no number, and 0 is the group of the tests."""
+    """Its server dies before forking: there is no pid, and 0 would mean the tests' own group."""
     server = isolate.run_in_child(f"{forked_work}:parent")
     killed: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
@@ -265,7 +265,7 @@ isolate.run_in_child("{forked_work}:nest", {str(tmp_path)!r})
 
 
 def test_a_server_that_is_killed_is_missed_by_nobody(forked_work: str, tmp_path: Path) -> None:
-    """Its children end with it, which is told of them; the next child has a new one."""
+    """Its children end with it, and are reported as killed; the next child gets a new server."""
     file = tmp_path / "never"
     with isolate.ChildWorker(f"{forked_work}:wait", str(file), activity="waiting") as worker:
         ((_, (_, pid)),) = worker.arrived(30.0)

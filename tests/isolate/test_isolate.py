@@ -1,4 +1,4 @@
-"""What becomes of a child that works, fails, crashes, hangs or eats all memory."""
+"""Child processes that work, fail, crash, hang or use up all memory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def unpicklable():
 
 @pytest.fixture(params=["forked", "started"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test is done with children that are forked off a server, and with others."""
+    """Run every test with children forked off a server, and with children started directly."""
     forked = request.param == "forked"
     if forked and not sys.platform.startswith("linux"):
         pytest.skip("children are forked on Linux only")
@@ -193,7 +193,7 @@ def test_functions_that_do_not_exist(work: str) -> None:
 
 
 def test_no_process_is_left_behind(work: str) -> None:
-    # Kernels that another test needs may still be compiled in children of this process
+    # Children of this process may still be compiling kernels for another test
     before = processes.workers(os.getpid())
     with pytest.raises(RunFailed):
         isolate.run_in_child(f"{work}:hang", time_limit_s=1)

@@ -1,4 +1,4 @@
-"""Searches and races in the background."""
+"""Searches and races in child processes: results, orders and deaths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toast_lab.jobs.job import JobState
 from toast_lab.jobs.race_job import RaceEnd, RacePoint, RaceStart
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 
-PATIENCE_S = 400.0  # kernels that were never compiled on this machine take minutes
+PATIENCE_S = 400.0  # compiling kernels for the first time on a machine takes minutes
 
 
 def until(condition, what: str) -> None:
@@ -42,22 +42,22 @@ def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -
     pinned = problem.forbid(("batch", "data"))
     budget = tl.Budget(seconds=None, evaluations=600)
     run = tl.start_search(pinned, seed=3, budget=budget)
-    found = run.result(PATIENCE_S)
+    result = run.result(PATIENCE_S)
     expected = tl.search(pinned, seed=3, budget=budget)
-    assert found.plan.actions == expected.plan.actions
-    assert np.array_equal(found.plan.op_factor, expected.plan.op_factor)
-    assert found.cost.time_s == expected.cost.time_s
-    assert (found.status, found.evaluations, found.actions) == (
+    assert result.plan.actions == expected.plan.actions
+    assert np.array_equal(result.plan.op_factor, expected.plan.op_factor)
+    assert result.cost.time_s == expected.cost.time_s
+    assert (result.status, result.evaluations, result.actions) == (
         expected.status,
         expected.evaluations,
         expected.actions,
     )
-    assert len(found.trace.simulations) == len(expected.trace.simulations) == run.simulations
+    assert len(result.trace.simulations) == len(expected.trace.simulations) == run.simulations
     assert [p.simulation for p in run.points] == [s.index for s in expected.trace.improvements()]
     assert run.state == "done"
-    assert f"best {found.cost.time_s * 1e3:.3f} ms" in repr(run)
-    more = tl.search(pinned, resume=found.trace, budget=tl.Budget(seconds=None, evaluations=100))
-    assert more.evaluations > found.evaluations
+    assert f"best {result.cost.time_s * 1e3:.3f} ms" in repr(run)
+    more = tl.search(pinned, resume=result.trace, budget=tl.Budget(seconds=None, evaluations=100))
+    assert more.evaluations > result.evaluations
 
 
 def test_pause_go_on_and_stop(problem: tl.Problem) -> None:
@@ -76,10 +76,10 @@ def test_pause_go_on_and_stop(problem: tl.Problem) -> None:
     with pytest.raises(TimeoutError, match="still searching"):
         run.result(0.01)
     run.stop()
-    found = run.result(PATIENCE_S)
-    assert found.status is tl.Status.CANCELLED
+    result = run.result(PATIENCE_S)
+    assert result.status is tl.Status.CANCELLED
     # The curve is priced op class by op class
-    assert found.cost.score == pytest.approx(run.best.score)
+    assert result.cost.score == pytest.approx(run.best.score)
     assert not run.running
 
 
@@ -96,34 +96,34 @@ def test_cancel_loses_the_result_but_not_the_curve(problem: tl.Problem) -> None:
 def test_a_search_whose_process_is_killed_ends_with_the_best_that_it_had_told_of(
     problem: tl.Problem, method: str, tmp_path: Path
 ) -> None:
-    mine = set(children(os.getpid()))
+    earlier = set(children(os.getpid()))
     run = tl.start_search(problem, method, budget=tl.Budget(seconds=600))
     until(lambda: run.simulations > 100, "simulations")
     known = run.best
-    (child,) = set(children(os.getpid())) - mine
+    (child,) = set(children(os.getpid())) - earlier
     os.kill(child, signal.SIGKILL)
-    found = run.result(PATIENCE_S)
-    assert found.status is tl.Status.CRASHED
-    assert "killed (SIGKILL)" in found.message
-    assert found.cost.score <= known.score * (1 + 1e-9)
-    assert found.cost.score == pytest.approx(run.points[-1].score)
-    assert tl.price(problem, found.plan).time_s == found.cost.time_s
-    assert len(found.trace.simulations) > 0
-    assert run.result() is found
+    result = run.result(PATIENCE_S)
+    assert result.status is tl.Status.CRASHED
+    assert "killed (SIGKILL)" in result.message
+    assert result.cost.score <= known.score * (1 + 1e-9)
+    assert result.cost.score == pytest.approx(run.points[-1].score)
+    assert tl.price(problem, result.plan).time_s == result.cost.time_s
+    assert len(result.trace.simulations) > 0
+    assert run.result() is result
     with pytest.raises(InvalidProblem, match="its process died"):
-        tl.search(problem, resume=found.trace)
-    found.plan.save(tmp_path / "plan.json")
+        tl.search(problem, resume=result.trace)
+    result.plan.save(tmp_path / "plan.json")
 
 
 def test_a_search_whose_process_is_killed_at_once_has_nothing(
     problem: tl.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A forked one might have found something by then
+    # A forked process might have found a plan by then
     monkeypatch.setattr(fork_server, "serves", lambda environment: False)
-    mine = set(children(os.getpid()))
+    earlier = set(children(os.getpid()))
     run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
-    until(lambda: set(children(os.getpid())) - mine, "the process")
-    (child,) = set(children(os.getpid())) - mine
+    until(lambda: set(children(os.getpid())) - earlier, "the process")
+    (child,) = set(children(os.getpid())) - earlier
     os.kill(child, signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"killed \(SIGKILL\)"):
         run.result(PATIENCE_S)
@@ -139,13 +139,13 @@ def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:
     run = tl.start_search(problem, "random", budget=tl.Budget(seconds=budget_s))
     until(lambda: run.simulations > 0, "the first simulation")
     run.pause()
-    time.sleep(0.2)  # for it to stand still
+    time.sleep(0.2)  # until the search has paused
     time.sleep(pause_s)
     assert run.running
     run.go_on()
-    found = run.result(PATIENCE_S)
-    assert found.status is tl.Status.BUDGET
-    assert budget_s <= found.elapsed_s < budget_s + 0.8 * pause_s, "a pause is no searching"
+    result = run.result(PATIENCE_S)
+    assert result.status is tl.Status.BUDGET
+    assert budget_s <= result.elapsed_s < budget_s + 0.8 * pause_s, "a pause is no searching"
 
 
 def test_race(problem: tl.Problem) -> None:
@@ -156,12 +156,12 @@ def test_race(problem: tl.Problem) -> None:
         tl.Budget(seconds=None, evaluations=50),
         options={"beam": {"width": 4}},
     )
-    found = run.result(PATIENCE_S)
-    assert [r.method for r in found.rows] == ["mcts", "beam"]
-    assert found.best is not None
+    result = run.result(PATIENCE_S)
+    assert [r.method for r in result.rows] == ["mcts", "beam"]
+    assert result.best is not None
     assert run.best is not None
-    assert run.best.score == found.best.score
-    assert run.points["beam"][-1].score == found.rows[1].score
+    assert run.best.score == result.best.score
+    assert run.points["beam"][-1].score == result.rows[1].score
     assert "2 of 2 through" in repr(run)
 
 
@@ -170,11 +170,13 @@ def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
         0.1, score=0.9, time_s=1e-3, peak_bytes=8.0, fits=True, simulation=1, actions=()
     )
     end = MethodOutcome("mcts", "BUDGET", "", (point,), 1, 0.1, 0.1, None, (), None)
-    said: list[tuple[list[str], str, bool]] = []
+    progress: list[tuple[list[str], str, bool]] = []
 
     def tell() -> None:
         shown = repr(run).split(", ")
-        said.append(([row.status for row in run.rows], run.state, "0 of 2 through" in shown[-1]))
+        progress.append(
+            ([row.status for row in run.rows], run.state, "0 of 2 through" in shown[-1])
+        )
 
     events: list[SimpleNamespace] = []
     job = SimpleNamespace(
@@ -185,7 +187,7 @@ def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
     for event in (RaceStart("mcts"), RacePoint("mcts", point), RaceEnd(end), RaceStart("beam")):
         events.append(SimpleNamespace(data=event))
         tell()
-    assert said == [
+    assert progress == [
         (["waits", "waits"], "preparing", True),
         (["prepares", "waits"], "preparing", True),
         (["runs", "waits"], "searching", True),
@@ -233,19 +235,19 @@ print(*found, flush=True)
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(600)"])
 def test_no_process_outlives_ours(end: str, tmp_path: Path) -> None:
-    """Nothing is left, neither after a normal end nor after a kill.
+    """No child is left when our process exits or is killed.
 
-    This holds though the search stands still and reports nothing.
+    This holds even though the search is paused and reports nothing.
     """
     script = tmp_path / "child.py"
     script.write_text(CHILD.replace("{end}", end))
-    here = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": here},
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": root},
     ) as process:
         assert process.stdout is not None
         children = [int(word) for word in process.stdout.readline().split()]

@@ -1,4 +1,4 @@
-"""Work in the background needs none of the explorer's libraries."""
+"""Background searches and races need none of the explorer's libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: nothing that happens to the folder or its files is an error."""
+"""Files of compiled kernels: whatever happens to them or their folder, it is not an error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_edit_of_a_file_that_a_kernel_calls_into_is_seen(program: Path) -> No
     assert outcome(run(program, cache))[:2] == (2, 1)
     before = (program / "called.py").stat()
     (program / "called.py").write_text(textwrap.dedent(CALLED.format(2)))
-    # As an upgraded wheel may have it
+    # An upgraded wheel may have the same time stamps
     os.utime(program / "called.py", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert outcome(run(program, cache))[:2] == (3, 0)
     assert len(list((cache / "toast-lab").glob("*.kernel"))) == 1, "the older kernel is gone"
@@ -137,9 +137,9 @@ def test_processes_that_compile_at_once_share_the_work(program: Path) -> None:
 
     start = str(time.time() + 4.0)
     racing = [run(program, program / "cache", start) for _ in range(4)]
-    found = [outcome(process) for process in racing]
-    assert [value for value, _, _ in found] == [2] * 4
-    assert sum(hits for _, hits, _ in found) == 3, "one compiled, three waited and loaded"
+    outcomes = [outcome(process) for process in racing]
+    assert [value for value, _, _ in outcomes] == [2] * 4
+    assert sum(hits for _, hits, _ in outcomes) == 3, "one compiled, three waited and loaded"
 
 
 def test_without_any_folder_to_write_to_kernels_still_work(program: Path) -> None:
@@ -173,8 +173,8 @@ def test_folders_that_others_can_write_to_are_not_trusted(tmp_path: Path) -> Non
         shared.mkdir()
         shared.chmod(mode)
         assert not kernel_files._usable(shared)
-    own = tmp_path / "own"
-    assert kernel_files._usable(own)
+    own_folder = tmp_path / "own"
+    assert kernel_files._usable(own_folder)
 
 
 def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Packs: what compiled code reads of them is what Python wrote.
+"""Packs: compiled code reads the values that Python wrote.
 
-What does not fit their annotations is refused.
+Values that do not fit the annotations are refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Inner(NamedTuple):
 
 @packed
 class Outer(NamedTuple):
-    """Every kind of field."""
+    """A pack with every kind of field."""
 
     rows: Float64Matrix
     inner: Inner
@@ -49,7 +49,7 @@ class Outer(NamedTuple):
 
 @helper
 def _total(o: Outer) -> float:
-    """Reads every field; writes one array."""
+    """Read every field and write to one array."""
     found = 0.0
     for i in range(o.rows.shape[0]):
         for j in range(o.rows.shape[1]):
@@ -89,10 +89,10 @@ def test_a_pack_is_still_a_named_tuple() -> None:
     assert outer._replace(count=3).count == 3
     assert type(outer._replace(count=3)) is Outer
     total(outer)
-    again = pickle.loads(pickle.dumps(outer))
-    assert type(again) is Outer
-    assert "_buffer_" not in vars(again), "an address of another process"
-    assert total(again) == total(outer)
+    unpickled = pickle.loads(pickle.dumps(outer))
+    assert type(unpickled) is Outer
+    assert "_buffer_" not in vars(unpickled), "an address of another process"
+    assert total(unpickled) == total(outer)
 
 
 def test_slots_follow_one_another() -> None:
@@ -122,20 +122,22 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], said: str) -> N
 
 
 def test_threads_that_ask_at_once_get_one_buffer() -> None:
-    """Else one thread's buffer would be freed while its kernel reads it."""
+    """Otherwise one thread's buffer would be freed while its kernel reads it."""
     for _ in range(200):
-        outer, found, go = made(), [], threading.Barrier(4)
+        outer, addresses, go = made(), [], threading.Barrier(4)
 
-        def ask(outer: Outer = outer, found: list[int] = found, go: threading.Barrier = go) -> None:
+        def ask(
+            outer: Outer = outer, addresses: list[int] = addresses, go: threading.Barrier = go
+        ) -> None:
             go.wait()
-            found.append(outer._address_)
+            addresses.append(outer._address_)
 
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert set(found) == {outer._address_}
+        assert set(addresses) == {outer._address_}
 
 
 def test_packs_made_after_an_example_are_packs_of_their_own() -> None:
@@ -151,7 +153,7 @@ def test_packs_made_after_an_example_are_packs_of_their_own() -> None:
     assert total(first) == total(made())
     assert first.place.tolist() == [0, 1, 2]
     assert total(second) == -7 + 1000 + 8
-    # An inner pack stands alone, and one that was changed is written anew
+    # An inner pack has its own buffer, and a changed pack is written again
     assert first.inner._address_ != first._address_
     assert total(first._replace(count=3)) == total(made()) + 10
     assert total(pickle.loads(pickle.dumps(first))) == total(made())

@@ -1,6 +1,6 @@
-"""Preparing: budgets count searching alone.
+"""Preparing kernels takes nothing from the budget of a search.
 
-Nothing is compiled behind a user's back, and children may die.
+Nothing is compiled without a message to the user, and children that compile may die.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ print(json.dumps({"compiled": compiled, "wrong": wrong, "evaluations": result.ev
 
 
 def run(code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *words],
         env={**isolate.child_environment(), "JAX_PLATFORMS": "cpu", **env},
         capture_output=True,
         text=True,
         timeout=500,
     )
-    assert found.returncode == 0, found.stderr
-    return found
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of a program: searching needs no jax, and importing it takes most of the time."""
+    """The file of a program: searching it needs no jax, whose import takes most of the time."""
     path = tmp_path_factory.mktemp("program") / "mlp.mlir"
     path.write_text(model("mlp").stablehlo)
     return str(path)
@@ -77,23 +77,23 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_prepared_search_compiles_nothing_and_each_kernel_has_one_signature(
     method: str, program: str
 ) -> None:
-    found = json.loads(run(SEARCH, method, "warm", program).stdout)
-    assert found["compiled"] == []
-    assert found["wrong"] == {}
-    assert found["refining"] == (method == "mcts")
+    report = json.loads(run(SEARCH, method, "warm", program).stdout)
+    assert report["compiled"] == []
+    assert report["wrong"] == {}
+    assert report["refining"] == (method == "mcts")
 
 
 def test_a_first_search_on_a_machine_spends_its_budget_on_searching(
     tmp_path: Path, program: str
 ) -> None:
     done = run(SEARCH, "random", "cold", program, NUMBA_CACHE_DIR=str(tmp_path))
-    found = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert "preparing kernels, once on this machine" in done.stderr
-    assert found["elapsed_s"] < 4.0
-    assert found["wall_s"] > found["elapsed_s"] + 1.0, (
+    assert report["elapsed_s"] < 4.0
+    assert report["wall_s"] > report["elapsed_s"] + 1.0, (
         "compiling takes longer than that on any machine"
     )
-    assert found["status"] == "COMPLETE" or found["evaluations"] > 20
+    assert report["status"] == "COMPLETE" or report["evaluations"] > 20
 
 
 def test_a_cancel_while_a_search_waits_for_kernels_keeps_what_was_found(
@@ -228,7 +228,7 @@ def test_loading_a_model_writes_nothing_to_stderr() -> None:
         k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "JAX_PLATFORMS")
     }
     code = "import toast_lab as tl; print(tl.load('mlp'))"
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         env=env,
         capture_output=True,
@@ -236,8 +236,8 @@ def test_loading_a_model_writes_nothing_to_stderr() -> None:
         timeout=300,
         check=False,
     )
-    assert found.stdout.startswith("mlp: 5 ops")
-    assert found.stderr == ""
+    assert done.stdout.startswith("mlp: 5 ops")
+    assert done.stderr == ""
 
 
 def test_what_plugins_write_while_devices_are_looked_for_is_kept_back(
@@ -271,8 +271,8 @@ def test_what_plugins_write_while_devices_are_looked_for_is_kept_back(
 
 @pytest.mark.parametrize("command", [["-c", "import toast_lab"], ["-m", "toast_lab.cli", "--help"]])
 def test_starting_loads_neither_jax_nor_numba(command: list[str]) -> None:
-    """Seconds depend on the machine; what takes seconds to import does not."""
-    found = subprocess.run(
+    """The imports are checked, not the seconds, which depend on the machine."""
+    done = subprocess.run(
         [sys.executable, "-X", "importtime", *command],
         capture_output=True,
         text=True,
@@ -280,6 +280,6 @@ def test_starting_loads_neither_jax_nor_numba(command: list[str]) -> None:
         check=True,
     )
     loaded = {
-        line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
     }
     assert not loaded & {"jax", "jaxlib", "numba", "numpy", "scipy", "panel", "bokeh", "pandas"}

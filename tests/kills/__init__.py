@@ -1,4 +1,4 @@
-"""Kill processes of sweeps, races, comparisons and searches, and see what is left.
+"""Tests that kill processes of sweeps, races, comparisons and searches, and check the rest.
 
 They are killed at random moments.
 

@@ -1,9 +1,9 @@
-"""One trial: start a command, kill one of its child processes, wait for the end.
+"""One trial: start a command, kill one of its child processes, and wait for the end.
 
 The moment of the kill is drawn from a seed.
 
-``Trial`` says what was killed and when, and how the command ended.  What must hold then is for the
-tests to say.
+``Trial`` says what was killed and when, and how the command ended. The tests say what must hold
+then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tests.processes import descendants
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0  # on a machine that does much else
+PATIENCE_S = 240.0  # for a busy machine
 LOOK_S = 0.02
 
 
@@ -31,23 +31,23 @@ class Victim(NamedTuple):
 
     pid: int
     what: str  #: its command line, shortened
-    at_s: float  #: since the first child was there
+    at_s: float  #: seconds since the first child appeared
 
 
 class Trial(NamedTuple):
-    """How a command ended that lost a process."""
+    """How a command ended of which one process was killed."""
 
-    victim: Victim | None  #: None: it had ended before the moment came
-    status: int | None  #: None: it did not end
+    victim: Victim | None  #: None: the command had ended before the kill
+    status: int | None  #: None: the command did not end in time
     out: str
     err: str
     seconds: float  #: from the first child to the end
 
 
 def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
-    """``toast-lab`` as a process of its own session.
+    """Start ``toast-lab`` in its own session.
 
-    Its output goes to files, so that it never waits for us.
+    Pass files for its output, so that it never waits for a reader.
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
@@ -62,31 +62,31 @@ def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
 def kill_one(
     pid: int, rng: random.Random, span_s: float, alive: Callable[[], bool]
 ) -> Victim | None:
-    """Wait for a part of ``span_s``, and kill any of the descendants of ``pid``.
+    """Wait for a random part of ``span_s``, and kill a random descendant of ``pid``.
 
-    ``alive()`` says whether there is still anything to be killed.
+    ``alive()`` says whether the command is still running. None if nothing was killed.
     """
     began, wait_s = time.monotonic(), rng.uniform(0.0, span_s)
     while time.monotonic() - began < wait_s and alive():
         time.sleep(LOOK_S)
     end = time.monotonic() + 10.0
     while alive() and time.monotonic() < end:  # type: ignore[operator]
-        found = descendants(pid)
-        if found:
-            victim, what = rng.choice(sorted(found))
+        candidates = descendants(pid)
+        if candidates:
+            victim, command = rng.choice(sorted(candidates))
             try:
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-            return Victim(victim, what, time.monotonic() - began)
-        time.sleep(LOOK_S)  # between two children: the next one that comes
+            return Victim(victim, command, time.monotonic() - began)
+        time.sleep(LOOK_S)  # between two children: take the next one
     return None
 
 
 def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -> Trial:
     """Run a command and kill one of its processes within ``span_s`` of the first.
 
-    Without ``rng`` it is left alone.
+    Without ``rng`` nothing is killed.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(argv, stdout=out, stderr=err)
@@ -118,7 +118,7 @@ def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -
 
 
 def told(kind: str, number: int, found: Trial, note: str = "") -> str:
-    """A line about a trial, for whoever reads the test's output."""
+    """A line about a trial for the test's output."""
     victim = (
         "nothing, it had ended"
         if found.victim is None

@@ -1,10 +1,10 @@
-"""A command whose processes are killed ends, and says what happened.
+"""A command that loses a process to a kill still ends, and says what happened.
 
-Any process of a sweep, race, comparison or search is killed, at any time.
+Any process of a sweep, race, comparison or search may be killed, at any time.
 
 The moments are drawn from a seed (``TOAST_LAB_KILL_SEED``, 0 by default) over the time that the
-same command takes when nothing is killed.  ``pytest tests/kills -s`` prints what was killed;
-``-m slow`` does fifty.
+same command takes when nothing is killed. ``pytest tests/kills -s`` prints what was killed;
+``-m slow`` runs fifty such trials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from toast_lab.prepare import prepare
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 SEED = int(os.environ.get("TOAST_LAB_KILL_SEED", "0"))
 SEEDS = 3
-MOST = 0.8  #: of the time that a command takes: at its very end nothing is left to be killed
+MOST = 0.8  #: share of a command's time; at its very end nothing is left to kill
 SWEEP = [
     "sweep",
     "--models",
@@ -64,7 +64,7 @@ RACE = [
 ]
 FINE = {"BUDGET", "CONVERGED", "COMPLETE"}
 
-FOLDER = "{folder}"  #: stands for one that is not given again
+FOLDER = "{folder}"  #: stands for a new temporary folder
 
 
 def rng(kind: str, number: int) -> random.Random:
@@ -73,8 +73,8 @@ def rng(kind: str, number: int) -> random.Random:
 
 @functools.cache
 def span_s(*argv: str) -> float:
-    """How long a command takes that loses nothing, from its first child on."""
-    prepare("price", "random", "beam")  # else the first command compiles, and the next ones do not
+    """How many seconds a command takes from its first child on if nothing is killed."""
+    prepare("price", "random", "beam")  # otherwise only the first command would compile
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = trial([word.replace(FOLDER, folder) for word in argv], None)
     assert undisturbed.status == 0, undisturbed.err
@@ -87,13 +87,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def sweep_once(tmp_path: Path, number: int) -> str:
-    """A sweep of two workers that loses one of its processes."""
+    """Kill one process of a sweep with one or two workers."""
     folder = tmp_path / f"sweep {number}"
     argv = [*SWEEP, "--workers", str(1 + number % 2), "--out", str(folder)]
-    found = trial(argv, rng("sweep", number), MOST * span_s(*SWEEP, "--out", FOLDER))
+    outcome = trial(argv, rng("sweep", number), MOST * span_s(*SWEEP, "--out", FOLDER))
     rows = lines(folder)
     note = str(dict(Counter(r["status"] for r in rows)))
-    assert found.status == 0, told("sweep", number, found) + found.err
+    assert outcome.status == 0, told("sweep", number, outcome) + outcome.err
     assert len(rows) == SEEDS, "each search has a row, and none has two"
     assert sorted(r["seed"] for r in rows) == list(range(SEEDS))
     for row in rows:
@@ -102,16 +102,16 @@ def sweep_once(tmp_path: Path, number: int) -> str:
         ), row
         assert row["status"] == "CRASHED" or row["score"] <= 1.0
     assert sum(r["status"] == "CRASHED" for r in rows) == 0, "one death is made good by another try"
-    return told("sweep", number, found, note)
+    return told("sweep", number, outcome, note)
 
 
 def killed_sweep_once(tmp_path: Path, number: int) -> str:
-    """A sweep that is killed itself, and then run again."""
+    """Kill a sweep itself, and then run it again."""
     folder = tmp_path / f"killed {number}"
     argv = [*SWEEP, "--out", str(folder)]
     draw = rng("killed sweep", number)
-    # Rows come late, since workers load the model first: every other time the moment is drawn among
-    # them.
+    # Rows come late, since workers load the model first: every other trial draws its moment after
+    # the first rows.
     first_rows = draw.randrange(1, SEEDS) if number % 2 else 0
     wait_s = draw.uniform(0.0, 1.0 if first_rows else span_s(*SWEEP, "--out", FOLDER))
     process = harness.start(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -127,12 +127,12 @@ def killed_sweep_once(tmp_path: Path, number: int) -> str:
     process.wait()
     before = lines_that_are_whole(folder)
     assert len(before) >= len(before_kill)
-    again = trial(argv, None)
-    assert again.status == 0, again.err
+    second = trial(argv, None)
+    assert second.status == 0, second.err
     rows = lines(folder)
     assert rows[: len(before)] == before, "what was there stays"
     assert sorted(r["seed"] for r in rows) == list(range(SEEDS)), "and nothing is done twice"
-    assert json.loads(again.out)["made"] == SEEDS - len(before)
+    assert json.loads(second.out)["made"] == SEEDS - len(before)
     after = f"{wait_s:.2f} s after " + (f"row {first_rows}" if first_rows else "its first child")
     return f"killed sweep {number}: the sweep itself {after}, with {len(before)} of {SEEDS} rows"
 
@@ -144,9 +144,9 @@ def lines_that_are_whole(folder: Path) -> list[dict[str, Any]]:
 
 
 def race_once(tmp_path: Path, number: int) -> str:
-    found = trial(RACE, rng("race", number), MOST * span_s(*RACE))
-    assert found.status == 0, told("race", number, found) + found.err
-    rows = json.loads(found.out)["race"]["rows"]
+    outcome = trial(RACE, rng("race", number), MOST * span_s(*RACE))
+    assert outcome.status == 0, told("race", number, outcome) + outcome.err
+    rows = json.loads(outcome.out)["race"]["rows"]
     assert [r["method"] for r in rows] == ["random", "beam"]
     crashed = [r for r in rows if r["status"] == "CRASHED"]
     assert all(
@@ -155,21 +155,21 @@ def race_once(tmp_path: Path, number: int) -> str:
     assert len(crashed) <= 1, "a method that was killed costs its own row"
     for row in rows:
         assert row["score"] is not None or row["status"] == "CRASHED"
-    return told("race", number, found, str([r["status"] for r in rows]))
+    return told("race", number, outcome, str([r["status"] for r in rows]))
 
 
 def compare_once(tmp_path: Path, number: int) -> str:
     argv = compare_command(tmp_path)
-    found = trial(argv, rng("compare", number), MOST * span_s(*argv))
-    said = told("compare", number, found)
-    assert found.status in (0, 1), said + found.err
-    # The child that looks at the gradients of all plans died before any was measured
-    if not found.out:
-        assert found.status == 1, said
-        assert "killed (SIGKILL)" in found.err, found.err
-        assert "Traceback" not in found.err
-        return f"{said}: {found.err.strip()[:120]}"
-    done = json.loads(found.out)["comparison"]
+    outcome = trial(argv, rng("compare", number), MOST * span_s(*argv))
+    line = told("compare", number, outcome)
+    assert outcome.status in (0, 1), line + outcome.err
+    # The child that computes the gradients of all plans died before any plan was measured
+    if not outcome.out:
+        assert outcome.status == 1, line
+        assert "killed (SIGKILL)" in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err
+        return f"{line}: {outcome.err.strip()[:120]}"
+    done = json.loads(outcome.out)["comparison"]
     rows = [*done["rows"], *([done["reference"]] if done["reference"] else [])]
     assert len(rows) == 3
     for row in rows:
@@ -177,7 +177,7 @@ def compare_once(tmp_path: Path, number: int) -> str:
     assert sum(row["status"] != "ok" for row in rows) <= 1, (
         "a plan that was killed costs its own row"
     )
-    return f"{said} {[row['status'] for row in rows]}"
+    return f"{line} {[row['status'] for row in rows]}"
 
 
 def compare_command(tmp_path: Path) -> list[str]:
@@ -203,22 +203,22 @@ def compare_command(tmp_path: Path) -> list[str]:
 
 
 def search_once(tmp_path: Path, number: int) -> str:
-    """A search in the background whose process is killed."""
+    """Kill the process of a background search."""
     problem = tl.Problem(analysed("mlp"), {"a": 2, "b": 4})
-    mine = workers(os.getpid())
+    earlier = workers(os.getpid())
     method = ("mcts", "random")[number % 2]
     run = tl.start_search(problem, method, seed=number, budget=tl.Budget(seconds=3.0))
     draw, began = rng("search", number), time.monotonic()
-    while not (pids := sorted(workers(os.getpid()) - mine)):
+    while not (pids := sorted(workers(os.getpid()) - earlier)):
         assert time.monotonic() - began < harness.PATIENCE_S
         time.sleep(0.02)
-    # What had been told is the interesting part; the others die while they prepare
+    # Half of the trials kill after the first report, the interesting case; the others at any time
     if number % 4 < 2:
         while run.best is None and run.running:
             time.sleep(0.02)
     time.sleep(draw.uniform(0.0, 2.5))
     known = run.best
-    with contextlib.suppress(ProcessLookupError):  # it has ended
+    with contextlib.suppress(ProcessLookupError):  # it has already ended
         os.kill(pids[0], signal.SIGKILL)
     at_s = time.monotonic() - began
     assert run.job.finished.wait(harness.PATIENCE_S), "it ends"
@@ -254,11 +254,11 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all trials, so that the time of an undisturbed command is taken once."""
+    """One folder for all trials, so that the time of an undisturbed command is measured once."""
     return tmp_path_factory.mktemp("kills")
 
 
-# Of sweeps both: the number says how many workers there are, and whether there are rows yet.
+# Sweeps have two numbers: they decide how many workers there are, and whether there are rows yet.
 @pytest.mark.parametrize(
     ("kind", "number"),
     [(kind, n) for kind in KINDS for n in ((0, 1) if "sweep" in kind else (0,))],
@@ -269,7 +269,7 @@ def test_a_kill_costs_what_was_killed_and_nothing_else(
     print("\n" + KINDS[kind](folder, number))
 
 
-# The number says of a search, too, which method it is, and whether it is killed while it prepares.
+# The number of a search also decides its method, and whether it may be killed while preparing.
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["race", "compare", "search"])
 def test_another_kill(kind: str, folder: Path) -> None:

@@ -22,7 +22,7 @@ def step(arguments):
 
 
 def evil_report(folder: Path) -> Report:
-    """Trace, price and report; ``folder`` gets the program's file."""
+    """Trace and price the program, and report on it; its file is written to ``folder``."""
     import jax
 
     path = folder / "<img src=x onerror=alert(1)>.py"

@@ -1,4 +1,4 @@
-"""What stands in a report: sections, numbers, names as text; and what is refused."""
+"""A report has its sections and numbers, shows names as text, and refuses wrong input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPILED = Path(__file__).parents[1] / "browser" / "attention_h100.json"
 
 
 class ReportReader(HTMLParser):
-    """Elements, attributes and texts of a page as a browser's parser has them."""
+    """Collects the elements, attributes and texts of a page as a browser would parse them."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def test_the_side_that_is_taken_and_its_effect(attention: Problem) -> None:
 
 
 def test_a_side_without_effect_is_not_claimed() -> None:
-    """Heads have the axis on every tensor where the sequence meets itself."""
+    """Heads have the axis on every tensor in which the sequence conflicts with itself."""
     problem = Problem(small_transformer(), {"model": 2})
     plan = plan_of(problem, "heads->model", "sequence@1->model")
     assert {alike.settled for alike in alike_conflicts(problem.analysis, plan)} == {"neither dim"}
@@ -214,7 +214,7 @@ def test_arguments_of_layers_share_a_row_and_nothing_is_lost(transformer: Proble
     assert sum(row.local_bytes for row in unsharded) == pytest.approx(whole)
 
 
-# -- what belongs together -------------------------------------------------------------------------
+# -- consistency -----------------------------------------------------------------------------------
 def linked(problem: Problem, plan: tl.Plan) -> tuple[Analysis, Any]:
     subject = subject_of(problem, plan)
     listing = report_listing(problem.analysis, listing_lines(problem, plan))
@@ -255,7 +255,7 @@ def test_each_op_with_a_line_leads_to_one_of_its_kind(transformer: Problem) -> N
 # -- compiled and measured -------------------------------------------------------------------------
 @pytest.fixture
 def compiled(attention: Problem) -> tuple[Problem, tl.Plan, Compiled]:
-    """A kept result of the built-in attention, as the compiler for GPUs gave it."""
+    """The kept result of the GPU compiler for the built-in attention, with problem and plan."""
     problem = Problem(analysed("attention"), {"data": 2, "model": 4}, "h100")
     kept = Compiled.load(COMPILED)
     plan = plan_of(problem, "S@0->data")
@@ -298,7 +298,7 @@ def test_a_result_of_no_plan_of_the_report_is_refused(
 
 
 def test_a_measurement_names_its_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One comparison: given, and found again where it was kept."""
+    """The comparison is shown when it is passed, and when it is found in the store."""
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "runs.sqlite"))
     monkeypatch.setenv("TOAST_LAB_COMPILED", str(tmp_path / "compiled.sqlite"))
     problem = Problem(analysed("mlp"), {"data": 2})
@@ -307,9 +307,9 @@ def test_a_measurement_names_its_devices(tmp_path: Path, monkeypatch: pytest.Mon
     comparison = tl.compare(problem.analysis.model, {"data": plan}, "cpu:2", **options)
     assert isinstance(comparison, Comparison)
     assert comparison.stored_as
-    given = read(report(problem, {"data": plan}, measured=comparison, kept=False))
+    passed = read(report(problem, {"data": plan}, measured=comparison, kept=False))
     kept = read(report(problem, {"data": plan}))
-    for page in (given, kept):
+    for page in (passed, kept):
         assert "measured on cpu:2" in page.text
         assert "say nothing of accelerators" in page.text
     with pytest.raises(tl.ToastError, match="executed data, none of which is a plan of this"):
@@ -330,7 +330,7 @@ def test_no_name_path_or_source_line_becomes_an_element(tmp_path: Path) -> None:
         if label == "source"
     ]
     assert any(EVIL in text and ENDING in text for text in sources)
-    # Four of data, Bokeh's and ours
+    # Four scripts of data, Bokeh's and ours
     assert page.tags.count("script") == 6
 
 

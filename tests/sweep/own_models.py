@@ -1,4 +1,4 @@
-"""Models that are there for what they do to their worker."""
+"""Models for tests of what happens to the worker that loads them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 
 def fine(size: int = 8) -> Any:
-    """A product."""
+    """A model that loads normally, a single product."""
     return lambda x: x @ x, (jax.ShapeDtypeStruct((size, size), jnp.float32),)
 
 
 def dies() -> Any:
-    """Ends the process that loads it."""
+    """A model that ends the process that loads it."""
     os._exit(7)

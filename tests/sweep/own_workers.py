@@ -1,4 +1,4 @@
-"""What workers do with tasks in tests; workers import it by name."""
+"""Functions for workers in tests, which import them by name in place of the usual ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toast_lab.sweep.task import SweepTask
 
 
 def kills_its_worker(given: SweepTask, *args: Any) -> dict[str, Any]:
-    """Ends the process on one seed, and notes that it did."""
+    """Run a task, but record seed 666 as a death and end the process."""
     if given.seed == 666:
         with open(os.environ["DEATHS"], "a") as file:
             file.write("x")
@@ -19,10 +19,10 @@ def kills_its_worker(given: SweepTask, *args: Any) -> dict[str, Any]:
 
 
 def raises(given: SweepTask, *args: Any) -> dict[str, Any]:
-    """What a defect does."""
+    """Raise an error that only a defect would raise."""
     raise ZeroDivisionError("a defect")
 
 
 def never_ready() -> None:
-    """A worker that dies before it can take anything."""
+    """Die before the worker can take a task."""
     os._exit(9)

@@ -1,4 +1,4 @@
-"""Sweeps on workers: nothing is lost, nothing is done twice, and what dies is a row."""
+"""Sweeps on workers lose nothing, do nothing twice, and record each death as a row."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
 def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A method dies in its child; a whole worker dies when the sweep's own function ends the
-    # process.
+    # One task dies in the child that runs its method; another ends the worker process itself, in
+    # the sweep's own function.
     bring(monkeypatch, "dies")
     monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:kills_its_worker")
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
@@ -200,9 +200,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     n = len(open_store(tmp_path).rows)
     assert 2 <= n < 41
     argv[argv.index("0-40")] = f"0-{n}"
-    again = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert again.returncode == 0, again.stderr
-    data = json.loads(again.stdout)
+    second = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert second.returncode == 0, second.stderr
+    data = json.loads(second.stdout)
     assert (data["made"], data["missing"], len(data["rows"])) == (1, 0, n + 1)
     assert rows.read_text().startswith(kept)
     assert (tmp_path / "table.csv").read_text().count("\n") == n + 2
@@ -230,7 +230,7 @@ def test_workers_that_cannot_start_end_the_sweep(
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) -> None:
-    """It is killed as soon as a search runs on it, and so is the one after it."""
+    """The worker is killed as soon as a search runs on it, and so is its replacement."""
     killed = Killer(2, searching)
     with killed:
         done = run_sweep(
@@ -270,27 +270,27 @@ def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Pat
 
 
 def given_up(seconds: float) -> Callable[[], bool]:
-    """A cancel for what would hang."""
+    """A cancel that ends a sweep after some seconds, in case it hangs."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() > end
 
 
 def searching(before: set[int]) -> list[int]:
-    """Our own new workers on which a search runs: it is the only other one, and younger."""
+    """The new worker on which a search runs: of several new processes, it is the oldest."""
     new = workers(os.getpid()) - before
     return [min(new, key=started)] if len(new) > 1 else []
 
 
 def searching_for_a_scheduler(before: set[int]) -> list[int]:
-    """Our new children on which a search runs in a process of its own."""
+    """Our new child processes that run a search in a child of their own."""
     return [pid for pid in direct_children(os.getpid()) if pid not in before and workers(pid)]
 
 
 class Killer:
-    """Kills workers as soon as a search runs on them, as ``find`` finds them.
+    """Kills ``count`` workers, each as soon as ``find`` says that a search runs on it.
 
-    Processes that were there before may be anything, such as the driver of a browser that tests in
-    other files go on with.
+    Earlier processes are left alone: one may be, say, the driver of a browser that tests in other
+    files still use.
     """
 
     def __init__(self, count: int, find: Callable[[set[int]], list[int]]) -> None:
@@ -332,7 +332,7 @@ def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path:
 
 
 def until(condition: Callable[[], Any], told: Callable[[], str] = lambda: "") -> None:
-    """Wait for a condition; ``told`` says more about why it does not come."""
+    """Wait until a condition holds; ``told`` adds details to the message if it never does."""
     end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, told()
@@ -340,9 +340,9 @@ def until(condition: Callable[[], Any], told: Callable[[], str] = lambda: "") ->
 
 
 def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) -> None:
-    """A second sweep is told who has the folder.
+    """A second sweep is refused with a message that names the process using the folder.
 
-    Once the first is dead, however it ended, the second may go on.
+    Once the first is dead, however it ended, a sweep may go on there.
     """
     argv = [
         "sweep",
@@ -358,8 +358,8 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         "0-60",
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = tmp_path / "said"
-    with said.open("wb") as output:
+    log = tmp_path / "said"
+    with log.open("wb") as output:
         first = subprocess.Popen(
             [sys.executable, "-m", "toast_lab.cli", *argv, "--out", str(tmp_path)],
             env=env,
@@ -369,7 +369,7 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         )
     try:
         lock = tmp_path / "rows.jsonl.lock"
-        until(lambda: lock.exists() and lock.read_text(), said.read_text)
+        until(lambda: lock.exists() and lock.read_text(), log.read_text)
         with pytest.raises(
             StoreError,
             match=rf"another sweep is adding rows here: process {first.pid} on \S+, since",
@@ -392,7 +392,7 @@ def test_a_full_disk_ends_a_sweep_and_loses_no_row(
     real = os.write
 
     def full(handle: int, data: bytes) -> int:
-        """The disk takes a part, as it does when its last block is used up."""
+        """Write only a part of the rows, like a disk whose last block fills up."""
         if os.path.realpath(f"/proc/self/fd/{handle}") != str(store.path.resolve()):
             return real(handle, data)
         if len(data) < 100:

@@ -1,4 +1,4 @@
-"""Rows outlive whatever ends the process that writes them."""
+"""Rows of sweeps survive whatever ends the process that writes them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) -> None:
-    """A row is changed in a hundred and more ways.
+    """A row is changed in more than a hundred ways, and each result is accepted or refused.
 
-    What is let through is a row, and what is not is named by its line.
+    Every accepted row can be used as a row, and every refused one is reported with its line.
     """
     row = run_task(
         SweepTask.make("mlp", {}, "2", "tpu-v5e", "random", seconds=None, evaluations=20)
@@ -63,29 +63,31 @@ def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) 
     assert row_offence(json.loads(store.path.read_text())) == ""
     assert open_store(tmp_path).rows[row["digest"]]["score"] == row["score"]
     strange: list[object] = [None, "x", -1, [], {}, [[1]], True, 1e999, [["x"] * 6], 10**400]
-    told = 0
+    refusals = 0
     for key in row:
         for value in strange:
             changed = {**row, key: value}
             store.path.write_text(json.dumps(changed) + "\n")
-            found = open_store(tmp_path)
-            if found.rows:
-                assert not found.damaged
-                assert len(table(found.rows.values())) == 1
+            reopened = open_store(tmp_path)
+            if reopened.rows:
+                assert not reopened.damaged
+                assert len(table(reopened.rows.values())) == 1
                 assert all(len(point) == 6 for point in changed["curve"])
                 assert json.dumps(changed["sizes"]) == json.dumps(row["sizes"])
             else:
-                told += 1
-                assert found.damaged[0].startswith("line 1: ")
-    assert told > 100
+                refusals += 1
+                assert reopened.damaged[0].startswith("line 1: ")
+    assert refusals > 100
     lacking = {k: v for k, v in row.items() if k != "curve"}
     store.path.write_text(
         json.dumps(lacking) + "\n" + json.dumps({**row, "seed": 5}) + "\n" + json.dumps(row) + "\n"
     )
-    found = open_store(tmp_path)
-    assert set(found.rows) == {row["digest"]}
-    assert found.damaged[0] == "line 1: it lacks curve"
-    assert found.damaged[1].startswith(f"line 2: digest is {row['digest']!r}, that of its task is ")
+    reopened = open_store(tmp_path)
+    assert set(reopened.rows) == {row["digest"]}
+    assert reopened.damaged[0] == "line 1: it lacks curve"
+    assert reopened.damaged[1].startswith(
+        f"line 2: digest is {row['digest']!r}, that of its task is "
+    )
     assert store.path.read_text().count("\n") == 3, "the file itself is never changed"
 
 
@@ -101,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_said_and_not_a_defect(tmp_path: Path) -> 
 def test_a_lock_that_outlives_its_process_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     handle = os.open(store.lock_path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(handle, fcntl.LOCK_EX)  # as a child holds it that has not begun yet
+    fcntl.flock(handle, fcntl.LOCK_EX)  # like a child process that has not yet begun
     threading.Timer(0.1, os.close, [handle]).start()
     with store.claimed():
         assert f"process {os.getpid()}" in store.lock_path.read_text()

@@ -1,4 +1,4 @@
-"""Sweeps as people write them, and the tasks that they stand for."""
+"""Sweeps in the form that people write, and the tasks that they expand to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables beside the search tree."""
+"""The tables of actions and trajectories beside the search tree."""
 
 import math
 
@@ -18,11 +18,11 @@ def test_actions_are_numbers_that_sort_and_what_is_unknown_is_empty() -> None:
 
 
 def test_a_trajectory_is_its_actions_and_its_price() -> None:
-    one = Simulation(
+    sharded = Simulation(
         7, 1, 0.5, ("a->x", "b->y"), (0, 1, 2), 0.75, 2e-6, 2**20, True, 0.7, 1e-6, 2**20, False
     )
-    none = one._replace(index=1, actions=(), fits=False)
-    frame = trajectory_frame([one, none])
+    unsharded = sharded._replace(index=1, actions=(), fits=False)
+    frame = trajectory_frame([sharded, unsharded])
     assert frame["actions"].tolist() == ["a->x › b->y", "none: unsharded"]
     assert frame.iloc[0].tolist()[:6] == [7, "500 ms", 0.75, "2 µs", "1.00 MiB", "yes"]
     assert frame["fits"].tolist() == ["yes", "no"]

@@ -1,4 +1,4 @@
-"""Tables of the plan by hand, and its listing with what changed."""
+"""The tables of the plan by hand, and its listing with changes marked."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ def test_costs_stand_side_by_side(problem):
 
 
 def test_lines_are_those_of_the_listing(problem):
-    made = plan(problem, "S@1->d")
-    lines = listing_lines(problem, made)
-    whole = " ".join(listing(problem, made).split())
+    by_hand = plan(problem, "S@1->d")
+    lines = listing_lines(problem, by_hand)
+    whole = " ".join(listing(problem, by_hand).split())
     for line in lines[problem.analysis.program.n_arguments :]:
         assert " ".join(line.text.split()) in whole
-    assert sum(line.collective for line in lines) == len(price(problem, made).collectives) > 0
+    assert sum(line.collective for line in lines) == len(price(problem, by_hand).collectives) > 0
     cut = {line.name: line.dims for line in lines if line.right == "argument"}
-    for path, spec in made.argument_specs().items():
+    for path, spec in by_hand.argument_specs().items():
         axes = [a for dim in spec for a in dim]
         assert ("{" in cut[path]) == bool(axes)
         assert all(a in cut[path] for a in axes)
@@ -144,6 +144,6 @@ def test_what_changed_since_the_listing_before_is_marked(problem):
 def test_long_listings_are_cut_and_say_so(train):
     lines = listing_lines(train, plan(train))
     many = lines * (MAX_LINES // len(lines) + 1)
-    found = local_lines(train.analysis, many)
-    assert len(found.lines) == MAX_LINES
-    assert f"the first {MAX_LINES:,} of {len(many):,} are shown" in found.note
+    shown = local_lines(train.analysis, many)
+    assert len(shown.lines) == MAX_LINES
+    assert f"the first {MAX_LINES:,} of {len(many):,} are shown" in shown.note

@@ -1,4 +1,4 @@
-"""Scales of a y axis, and that charts which grow keep to them as drawn ones do."""
+"""Scales of a y axis, which growing charts keep to just as finished ones do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toast_lab.views.race_chart import RaceCurves
 from toast_lab.views.search_chart import SearchCurves
 from toast_lab.views.search_curves import CurvePoint, SearchScales
 
-#: of plans that become better; the first is far worse
+#: step times of plans that improve; the first is far worse
 STEPS_S = (8.0, 1.2, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and tables that compare plans say what the prices say."""
+"""Charts and tables that compare plans show the numbers of their prices."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_the_parts_of_the_breakdown_add_up_to_the_step(
 ) -> None:
     frame = breakdown_frame(entries, rates(problem, entries), by)
     for e in entries:
-        own = frame[frame["plan"] == e.name]
-        assert own["time_s"].sum() == pytest.approx(e.cost.time_s)
-        assert own[own["part"].isin(["compute", "memory traffic"])][
+        plan_rows = frame[frame["plan"] == e.name]
+        assert plan_rows["time_s"].sum() == pytest.approx(e.cost.time_s)
+        assert plan_rows[plan_rows["part"].isin(["compute", "memory traffic"])][
             "time_s"
         ].sum() == pytest.approx(e.cost.compute_s)
     shown = shown_breakdown(frame)
@@ -167,11 +167,11 @@ def test_a_row_holds_estimated_compiled_and_measured(entries: list[PlanEntry]) -
 def test_a_thinned_timeline_keeps_its_peak() -> None:
     line = np.random.default_rng(0).random(10_000)
     line[7_777] = 5.0
-    at, held = thinned(line, 100)
-    assert len(at) == len(held) == 100
-    assert at[int(held.argmax())] == 7_777
-    assert (np.diff(at) > 0).all()
-    assert (line[at] == held).all()
+    ops, held = thinned(line, 100)
+    assert len(ops) == len(held) == 100
+    assert ops[int(held.argmax())] == 7_777
+    assert (np.diff(ops) > 0).all()
+    assert (line[ops] == held).all()
 
 
 def test_what_is_held_at_the_peak_adds_up_to_it(problem: Problem, entries: list[PlanEntry]) -> None:

@@ -1,4 +1,4 @@
-"""What a mesh and a machine are told while they are typed."""
+"""The messages about a mesh and a machine while they are typed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from toast_lab.views.editor_checks import check_machine, check_mesh
     ],
 )
 def test_every_keystroke_has_its_verdict(text: str, good: bool, said: str) -> None:
-    found = check_mesh(text, analysed("attention"), MACHINES["tpu-v5e"])
-    assert found.good is good
-    assert (found.mesh is not None) is good
-    assert said in " ".join(found.lines)
+    verdict = check_mesh(text, analysed("attention"), MACHINES["tpu-v5e"])
+    assert verdict.good is good
+    assert (verdict.mesh is not None) is good
+    assert said in " ".join(verdict.lines)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_files_of_built_in_machines_are_right(name: str) -> None:
-    found = check_machine(machine_file.text(MACHINES[name]))
-    assert found.machine == MACHINES[name]
+    verdict = check_machine(machine_file.text(MACHINES[name]))
+    assert verdict.machine == MACHINES[name]
 
 
 def test_a_machine_file_names_field_and_line_of_every_mistake() -> None:

@@ -1,4 +1,4 @@
-"""Repeated lines are folded, and every line stays covered once."""
+"""Repeated lines are folded, and every line is in exactly one block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toast_lab.views.folded_lines import LEAST_HIDDEN, FoldedBlock, folded
 
 
 def unfolded(keys: str) -> str:
-    """The lines that the blocks of some lines stand for."""
+    """The lines that the folded blocks of ``keys`` stand for."""
     return "".join(
         keys[block.start : block.start + block.length] * block.times for block in folded(keys)
     )
@@ -23,9 +23,9 @@ def unfolded(keys: str) -> str:
         ("abc", [(0, 3, 1)]),
         ("xabcabcabcy", [(0, 1, 1), (1, 3, 3), (10, 1, 1)]),
         ("aaaaaa", [(0, 1, 6)]),
-        # Two of two hide too little
+        # Two repeats of two lines hide too little
         ("xabab", [(0, 5, 1)]),
-        # What hides most is taken: the layer, not what repeats inside of it
+        # The fold that hides most is taken: the layer, not the repeats inside it
         ("ababcdababcd", [(0, 6, 2)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""The dimension graph as data: lanes, tracks, folding, focus."""
+"""The layout of the dimension graph as data: lanes, tracks, folding and focus."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_edges_never_leave_their_lane_and_run_down(transformer: Analysis) -> Non
 
 
 def test_layout_is_deterministic(transformer: Analysis) -> None:
-    one, two = (gl.graph_layout(transformer, "functions") for _ in range(2))
-    assert one[:-2] == two[:-2]
-    assert np.array_equal(one.node_of, two.node_of)
+    first, second = (gl.graph_layout(transformer, "functions") for _ in range(2))
+    assert first[:-2] == second[:-2]
+    assert np.array_equal(first.node_of, second.node_of)
 
 
 @pytest.mark.parametrize("level", gl.LEVELS)
@@ -106,7 +106,7 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
 def test_the_label_of_a_set_stands_clear_of_markers_and_in_the_picture(
     attention: Analysis,
 ) -> None:
-    """Of attention's set it hangs below the last row, since a marker stands above the first."""
+    """The label of attention's set is below its last row, since a marker is above its first."""
     layout = gl.graph_layout(attention, "names")
     (outline,) = layout.outlines
     above, below = min(outline.ys) - 0.6, max(outline.ys) + 0.6
@@ -172,7 +172,7 @@ def test_a_tap_reports_names_and_conflicts(attention: Analysis) -> None:
     plot.tapped.tags = [[], [1], [0], 2]
     assert seen[-1][1] == plot.layout.conflicts[1].conflicts
     assert set(seen[-1][0]) == set(attention.conflicts[seen[-1][1][0]].sides)
-    # A marker stands on its red line, and that in its set: the marker was meant
+    # A marker lies on its red line, and the line in its set: the tap was meant for the marker
     plot.tapped.tags = [[3], [1], [0], 3]
     assert seen[-1] == (plot.layout.nodes[3].names, ())
     plot.tapped.tags = [[], [], [], 4]
@@ -229,7 +229,7 @@ def test_the_picture_is_drawn_on_canvas(attention: Analysis) -> None:
 
 
 def lanes_of(**sizes: int) -> GraphPlot:
-    """The graph of a chain of products whose dims are called after these words."""
+    """The graph of a chain of products whose weights have these names and sizes."""
 
     def chain(x: Any, weights: dict[str, Any]) -> Any:
         for word in words[1:]:

@@ -31,40 +31,40 @@ def test_a_row_unfolds_into_its_runs_and_layers_keep_their_number_backwards(
     folded = gl.graph_layout(three, "functions")
     keys = {r.key for r in folded.rows if r.key}
     assert {"attention", "attention · backward"} <= keys
-    found = gl.graph_layout(three, "functions", unfolded={"attention", "attention · backward"})
-    labels = [r.label for r in found.rows]
+    layout = gl.graph_layout(three, "functions", unfolded={"attention", "attention · backward"})
+    labels = [r.label for r in layout.rows]
     assert [x for x in labels if x.startswith("attention ") and "·" not in x] == [
         f"attention {k}/3" for k in (1, 2, 3)
     ]
     backward = [x for x in labels if x.startswith("attention · backward")]
     assert backward == [f"attention · backward {k}/3" for k in (3, 2, 1)]  # in program order
-    # a run of the backward pass belongs to the run of the forward pass with its number: they share
-    # weights
+    # a run of the backward pass belongs to the run of the forward pass with the same number: they
+    # share weights
     for k in (1, 2, 3):
-        there = [
-            r for r in found.rows if r.label in (f"attention {k}/3", f"attention · backward {k}/3")
+        rows = [
+            r for r in layout.rows if r.label in (f"attention {k}/3", f"attention · backward {k}/3")
         ]
         layers = {
             f"[{i}]"
-            for r in there
+            for r in rows
             for op in r.ops
             for v in three.program.operands(op)
             for i in range(3)
             if f"params['layers'][{i}]" in three.program.value_name[v]
         }
         assert layers == {f"[{k - 1}]"}
-    assert sorted(op for r in found.rows for op in r.ops) == sorted(
+    assert sorted(op for r in layout.rows for op in r.ops) == sorted(
         op for r in folded.rows for op in r.ops
     )
 
 
 def test_star_unfolds_everything_and_nothing_is_left_to_unfold(three: Analysis) -> None:
-    found = gl.graph_layout(three, "lines", unfolded=("*",))
-    assert all(r.repeats == 1 for r in found.rows)
-    assert sum(len(n.names) for n in found.nodes) == sum(
+    layout = gl.graph_layout(three, "lines", unfolded=("*",))
+    assert all(r.repeats == 1 for r in layout.rows)
+    assert sum(len(n.names) for n in layout.nodes) == sum(
         len(n.names) for n in gl.graph_layout(three, "lines").nodes
     )
-    assert [r.ops[0] for r in found.rows] == sorted(r.ops[0] for r in found.rows)
+    assert [r.ops[0] for r in layout.rows] == sorted(r.ops[0] for r in layout.rows)
 
 
 def test_each_layer_has_an_outline_of_its_own_once_unfolded(three: Analysis) -> None:
@@ -78,9 +78,9 @@ def test_each_layer_has_an_outline_of_its_own_once_unfolded(three: Analysis) -> 
 
 def test_filters_by_colour_and_by_function(three: Analysis) -> None:
     group = three.group_index("hidden")
-    found = gl.graph_layout(three, "lines", gl.GraphFilter(groups=[group]))
-    assert [lane.group for lane in found.lanes] == [group]
-    assert "only hidden" in found.note
+    layout = gl.graph_layout(three, "lines", gl.GraphFilter(groups=[group]))
+    assert [lane.group for lane in layout.lanes] == [group]
+    assert "only hidden" in layout.note
     assert "geglu" in scopes(three)
     scope = op_scopes(three)
     shown = gl.graph_layout(three, "names", gl.GraphFilter(scopes=["geglu"]))
@@ -93,24 +93,24 @@ def test_bytes_of_a_name_are_those_of_the_values_that_carry_it() -> None:
     program = attention.program
     x = program.value_name.index("x")
     assert carried[program.def_names(x)[1]] == program.nbytes(x)
-    found = overlay.overlay(attention, gl.graph_layout(attention), "bytes")
-    assert found is not None
-    assert "8 KiB" in found.texts
-    assert set(found.hues) <= {*overlay.SCALE, NEUTRAL}
+    drawn = overlay.overlay(attention, gl.graph_layout(attention), "bytes")
+    assert drawn is not None
+    assert "8 KiB" in drawn.texts
+    assert set(drawn.hues) <= {*overlay.SCALE, NEUTRAL}
 
 
 def test_axes_of_a_plan_on_the_markers() -> None:
     attention = analysed("attention")
     problem = Problem(attention, {"data": 4, "model": 2})
-    taken = plan(problem, "S@1->data", "D->model")
-    on = overlay.name_axes(attention, taken)
-    for v, spec in enumerate(taken.value_specs()):
+    sharded = plan(problem, "S@1->data", "D->model")
+    axes_of_name = overlay.name_axes(attention, sharded)
+    for v, spec in enumerate(sharded.value_specs()):
         for name, axes in zip(attention.program.def_names(v), spec, strict=True):
-            assert set(axes) <= set(on[name])
-    found = overlay.overlay(attention, gl.graph_layout(attention), "axis", taken)
-    assert found is not None
-    assert set(found.texts) == {"", "data", "model"}
-    hue_of = dict(zip(found.texts, found.hues, strict=True))
+            assert set(axes) <= set(axes_of_name[name])
+    drawn = overlay.overlay(attention, gl.graph_layout(attention), "axis", sharded)
+    assert drawn is not None
+    assert set(drawn.texts) == {"", "data", "model"}
+    hue_of = dict(zip(drawn.texts, drawn.hues, strict=True))
     assert len({hue_of["data"], hue_of["model"], hue_of[""]}) == 3
 
 
@@ -162,7 +162,7 @@ def test_only_python_is_read_as_source(tmp_path: object) -> None:
     (file,) = ops
     text = source_lines.file_lines(file)
     assert text[24].strip() == "b = jnp.sum(a, axis=0)"
-    assert sorted(op for mine in ops[file].values() for op in mine) == list(
+    assert sorted(op for line_ops in ops[file].values() for op in line_ops) == list(
         range(attention.program.n_arguments, attention.program.n_ops)
     )
 
@@ -172,9 +172,9 @@ def test_a_listing_travels_as_one_string_of_all_its_lines(three: Analysis) -> No
     from toast_lab.app.listing_pane import prepared
 
     lines, packed = prepared(three)
-    found = json.loads(packed)
-    assert len(found) == len(lines) > SMALL["layers"]
-    assert ["".join(text for text, _ in pieces) for _, pieces, _ in found] == [
+    sent = json.loads(packed)
+    assert len(sent) == len(lines) > SMALL["layers"]
+    assert ["".join(text for text, _ in pieces) for _, pieces, _ in sent] == [
         line.text for line in lines
     ]
-    assert np.all(np.diff([op for op, _, _ in found]) >= 0)
+    assert np.all(np.diff([op for op, _, _ in sent]) >= 0)

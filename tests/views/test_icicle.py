@@ -1,4 +1,4 @@
-"""Blocks of the search tree, and their table twin."""
+"""Blocks of the search tree, and the table of the same actions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VISITS = np.array([100, 30, 60, 5, 10, 15, 60])
 
 
 def rows(*args, **kwargs):
-    found = icicle(PARENT, VISITS, *args, **kwargs)
+    blocks = icicle(PARENT, VISITS, *args, **kwargs)
     return [
         (int(p), int(f), int(d), round(float(a), 3), round(float(b), 3))
-        for p, f, d, a, b in zip(*found[:5], strict=True)
+        for p, f, d, a, b in zip(*blocks[:5], strict=True)
     ]
 
 
@@ -56,9 +56,9 @@ def test_any_place_can_be_the_root() -> None:
 
 
 def test_a_point_finds_its_block() -> None:
-    found = icicle(PARENT, VISITS)
+    blocks = icicle(PARENT, VISITS)
     place = [
-        None if (i := found.at(x, y)) is None else int(found.place[i])
+        None if (i := blocks.at(x, y)) is None else int(blocks.place[i])
         for x, y in ((0.5, 0.5), (0.7, 1.5), (0.8, 2.1), (0.99, 1.5), (0.5, 5))
     ]
     assert place == [0, 1, 4, None, None]
@@ -71,21 +71,21 @@ def test_blocks_never_overlap_and_stay_within_their_parent() -> None:
     for i in range(19999, 0, -1):
         visits[parent[i]] += visits[i]
     began = time.perf_counter()
-    found = icicle(parent, visits)
-    print(f"{time.perf_counter() - began:.4f} s, {len(found.place)} blocks")
-    assert len(found.place) < 1500
+    blocks = icicle(parent, visits)
+    print(f"{time.perf_counter() - began:.4f} s, {len(blocks.place)} blocks")
+    assert len(blocks.place) < 1500
     for level in range(1, 7):
-        at = np.flatnonzero(found.level == level)
-        at = at[np.argsort(found.left[at])]
-        assert (found.left[at][1:] >= found.right[at][:-1] - 1e-9).all()
+        level_blocks = np.flatnonzero(blocks.level == level)
+        level_blocks = level_blocks[np.argsort(blocks.left[level_blocks])]
+        assert (blocks.left[level_blocks][1:] >= blocks.right[level_blocks][:-1] - 1e-9).all()
         over = {
-            int(found.place[i]): i
-            for i in np.flatnonzero((found.level == level - 1) & (found.folded == 0))
+            int(blocks.place[i]): i
+            for i in np.flatnonzero((blocks.level == level - 1) & (blocks.folded == 0))
         }
-        for i in at:
-            above = over[int(found.place[i]) if found.folded[i] else int(parent[found.place[i]])]
-            assert found.left[i] >= found.left[above] - 1e-9
-            assert found.right[i] <= found.right[above] + 1e-9
+        for i in level_blocks:
+            above = over[int(blocks.place[i]) if blocks.folded[i] else int(parent[blocks.place[i]])]
+            assert blocks.left[i] >= blocks.left[above] - 1e-9
+            assert blocks.right[i] <= blocks.right[above] + 1e-9
 
 
 def test_text_fits_and_the_scale_is_not_spoilt_by_one_bad_block() -> None:

@@ -1,10 +1,10 @@
-"""The palette for eyes of every kind.
+"""The palette works for normal and for colour-blind eyes.
 
-Contrast on both themes, and distances as people with dichromacy see them.
+The tests check contrast on both themes, and distances as people with dichromacy see them.
 
 Dichromacy is simulated as in Machado, Oliveira and Fernandes, "A physiologically-based model for
 simulation of color vision deficiency", 2009, severity 1; distances are CIEDE2000 (Sharma, Wu and
-Dalal, 2005), where about 2.3 can just be noticed side by side.  Markers, dashes and names are the
+Dalal, 2005), where about 2.3 is just noticeable side by side. Markers, dashes and names are the
 second cue.
 """
 
@@ -106,7 +106,7 @@ def test_the_distance_is_that_of_the_published_pairs() -> None:
 
 @pytest.mark.parametrize("hue", [*HUES, CONFLICT, NEUTRAL])
 def test_every_hue_is_seen_on_both_themes(hue: str) -> None:
-    least = 4.0 if hue == NEUTRAL else 3.0  # it writes the texts
+    least = 4.0 if hue == NEUTRAL else 3.0  # texts have this hue
     assert contrast(hue, "#ffffff") >= least
     assert contrast(hue, DARK_CARD) >= least
 
@@ -119,10 +119,10 @@ def mixed(hue: str, ink: str, part: float) -> str:
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("ground", ["soft", "on"])
 def test_hues_are_read_in_selected_rows_of_a_listing(theme: dict[str, str], ground: str) -> None:
-    found = re.search(r"color-mix\(in srgb, var\(--hue\) (\d+)%", assets.sheet("listing_pane"))
-    assert found
+    share = re.search(r"color-mix\(in srgb, var\(--hue\) (\d+)%", assets.sheet("listing_pane"))
+    assert share
     for hue in HUES:
-        letters = mixed(hue, theme["ink"], int(found[1]) / 100)
+        letters = mixed(hue, theme["ink"], int(share[1]) / 100)
         assert contrast(letters, theme[ground]) >= 3.0, (hue, letters)
 
 

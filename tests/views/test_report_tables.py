@@ -1,4 +1,4 @@
-"""Coverage and divisibility as frames and notes."""
+"""The coverage and divisibility reports as data frames and notes."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def test_whole_arguments_frame(awkward: Analysis) -> None:
 
 
 def test_notes(awkward: Analysis) -> None:
-    found = r.notes(coverage(awkward), Problem(awkward, {"a": 4}).divisibility())
-    assert [note.level for note in found] == ["error", "info", "info", "info", "info"]
-    assert found[1].text.startswith("fft (test_report_tables.py:")
-    assert found[1].text.endswith("): computed whole")
-    assert {note.text for note in found[3:]} == {
+    notes = r.notes(coverage(awkward), Problem(awkward, {"a": 4}).divisibility())
+    assert [note.level for note in notes] == ["error", "info", "info", "info", "info"]
+    assert notes[1].text.startswith("fft (test_report_tables.py:")
+    assert notes[1].text.endswith("): computed whole")
+    assert {note.text for note in notes[3:]} == {
         "w_out = 15 on a=4: pad to 16",
         "x_columns = 30 on a=4: pad to 32, or an axis of 2",
     }
     fine = small_transformer()
-    said = r.notes(coverage(fine), Problem(fine, "4x2").divisibility())
-    assert [note.level for note in said] == ["good", "good"]
+    fine_notes = r.notes(coverage(fine), Problem(fine, "4x2").divisibility())
+    assert [note.level for note in fine_notes] == ["good", "good"]
     assert len(r.notes(coverage(fine), None)) == 1

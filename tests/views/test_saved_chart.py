@@ -1,4 +1,4 @@
-"""Charts as files: the data stand where they belong, words and names are read, bytes are equal."""
+"""Saved charts have their data in place, readable names, and the same bytes every time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def texts(root: ET.Element) -> list[str]:
 
 
 def paths(root: ET.Element, style: str) -> list[list[tuple[float, float]]]:
-    """Corners of what is drawn with a style, in pixels from the upper left corner."""
+    """The corners of all paths with a style, in pixels from the upper left corner."""
     outlines = []
     for element in root.iter(f"{NS}path"):
         if style in (element.get("style") or ""):
@@ -155,7 +155,7 @@ def test_cells_of_a_map_stand_at_their_choices() -> None:
 
 # -- words -----------------------------------------------------------------------------------------
 def test_names_are_text_whatever_they_are() -> None:
-    # HoloViews itself takes no label with control characters
+    # HoloViews itself accepts no labels with control characters
     names = [EVIL, "_hidden", "two\nlines", "x" * 200]
     curves = [hv.Curve([(0, index)], "x", "y", label=name) for index, name in enumerate(names)]
     rows = [(0, height, name, 11, 5, "left") for height, name in ((0, EVIL), (1, "\x00\x1b\ud800"))]
@@ -192,14 +192,14 @@ def test_charts_of_a_layout_stand_side_by_side_with_one_legend_if_asked_for() ->
 # -- files -----------------------------------------------------------------------------------------
 def test_equal_rows_give_equal_bytes_whatever_the_settings_are() -> None:
     before = chart_svg(overlay(steps()))
-    own = dict(matplotlib.rcParams)
+    settings = dict(matplotlib.rcParams)
     try:
         matplotlib.rcParams.update({"xtick.major.pad": 9, "svg.fonttype": "path", "font.size": 30})
         changed = dict(matplotlib.rcParams)
         assert chart_svg(overlay(steps())) == before
         assert dict(matplotlib.rcParams) == changed, "those of the process stay"
     finally:
-        matplotlib.rcParams.update(own)
+        matplotlib.rcParams.update(settings)
     assert "date" not in before
     assert "<style" not in before, "it would be the style of the page around it"
     assert "id=" not in re.sub(r' id="[mphC][0-9a-f_]+"', "", before), "only what is referred to"
@@ -246,7 +246,7 @@ def test_nobody_loads_matplotlib_before_something_is_saved() -> None:
     code = (
         "import sys, toast_lab as tl; tl.views; import toast_lab.app.explorer; "
         "import toast_lab.views.saved_chart; assert 'matplotlib' not in sys.modules; "
-        # HoloViews itself imports the colours of matplotlib
+        # HoloViews itself imports matplotlib's colours
         "tl.charts.search; assert 'matplotlib.figure' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)

@@ -1,4 +1,4 @@
-"""A step as a timeline: the compiler's schedule beside the price."""
+"""The timeline of a step shows the compiler's schedule beside the price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagrams as SVG: well-formed, escaped, and as many marks as there are data."""
+"""SVG diagrams are well-formed and escaped, and have one mark for each datum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: listing, conflicts, search curves, comparison, summary."""
+"""Tables of the listing, conflicts, search curves, comparison and summary show the results."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert time.title.text == "step time (µs), estimated"
     assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
     assert memory.x_range is time.x_range is cost.x_range
-    # The line goes on at its height until a better plan comes
+    # The line stays level until a better plan comes
     assert curves.line_source.data["simulation"] == [1, 2, 2, 3, 3]
     assert np.allclose(curves.line_source.data["best_s"], [2, 2, 1, 1, 2 / 3])
     curves.restart(points[2:])
@@ -172,7 +172,7 @@ def test_a_long_search_is_thinned_and_keeps_its_improvements() -> None:
     assert {1000, 2000, 3000, 4 * MOST_DRAWN} <= set(drawn)
     line = curves.line_source.data
     assert line["simulation"][-1] == drawn[-1]
-    # Down at an improvement and nowhere else
+    # The line falls only at improvements
     falls = [
         line["simulation"][i + 1]
         for i, (a, b) in enumerate(itertools.pairwise(line["best_s"]))

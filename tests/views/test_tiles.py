@@ -1,4 +1,4 @@
-"""Device tiles: who holds what, held against JAX, and what is drawn."""
+"""Device tiles: the parts that devices hold, compared with JAX, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -39,40 +39,40 @@ def test_the_size_of_every_part_is_jaxs(shape, spec):
         AbstractMesh(MESH.sizes, MESH.axes, axis_types=(jax.sharding.AxisType.Auto,) * 3),
         PartitionSpec(*spec),
     )
-    found = parts(MESH, shape, spec)
-    assert len(found) == MESH.n_devices
-    for part in found:
+    device_parts = parts(MESH, shape, spec)
+    assert len(device_parts) == MESH.n_devices
+    for part in device_parts:
         assert tuple(stop - start for start, stop in part.ranges) == sharding.shard_shape(shape)
 
 
 @pytest.mark.parametrize(("shape", "spec"), SPECS)
 def test_parts_are_those_of_an_array_cut_axis_by_axis(shape, spec):
-    """The array reshaped so that every axis of the mesh has a dim of its own.
+    """Splitting an array one mesh axis at a time gives the same parts.
 
-    The first axis of a dim is outermost.
+    The first axis of a dim is the outermost.
     """
     whole = np.arange(int(np.prod(shape))).reshape(shape)
-    found = parts(MESH, shape, spec)
-    assert [p.device for p in found] == list(range(12))
-    assert [p.place for p in found] == list(itertools.product(range(2), range(3), range(2)))
-    for part in found:
+    device_parts = parts(MESH, shape, spec)
+    assert [p.device for p in device_parts] == list(range(12))
+    assert [p.place for p in device_parts] == list(itertools.product(range(2), range(3), range(2)))
+    for part in device_parts:
         piece = whole
         for dim, axes in enumerate(spec):
             for axis in axes:  # coarsest first
-                at = part.place[MESH.axes.index(axis)]
-                piece = np.split(piece, MESH.size(axis), axis=dim)[at]
+                index = part.place[MESH.axes.index(axis)]
+                piece = np.split(piece, MESH.size(axis), axis=dim)[index]
         assert np.array_equal(whole[tuple(slice(*r) for r in part.ranges)], piece)
 
 
 def test_parts_of_a_plan_cover_each_tensor_and_agree_with_its_specs():
     problem = Problem(analysed("attention"), {"d": 4, "m": 2})
-    made = plan(problem, "S@1->d", "H2->m")
+    sharded = plan(problem, "S@1->d", "H2->m")
     program = problem.analysis.program
-    for value, spec in enumerate(made.value_specs()):
+    for value, spec in enumerate(sharded.value_specs()):
         shape = program.dims(value)
-        found = parts(problem.mesh, shape, spec)
+        device_parts = parts(problem.mesh, shape, spec)
         count = np.zeros(shape, int)
-        for part in found:
+        for part in device_parts:
             count[tuple(slice(*r) for r in part.ranges)] += 1
         copies = problem.mesh.n_devices // int(np.prod([problem.mesh.ways(axes) for axes in spec]))
         assert (count == copies).all()
