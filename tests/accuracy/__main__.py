@@ -7,7 +7,7 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the commands; exit status 1 if a target is missed."""
+    """Run one of the commands; the exit status is 1 if a target is missed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.accuracy",
         description="Our prices against compilers and measured times.",

@@ -1,9 +1,9 @@
 """Models, sizes, slices and plans of the accuracy run.
 
-Layers are few, so that one compile takes seconds; tensors are as large as in use (thousands of
-positions, channels or edges), since efficiency depends on local shapes and not on depth.  Plans are
-what experts use, a few that leave most of the program whole (large memory), and random action
-sequences, all different shardings.
+Models have few layers, so that one compile takes seconds. Their tensors are as large as in practice
+(thousands of positions, channels or edges), since efficiency depends on local shapes and not on
+depth. Plans are those of experts, a few that leave most of the program whole (large memory), and
+random action sequences; no two have the same sharding.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from toast_lab.sharding.state import State, legal_actions
 class Case(NamedTuple):
     """A model at some sizes."""
 
-    name: str  #: of the case
+    name: str  #: name of the case
     model: str
     sizes: dict[str, object]
-    most: int = 100  #: plans of each kind at most
+    most: int = 100  #: largest number of plans of each kind
 
 
 class Slice(NamedTuple):
-    """Where it is compiled for."""
+    """A slice of TPUs to compile for, with our mesh and machine."""
 
     topology: str
     mesh: dict[str, int]
@@ -91,8 +91,8 @@ CASES = (
             "mode": "prefill",
         },
     ),
-    # So large that many plans do not fit: who is refused, and by how much.  Too few plans to be
-    # ranked.
+    # These are so large that many plans do not fit, and test which plans are refused, and by how
+    # much. They have too few plans to be ranked.
     Case(
         "itx-large",
         "itx",
@@ -129,17 +129,17 @@ SLICES = (
     Slice("tpu:v3:4x4", {"d": 8, "m": 4}, "tpu-v3"),
 )
 ROLES = {"data": "d", "model": "m", "seq": "m"}
-N_MEMORY, N_RANDOM = 3, 14  # at least, beside the expert plans
+N_MEMORY, N_RANDOM = 3, 14  # numbers of plans beside the expert plans
 LONGEST = 6  # actions of a random plan
 
 
 def case(name: str) -> Case:
-    """A case by name."""
+    """The case with a name."""
     return next(c for c in CASES if c.name == name)
 
 
 def slice_of(topology: str) -> Slice:
-    """A slice by its topology."""
+    """The slice with a topology."""
     return next(s for s in SLICES if s.topology == topology)
 
 
@@ -152,7 +152,7 @@ def model_of(name: str) -> Model:
 
 @functools.cache
 def digest(name: str) -> str:
-    """Digest of a case's program."""
+    """The digest of a case's program."""
     return program_digest(model_of(name))
 
 
@@ -168,7 +168,7 @@ def problem_of(name: str, topology: str) -> Problem:
 
 
 def drafts(name: str, topology: str) -> list[Draft]:
-    """Plans of a case, the same ones in every run, no two with the same sharding."""
+    """The plans of a case: the same in every run, no two with the same sharding."""
     problem = problem_of(name, topology)
     found: dict[int, Draft] = {}
     for draft in (*_expert(name, problem), *_memory(name, problem), *_random(name, problem, found)):
@@ -181,11 +181,11 @@ def _expert(name: str, problem: Problem) -> Iterator[Draft]:
     here = case(name)
     for title, actions in registry.make(here.model, **here.sizes).expert_plans.items():
         if {"model", "seq"} <= {role for _, role, *_ in actions}:
-            continue  # needs a third mesh axis
+            continue  # the plan needs a third mesh axis
         try:
             plan = Plan.from_actions(problem, registry.on_axes(actions, ROLES))
         except ToastError:
-            continue  # a dim of these sizes that no mesh axis divides
+            continue  # no mesh axis divides a dim of these sizes
         yield Draft(title, "expert", plan)
 
 
@@ -195,7 +195,7 @@ def _rng(name: str, problem: Problem, kind: str) -> np.random.Generator:
 
 
 def _memory(name: str, problem: Problem) -> Iterator[Draft]:
-    """One action each, on one axis: most of the program stays whole."""
+    """Plans of a single action on one axis, which leave most of the program whole."""
     rng = _rng(name, problem, "memory")
     actions = worthwhile(State(problem.space))
     for i, which in enumerate(rng.permutation(len(actions))[:N_MEMORY]):
@@ -224,11 +224,11 @@ def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Dr
 
 
 def worthwhile(state: State) -> list[Action]:
-    """Legal actions on at least 10 names, as the search takes them (TOAST section 4.2).
+    """Legal actions on at least 10 names, as the search requires (TOAST section 4.2).
 
-    All of them in tiny programs.
+    In tiny programs, all legal actions are given.
 
-    The others hardly change a price, and plans that differ in nothing have no ranks.
+    Smaller actions hardly change a price, and plans with equal prices cannot be ranked.
     """
     return legal_actions(state, 10) or legal_actions(state)
 

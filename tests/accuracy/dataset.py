@@ -1,10 +1,10 @@
-"""Compile the cases and keep what came out.
+"""Compile the cases and keep the results.
 
-Results are kept row by row, so that a run that was stopped goes on where it was.
+Results are kept row by row, so that an interrupted run continues where it stopped.
 
-``compiled.csv``: a row for each plan on each slice.  ``cycles.csv``: the compiler's estimated
-cycles of each by op of the program.  Lists and tables inside of a cell are JSON.  Rows are found
-again by case, topology, plan name and the digest of the program: a changed model is compiled anew.
+``compiled.csv`` has a row for each plan on each slice, ``cycles.csv`` the compiler's estimated
+cycles of each plan by op of the program. Lists and tables inside a cell are JSON. Rows are found
+again by case, topology, plan name and digest of the program, so a changed model is compiled anew.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ COLLECTIVE_FIELDS = ("kind", "axes", "group_size", "bytes", "dtype", "times", "o
 
 
 def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
-    """Compile what is not there yet.
+    """Compile the plans that have no row yet.
 
-    Models and slices take turns, so that a part is as good a sample as the whole.
+    Models and slices take turns, so that an incomplete run is still a fair sample.
 
     Args:
-        full: all plans of every case; else the first 6 of each.
-        time_limit_s: for one compile.
+        full: compile all plans of every case, rather than the first 6 of each.
+        time_limit_s: time limit of one compile.
     """
     known = {_name(row) for row in rows()}
     for name, topology, draft, program in _order(full):
@@ -79,15 +79,15 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
             continue
         started = time.perf_counter()
         try:
-            made = compile_plan(
+            compiled = compile_plan(
                 cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, store=True
             )
         except ToastError as error:
             print(f"{name} {topology} {draft.name}: {error}", file=sys.stderr)
             row = {"error": str(error)[:300]}
         else:
-            row = {**_row(made), "reading": reading_of(topology)}
-            _append(CYCLES, CYCLE_COLUMNS, _cycles(name, topology, draft.name, made))
+            row = {**_row(compiled), "reading": reading_of(topology)}
+            _append(CYCLES, CYCLE_COLUMNS, _cycles(name, topology, draft.name, compiled))
         plan = draft.plan
         head = {
             "case": name,
@@ -103,14 +103,14 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
 
 
 def again(*, time_limit_s: float = 600.0) -> None:
-    """Compile anew what an older version has read, for its peak: the quickest first.
+    """Compile plans anew if an older version of our reader read their peak, the quickest first.
 
-    Everything else of a row stays what it was, since the plan and the compiler are.
+    All other fields of a row stay as they are, since plan and compiler are the same.
     """
-    every = rows()
+    all_rows = rows()
     stale = [
         row
-        for row in every
+        for row in all_rows
         if not row["error"]
         and int(row["fits"])
         and row["reading"] != str(reading_of(row["topology"]))
@@ -120,24 +120,26 @@ def again(*, time_limit_s: float = 600.0) -> None:
             print(f"{row['case']}: the program is another one today", file=sys.stderr)
             continue
         name, topology = row["case"], row["topology"]
-        (draft,) = [one for one in cases.drafts(name, topology) if one.name == row["plan"]]
-        made = compile_plan(
+        (draft,) = [
+            candidate for candidate in cases.drafts(name, topology) if candidate.name == row["plan"]
+        ]
+        compiled = compile_plan(
             cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, store=True
         )
-        row |= {"peak_bytes": str(made.peak_bytes), "reading": str(reading_of(topology))}
-        write_whole(COMPILED, csv_text(COLUMNS, every))
+        row |= {"peak_bytes": str(compiled.peak_bytes), "reading": str(reading_of(topology))}
+        write_whole(COMPILED, csv_text(COLUMNS, all_rows))
         print(f"{name} {topology} {draft.name}", flush=True)
 
 
 def rows() -> list[dict[str, str]]:
-    """The rows of ``compiled.csv``."""
+    """Read the rows of ``compiled.csv``."""
     return list(_read(COMPILED))
 
 
 def is_current(row: dict[str, str]) -> bool:
     """Was the row compiled from the program of today?
 
-    Another jax traces another text, so then it is believed.
+    Rows of another version of jax are taken to be current, since that version traces another text.
     """
     if json.loads(row["versions"] or "{}").get("jax") != importlib.metadata.version("jax"):
         return True
@@ -145,7 +147,7 @@ def is_current(row: dict[str, str]) -> bool:
 
 
 def cycle_rows() -> list[dict[str, str]]:
-    """The rows of ``cycles.csv``."""
+    """Read the rows of ``cycles.csv``."""
     return list(_read(CYCLES))
 
 
@@ -209,9 +211,9 @@ def _row(made: Compiled) -> dict[str, Any]:
 
 
 def _collectives(made: Compiled) -> list[list[Any]]:
-    """Rows of COLLECTIVE_FIELDS, a merged collective's parts one by one.
+    """Rows of COLLECTIVE_FIELDS, with the parts of merged collectives as separate rows.
 
-    Equal ones of one op are added up.
+    Equal collectives of one op are added up.
     """
     found: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for c in made.collectives:

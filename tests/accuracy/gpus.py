@@ -1,8 +1,8 @@
 """``python -m tests.accuracy.gpus``: prices against XLA's compiler for GPUs, as a Markdown table.
 
-Three models, three plans each, compiled for 8 GPUs of three kinds that are not there (the compiler
-is what ``toast-lab install-gpu-compiler`` gets).  Collectives are compared by source op, with
-``tl.diff_compiled``; memory is the predicted peak over the compiled one.
+Three models with three plans each are compiled ahead of time for 8 GPUs of three kinds, by the
+compiler that ``toast-lab install-gpu-compiler`` installs. Collectives are compared by source op,
+with ``tl.diff_compiled``; memory is the predicted peak over the compiled one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 MESH = {"d": 2, "m": 4}
 GPUS = ("h100", "a100", "p100")
 ROLES = {"data": "d", "model": "m", "seq": "m"}
-#: Model, sizes, and plans: each the actions of one expert plan, less those of another.
+#: Model, sizes, and plans: each has the actions of one expert plan without those of another.
 CASES: tuple[tuple[str, dict[str, object], dict[str, tuple[str, str]]], ...] = (
     (
         "transformer",
@@ -81,7 +81,7 @@ HEAD = (
 
 
 def main() -> int:
-    """Print the table, a row at a time."""
+    """Print the table row by row."""
     print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|", flush=True)
     for name, sizes, plans in CASES:
         model = frontends.load(name, **sizes)
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def numbers(model: Model, problem: Problem, plan: ShardingPlan, topology: str) -> list[str]:
-    """What the table says of one compiled plan."""
+    """The cells of one compiled plan."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     compiled = compile_plan(model, plan, topology, store=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

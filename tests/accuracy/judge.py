@@ -1,18 +1,17 @@
-"""Our prices beside the compiled programs, plan by plan.
+"""Compare our prices with the compiled programs, plan by plan.
 
-Needs ``compiled.csv`` and neither libtpu nor a compiler.
+This needs ``compiled.csv``, but neither libtpu nor a compiler.
 
-The time that prices are judged by is put together from two parts, since the compiler estimates only
-one of them:
+Prices are judged by a time of two parts, since the compiler estimates only one of them:
 
-* compute: its ``estimated_cycles`` times rounds of loops over the clock of the cores.  These cover
-  fusions, matrix products and copies; gathers, scatters and sorts run in custom fusions without an
-  estimate.
-* communication: the collectives that are really in the compiled program, priced with our own model
-  of the links.  No estimate of them is to be found in what libtpu returns.
+* compute: the compiler's ``estimated_cycles`` times rounds of loops over the clock of the cores.
+  They cover fusions, matrix products and copies; gathers, scatters and sorts run in custom fusions
+  without an estimate.
+* communication: the collectives that the compiled program really has, priced with our own model of
+  the links, since libtpu returns no estimate of them.
 
-So the ranking tests our compute prices and which collectives we expect, not our model of the links;
-``compute_s`` alone is compared too.
+So the ranking tests our compute prices and which collectives we expect, but not our model of the
+links; ``compute_s`` alone is compared too.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
-FEWEST = 8  # plans that can be ranked
-REFUSED_BY = 1.10  # a plan that we call fitting must not need this much more than there is
-LEAST_BYTES = 2.0**20  # collectives of less in a whole step are not judged
+FEWEST = 8  # least number of plans that are ranked
+REFUSED_BY = 1.10  # a plan that fits by our price may not need more than this times the memory
+LEAST_BYTES = 2.0**20  # collectives of fewer bytes in a whole step are not judged
 
 
 class Judged(NamedTuple):
@@ -51,15 +50,15 @@ class Judged(NamedTuple):
     time_s: float | None  #: judged time of the compiled program; None if it was refused
     compute_s: float | None
     comm_s: float | None
-    peak_bytes: float | None  #: or what a refused one needs, if that is known in full
-    #: what a refused one needs at least: the compiler may name its temporaries alone
+    peak_bytes: float | None  #: or the memory that a refused plan needs, if fully known
+    #: least memory that a refused plan needs: the compiler may report only its temporaries
     least_bytes: float | None
-    limit_bytes: float | None  #: of a refused one
+    limit_bytes: float | None  #: memory limit that a refused plan exceeds
     differences: diff.CompiledDiff | None
 
     @property
     def memory_error(self) -> float | None:
-        """|priced - compiled| / compiled."""
+        """|priced - compiled| / compiled peak."""
         return (
             None
             if not self.peak_bytes
@@ -68,7 +67,7 @@ class Judged(NamedTuple):
 
     @property
     def wrongly_fits(self) -> bool:
-        """Did we call a plan fitting that needs over 10% more than there is?"""
+        """Does the plan fit by our price, but need over 10% more memory than there is?"""
         if self.fits or not self.cost.fits or not self.limit_bytes or not self.least_bytes:
             return False
         return self.least_bytes > REFUSED_BY * self.limit_bytes
@@ -78,20 +77,20 @@ class Judged(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """How well plans of one case on one slice are ranked; nan where there is nothing to rank."""
+    """How well the plans of one case on one slice are ranked; nan if there is nothing to rank."""
 
     case: str
     topology: str
     n: int
     time: float  #: Spearman's rank correlation
-    compute: float  #: of computing alone
-    memory_error: float  #: median
+    compute: float  #: rank correlation of computing alone
+    memory_error: float  #: median of all plans
     refused: int
     wrongly_fit: int
 
 
 def judge() -> list[Judged]:
-    """Every row of the data set whose program is still the same."""
+    """Judge every row of the data set whose program is unchanged."""
     found = []
     for row in dataset.rows():
         if row["error"] or row["case"] not in {c.name for c in cases.CASES}:
@@ -147,9 +146,9 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
 def _sides(
     kind: str, axes: str | None, size: float, dtype: str, times: float, op: int, *, once: bool
 ) -> list[diff_rows.Side]:
-    """Collectives of a row, in which equal ones of one op were added up.
+    """Expand a row that stands for equal collectives of one op.
 
-    With ``once`` they stay one, which a loop repeats.
+    With ``once`` it stays one collective that a loop repeats.
     """
     names = None if axes is None else tuple(a for a in axes.split(",") if a)
     if once or times != int(times):
@@ -162,9 +161,9 @@ def _number(text: str) -> float | None:
 
 
 def link_s(problem: Problem, side: diff_rows.Side) -> float:
-    """Seconds that our model of the links gives a compiled collective.
+    """Seconds of a compiled collective by our model of the links.
 
-    Groups that are no axes count as all of them.
+    Device groups that are not mesh axes are priced as all axes.
     """
     axes = problem.mesh.axes if side.axes is None else side.axes
     mask = sum(1 << i for i, axis in enumerate(problem.mesh.axes) if axis in axes)
@@ -175,8 +174,8 @@ def link_s(problem: Problem, side: diff_rows.Side) -> float:
     rates = problem.prices.inputs.rates
     sent = side.bytes / size if kind == "all_gather" else side.bytes
     if kind == "permute" and side.times > 1:
-        # A ring around a matrix product: neighbours pass pieces on.  Others may go to the farthest
-        # device.
+        # A ring around a matrix product passes pieces between neighbours. Other permutes may go to
+        # the farthest device.
         a = min(
             (i for i in range(len(problem.mesh.axes)) if mask >> i & 1),
             key=lambda i: rates.link_bytes_per_s[i],
@@ -196,33 +195,36 @@ def link_s(problem: Problem, side: diff_rows.Side) -> float:
 
 
 def ranked(judged: Iterable[Judged]) -> list[Ranked]:
-    """One line for each case and slice."""
+    """A ``Ranked`` for each case and slice."""
     groups: dict[tuple[str, str], list[Judged]] = collections.defaultdict(list)
-    for one in judged:
-        groups[one.case, one.topology].append(one)
-    found = []
-    for (case, topology), here in groups.items():
-        timed = [one for one in here if one.time_s is not None]
-        errors = [one.memory_error for one in here if one.memory_error is not None]
-        found.append(
+    for plan in judged:
+        groups[plan.case, plan.topology].append(plan)
+    rankings = []
+    for (case, topology), plans in groups.items():
+        timed = [plan for plan in plans if plan.time_s is not None]
+        errors = [plan.memory_error for plan in plans if plan.memory_error is not None]
+        rankings.append(
             Ranked(
                 case,
                 topology,
-                len(here),
-                spearman([one.cost.time_s for one in timed], [one.time_s or 0.0 for one in timed]),
+                len(plans),
                 spearman(
-                    [one.cost.compute_s for one in timed], [one.compute_s or 0.0 for one in timed]
+                    [plan.cost.time_s for plan in timed], [plan.time_s or 0.0 for plan in timed]
+                ),
+                spearman(
+                    [plan.cost.compute_s for plan in timed],
+                    [plan.compute_s or 0.0 for plan in timed],
                 ),
                 statistics.median(errors) if errors else float("nan"),
-                sum(not one.fits for one in here),
-                sum(one.wrongly_fits for one in here),
+                sum(not plan.fits for plan in plans),
+                sum(plan.wrongly_fits for plan in plans),
             )
         )
-    return found
+    return rankings
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float], fewest: int = FEWEST) -> float:
-    """Rank correlation.
+    """Spearman's rank correlation.
 
     It is nan for fewer than ``fewest`` plans, or if one side is the same for all of them.
     """
@@ -232,15 +234,15 @@ def spearman(ours: Sequence[float], theirs: Sequence[float], fewest: int = FEWES
 
 
 def collective_errors(judged: Iterable[Judged]) -> dict[str, list[float]]:
-    """By kind, |priced - compiled| / compiled bytes of each plan that has the kind.
+    """By kind, |priced - compiled| / compiled bytes of each plan with collectives of that kind.
 
-    It is 1 where only one side has it.
+    The error is 1 if only one side has the kind.
     """
     found: dict[str, list[float]] = collections.defaultdict(list)
-    for one in judged:
-        if one.differences is None:
+    for plan in judged:
+        if plan.differences is None:
             continue
-        for kind, (ours, theirs) in one.differences.bytes_by_kind().items():
+        for kind, (ours, theirs) in plan.differences.bytes_by_kind().items():
             if max(ours, theirs) >= LEAST_BYTES:
                 found[kind].append(abs(ours - theirs) / theirs if theirs else 1.0)
                 found["all kinds"].append(found[kind][-1])
@@ -248,10 +250,10 @@ def collective_errors(judged: Iterable[Judged]) -> dict[str, list[float]]:
 
 
 def collective_sums(judged: Iterable[Judged]) -> dict[str, tuple[float, float]]:
-    """By kind (priced, compiled) bytes of a step, added up over all plans."""
+    """By kind, (priced, compiled) bytes of a step, added up over all plans."""
     found: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
-    for one in judged:
-        for kind, both in one.differences.bytes_by_kind().items() if one.differences else ():
+    for plan in judged:
+        for kind, both in plan.differences.bytes_by_kind().items() if plan.differences else ():
             for name in (kind, "all kinds"):
                 found[name][0] += both[0]
                 found[name][1] += both[1]
@@ -265,8 +267,8 @@ def reasons(judged: Iterable[Judged]) -> list[tuple[str, int, float]]:
     """
     rows: collections.Counter[str] = collections.Counter()
     off: collections.Counter[str] = collections.Counter()
-    for one in judged:
-        for row in one.differences.different if one.differences else ():
+    for plan in judged:
+        for row in plan.differences.different if plan.differences else ():
             name = f"{row.status}: {row.reason or 'no reason found'}"
             rows[name] += 1
             ours, theirs = (

@@ -3,9 +3,9 @@
 ``gpu_collectives.csv`` and ``gpu_products.csv`` hold times that XLA's authors measured on NCCL
 collectives (float32, one host, groups of 2, 4 and 8) and on cuBLAS products, as they stand in the
 tables of XLA's compiler for GPUs (jax-cuda12-pjrt 0.10.2, openxla/xla under
-``xla/service/gpu/model``; Apache License 2.0): of a collective B bytes over the throughput given,
-where B is the whole value (of a reduce_scatter its input); of a product what the compiler writes
-beside it.  With ``--fit`` the terms of the machine files are printed.
+``xla/service/gpu/model``; Apache License 2.0). The time of a collective is B bytes over the given
+throughput, where B is the whole value (of a reduce_scatter, its input); that of a product is what
+the compiler writes beside it. ``--fit`` prints the terms of the machine files.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from toast_lab.machines.machine_model import Machine
 
 FOLDER = Path(__file__).parent
 MEASURED = ("h100", "b200")
-#: The smallest size was measured first and is several times too slow: it holds the warming up.
+#: The smallest size was measured first; its times hold the warm-up, several times too long.
 SMALLEST_BYTES = 2048
-#: Errors of a size count by the power of its bytes, since large collectives are what a step waits
-#: for.
+#: Errors are weighted by this power of the size in bytes, since steps wait mostly for large
+#: collectives.
 WEIGHT = 0.15
 MIB = 2.0**20
 SIZES = (
@@ -41,12 +41,12 @@ SIZES = (
     ("64 MiB on", 64 * MIB, math.inf),
 )
 ALL_LARGE = ("1 MiB on", MIB, math.inf)
-#: Machines whose links were not measured, and the one whose terms they have, scaled.
+#: Machines whose links were not measured, with the machine whose terms are scaled for them.
 SCALED = {"h200": "h100", "a100": "h100", "p100": "h100"}
 
 
 class Product(NamedTuple):
-    """A measured product."""
+    """A measured matrix product."""
 
     dtype: str
     batch: float
@@ -99,7 +99,7 @@ def products(gpu: str) -> list[Product]:
 
 
 def fit(points: Points) -> dict[str, CollectiveTerms]:
-    """The terms of each kind, by non-negative least squares of the relative errors."""
+    """Fit the terms of each kind by non-negative least squares of the relative errors."""
     terms = {}
     for kind in COLLECTIVES:
         own = [point for point in points if point.what == kind]
@@ -111,7 +111,7 @@ def fit(points: Points) -> dict[str, CollectiveTerms]:
         times_sent = {"permute": 1.0, "all_reduce": 2 * (1 - 1 / devices)}
         sent = size_bytes * times_sent.get(kind, 1 - 1 / devices)
         columns = {"start_s": np.ones_like(sent), "byte_s": sent, "root_byte_s": np.sqrt(sent)}
-        if kind != "permute":  # who sends to whom says nothing of the size of the group
+        if kind != "permute":  # the pairs of a permute do not tell the size of the group
             columns |= {"device_s": devices - 1, "byte_over_n_s": sent / devices}
         weight = (size_bytes / MIB) ** WEIGHT
         matrix = np.stack([column * weight / time_s for column in columns.values()], 1)
@@ -126,8 +126,8 @@ def fit(points: Points) -> dict[str, CollectiveTerms]:
 def scaled(terms: dict[str, CollectiveTerms], ratio: float) -> dict[str, CollectiveTerms]:
     """Terms for links ``ratio`` times as slow.
 
-    What is paid for each byte grows with it, the pieces of a pipeline with its root (see
-    ``machines/collectives.py``); starting does not.
+    Costs per byte grow with the ratio, and those of a pipeline's pieces with its root (see
+    ``machines/collectives.py``); the cost of starting stays.
     """
     return {
         kind: row._replace(
@@ -140,7 +140,7 @@ def scaled(terms: dict[str, CollectiveTerms], ratio: float) -> dict[str, Collect
 
 
 def fitted_terms(name: str) -> dict[str, CollectiveTerms]:
-    """What the machine file of a GPU has to have."""
+    """The terms that the machine file of a GPU has to hold."""
     if name in MEASURED:
         return fit(collectives(name))
     source = SCALED[name]
@@ -155,12 +155,12 @@ def with_terms(machine: Machine, terms: dict[str, CollectiveTerms]) -> Machine:
 
 
 def errors(machine: Machine, points: Points) -> list[float]:
-    """|priced - measured| / measured of each point, by the formulas that price plans."""
+    """|priced - measured| / measured of each point, with the formulas that price plans."""
     return [abs(collective_of(machine, point) / point.time_s - 1) for point in points]
 
 
 def left_out_errors(gpu: str, leave: Leave) -> tuple[list[CalibrationPoint], list[float]]:
-    """The points that are left out, and their errors by a fit to all the others."""
+    """The points that ``leave`` selects, and their errors by a fit to all other points."""
     points = collectives(gpu)
     out = [point for point in points if leave(point)]
     terms = fit([point for point in points if not leave(point)])
@@ -170,7 +170,7 @@ def left_out_errors(gpu: str, leave: Leave) -> tuple[list[CalibrationPoint], lis
 
 
 def product_s(machine: Machine, product: Product) -> float:
-    """Seconds of a product by itself, as ``cost/computing_prices.py`` prices it."""
+    """Seconds of a product alone, as ``cost/computing_prices.py`` prices it."""
     units = machine.products
     width = {"bf16": 2, "f32": 4}[product.dtype]
     _, batch, rows, columns, depth, _ = product
@@ -191,7 +191,7 @@ def product_errors(machine: Machine, rows: Sequence[Product]) -> list[float]:
 
 
 def quantiles(values: Sequence[float]) -> str:
-    """Median and 90th percentile."""
+    """Median and 90th percentile as text."""
     if not values:
         return "–"
     return f"{np.median(values):.1%}, {np.quantile(values, 0.9):.0%}"
@@ -204,7 +204,7 @@ def _of_size(points: Points, values: Sequence[float], low: float, high: float) -
 
 
 def collective_rows(gpu: str) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of collectives."""
+    """Rows of a GPU for the table of collectives."""
     points, machine = collectives(gpu), MACHINES[gpu]
     cases = {
         "before": (points, errors(with_terms(machine, {}), points)),
@@ -227,7 +227,7 @@ def collective_rows(gpu: str) -> Iterator[tuple[str, ...]]:
 
 
 def product_rows(gpu: str) -> Iterator[tuple[str, ...]]:
-    """Rows of the table of products."""
+    """Rows of a GPU for the table of products."""
     machine = MACHINES[gpu]
     plain = dataclasses.replace(machine, products=None)
     for dtype in ("bf16", "f32"):
@@ -249,7 +249,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def report() -> str:
-    """Both tables; every cell is the median error and the 90th percentile."""
+    """Both tables as Markdown; a cell has the median error and the 90th percentile."""
     head = ("GPU", "kind", "bytes", "rate and latency alone", "all points")
     collective = (row for gpu in MEASURED for row in collective_rows(gpu))
     product = (row for gpu in MEASURED for row in product_rows(gpu))
@@ -262,7 +262,7 @@ def report() -> str:
 
 
 def toml_text() -> str:
-    """The fitted terms as they stand in the machine files."""
+    """The fitted terms as TOML, as the machine files hold them."""
     lines = []
     for name in (*MEASURED, *SCALED):
         lines += [f"# {name}", *collective_lines(fitted_terms(name)), ""]

@@ -1,6 +1,6 @@
-"""Table and scatter of the accuracy run.
+"""Write ``docs/accuracy.md`` and ``docs/accuracy.svg``: table and scatter of the accuracy run.
 
-``docs/accuracy.md`` and ``docs/accuracy.svg``; exit status 1 on a miss.
+The exit status is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SEEN = (
 
 
 def run() -> int:
-    """Write both files, print the text; 1 if a target is missed."""
+    """Write both files and print the text; gives 1 if a target is missed, else 0."""
     judged = judge.judge()
     if not judged:
         print("nothing to report: python -m tests.accuracy compile makes the data (needs libtpu)")
@@ -67,7 +67,7 @@ def run() -> int:
 
 
 def misses(table: list[Ranked], judged: list[Judged]) -> list[str]:
-    """Targets that are not reached, with the numbers."""
+    """Sentences about the missed targets, with their numbers."""
     found = [
         f"{r.case} on {r.topology}: rank correlation of time {r.time:.3f}, wanted {RANK}"
         for r in table
@@ -179,10 +179,10 @@ def page(table: list[Ranked], judged: list[Judged], missed: list[str]) -> str:
 
 
 def findings(table: list[Ranked], judged: list[Judged]) -> list[str]:
-    """What the tables come to, in a few lines."""
+    """The main findings of the tables, in a few lines."""
     ordered = [row for row in table if not math.isnan(row.time)]
     weak = [f"{row.case} on {row.topology}" for row in ordered if row.time < RANK]
-    memory = [one.memory_error for one in judged if one.memory_error is not None]
+    memory = [plan.memory_error for plan in judged if plan.memory_error is not None]
     medians = {
         kind: _median(errors)
         for kind, errors in judge.collective_errors(judged).items()
@@ -213,17 +213,17 @@ def _gib(size: float) -> str:
 
 
 def worst(judged: list[Judged]) -> list[str]:
-    """The plans furthest off in time and in memory, with what their numbers are made of."""
-    timed = [one for one in judged if one.time_s]
-    ratio = {id(one): one.cost.time_s / (one.time_s or 1.0) for one in timed}
+    """The plans with the largest errors in time and in memory, with the parts of their prices."""
+    timed = [plan for plan in judged if plan.time_s]
+    ratio = {id(plan): plan.cost.time_s / (plan.time_s or 1.0) for plan in timed}
     middle = {}
-    for group in {(one.case, one.topology) for one in timed}:
+    for group in {(plan.case, plan.topology) for plan in timed}:
         middle[group] = _median(
-            [ratio[id(one)] for one in timed if (one.case, one.topology) == group]
+            [ratio[id(plan)] for plan in timed if (plan.case, plan.topology) == group]
         )
 
-    def off(one: Judged) -> float:
-        return abs(math.log(ratio[id(one)] / middle[one.case, one.topology]))
+    def off(plan: Judged) -> float:
+        return abs(math.log(ratio[id(plan)] / middle[plan.case, plan.topology]))
 
     lines = [
         "Time: priced over compiled, furthest from the median ratio of the same program and slice. "
@@ -233,31 +233,33 @@ def worst(judged: list[Judged]) -> list[str]:
         "computing + sending |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for one in sorted(timed, key=off, reverse=True)[:WORST]:
+    for plan in sorted(timed, key=off, reverse=True)[:WORST]:
         lines.append(
-            f"| {one} | {_ms(one.cost.time_s)} | {_ms(one.time_s)} | {ratio[id(one)]:.2f} | "
-            f"{middle[one.case, one.topology]:.2f} | {_ms(one.cost.compute_s)} + "
-            f"{_ms(one.cost.comm_s)} | "
-            f"{_ms(one.compute_s)} + {_ms(one.comm_s)} |"
+            f"| {plan} | {_ms(plan.cost.time_s)} | {_ms(plan.time_s)} | {ratio[id(plan)]:.2f} | "
+            f"{middle[plan.case, plan.topology]:.2f} | {_ms(plan.cost.compute_s)} + "
+            f"{_ms(plan.cost.comm_s)} | "
+            f"{_ms(plan.compute_s)} + {_ms(plan.comm_s)} |"
         )
     lines += ["", "Memory:", "", "| plan | priced | compiled | error |", "|---|--:|--:|--:|"]
-    known = [one for one in judged if one.memory_error is not None]
-    for one in sorted(known, key=lambda one: one.memory_error or 0.0, reverse=True)[:WORST]:
+    known = [plan for plan in judged if plan.memory_error is not None]
+    for plan in sorted(known, key=lambda plan: plan.memory_error or 0.0, reverse=True)[:WORST]:
         lines.append(
-            f"| {one} | {one.cost.peak_bytes / 2**30:.3f} GiB | "
-            f"{(one.peak_bytes or 0) / 2**30:.3f} GiB | "
-            f"{_percent(one.memory_error or 0.0)} |"
+            f"| {plan} | {plan.cost.peak_bytes / 2**30:.3f} GiB | "
+            f"{(plan.peak_bytes or 0) / 2**30:.3f} GiB | "
+            f"{_percent(plan.memory_error or 0.0)} |"
         )
     return lines
 
 
 def panels(judged: list[Judged]) -> list[Panel]:
-    """Time and memory, priced over compiled."""
-    times = [(one.case, one.time_s * 1e3, one.cost.time_s * 1e3) for one in judged if one.time_s]
+    """The two plots: time and memory, priced against compiled."""
+    times = [
+        (plan.case, plan.time_s * 1e3, plan.cost.time_s * 1e3) for plan in judged if plan.time_s
+    ]
     sizes = [
-        (one.case, one.peak_bytes / 2**30, one.cost.peak_bytes / 2**30)
-        for one in judged
-        if one.peak_bytes
+        (plan.case, plan.peak_bytes / 2**30, plan.cost.peak_bytes / 2**30)
+        for plan in judged
+        if plan.peak_bytes
     ]
     return [Panel("Time of a step, ms", times), Panel("Peak memory of a device, GiB", sizes)]
 

@@ -1,4 +1,4 @@
-"""Priced against compiled as charts: a point for each plan, on logarithmic axes."""
+"""Scatter charts of priced against compiled values: a point for each plan, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from toast_lab.views.chart_style import chart, drawn
 from toast_lab.views.palette import NEUTRAL
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, and shapes besides.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; shapes differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
 SIZE_PX = (400.0, 400.0)  #: of each plot
@@ -26,7 +26,7 @@ class Panel(NamedTuple):
 
 
 def scatter(panels: Sequence[Panel]) -> Any:
-    """A layout with all panels side by side; a group looks alike in all of them."""
+    """A layout of all panels side by side; a group looks the same in all of them."""
     groups = sorted({group for panel in panels for group, *_ in panel.points})
     return hv.Layout([_plot(panel, groups) for panel in panels]).cols(len(panels))
 

@@ -1,6 +1,6 @@
-"""The accuracy run on its committed data.
+"""The accuracy run judges today's programs by its committed data.
 
-That it judges today's programs, and its arithmetic on small numbers.
+Its arithmetic is tested on small numbers.
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ def test_spearman_counts_ranks_and_needs_plans_enough() -> None:
 
 
 def test_a_collective_that_is_priced_as_compiled_takes_the_same_time() -> None:
-    """Our own collectives, put in as if they were compiled, cost what they cost in the price.
+    """Our own collectives, judged as if they were compiled, take the time that they are priced at.
 
-    But for gathers, which may be hidden or have to be put in order, and for sums that would be
-    scattered out of order, which are priced as what XLA makes of them.
+    Exceptions are gathers, which may be hidden or may need reordering, and sums that would be
+    scattered out of order, which are priced as the collectives that XLA makes of them.
     """
-    where = "tpu:v5e:4x4"
-    problem = cases.problem_of("mlp", where)
-    judged = [one for one in judge.judge() if (one.case, one.topology) == ("mlp", where)]
-    exchanged = [{c.op for c in one.cost.collectives if c.kind == "permute"} for one in judged]
+    topology = "tpu:v5e:4x4"
+    problem = cases.problem_of("mlp", topology)
+    judged = [plan for plan in judge.judge() if (plan.case, plan.topology) == ("mlp", topology)]
+    exchanged = [{c.op for c in plan.cost.collectives if c.kind == "permute"} for plan in judged]
     others = [
-        [c for c in one.cost.collectives if c.kind != "all_gather" and c.op not in ops]
-        for one, ops in zip(judged, exchanged, strict=True)
+        [c for c in plan.cost.collectives if c.kind != "all_gather" and c.op not in ops]
+        for plan, ops in zip(judged, exchanged, strict=True)
     ]
     assert any(others)
     for collectives in others:

@@ -1,4 +1,4 @@
-"""Fitted times of collectives and products against points that the fit has not seen."""
+"""Fitted times of collectives and products predict points that the fit has not seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_machine_files_have_the_terms_of_the_fit(name: str) -> None:
 @pytest.mark.parametrize("gpu", link_times.MEASURED)
 @pytest.mark.parametrize("title", link_times.LEFT_OUT)
 def test_points_that_were_left_out_are_predicted(gpu: str, title: str) -> None:
-    """Between groups and sizes that were fitted as near as is wanted, beyond them less so."""
+    """From 64 MiB on, median errors are below 5% between fitted points, and below 10% beyond."""
     points, errors = link_times.left_out_errors(gpu, link_times.LEFT_OUT[title])
     kept = [
         (point.size_bytes, error)
@@ -42,7 +42,7 @@ def test_products_in_waves_are_nearer_than_a_roofline(gpu: str) -> None:
 
 
 def test_how_much_of_its_peak_an_h100_reaches() -> None:
-    """The curve that XLA's table shows: 4, 26, 65 and 79% of 989 TFLOP/s."""
+    """Products reach the shares of 989 TFLOP/s that XLA's table shows: 4, 26, 65 and 79%."""
     reached = [
         2 * side**3 / 989e12 / link_times.product_s(MACHINES["h100"], _square(side))
         for side in (512.0, 1024.0, 2048.0, 4096.0)
@@ -110,7 +110,7 @@ computation_schedules {
 
 
 def test_a_schedules_own_times_of_collectives() -> None:
-    """Of an asynchronous one from its start to the end of its second half."""
+    """The time of an asynchronous collective runs from its start to the end of its "done"."""
     gather, reduce = (tpu_links.Case("tpu:v5e:4x4", kind, 16) for kind in tpu_links.KINDS)
     assert tpu_links.own_time_s(SCHEDULE, gather) == pytest.approx(1e-6)
     assert tpu_links.own_time_s(SCHEDULE, reduce) == pytest.approx(0.8e-6)

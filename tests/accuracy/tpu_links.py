@@ -1,8 +1,8 @@
-"""Our times of collectives on TPUs beside those of libtpu's own scheduler.
+"""Compare our times of collectives on TPUs with those of libtpu's own scheduler.
 
 Each case is a program of one collective beside a small gather, which makes libtpu write a schedule
-with a clock for both.  libtpu takes every axis for a closed ring; ours are of the links that are
-there.  Needs libtpu, and no TPU.
+with times for both. libtpu takes every axis for a closed ring; our times are those of the links
+that exist. This needs libtpu, but no TPU.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from toast_lab.sharding.mesh import Mesh, make_mesh
 
 MIB = 2**20
 COLUMNS = 128
-BESIDE_ROWS = 4096  # of the gather that is there for the schedule
-#: Topologies, and is an axis of theirs a closed ring?
+BESIDE_ROWS = 4096  # rows of the gather that makes libtpu write a schedule
+#: For each topology: is each of its axes a closed ring?
 SLICES = {"tpu:v5e:4x4": False, "tpu:v5e:16x16": True}
 KINDS = ("all_gather", "all_reduce")
-SIZES = (16, 64)  # MiB, the larger side of one device
+SIZES = (16, 64)  # MiB on one device, the larger of input and output
 TIME_LIMIT_S = 300.0
 
 
@@ -41,13 +41,13 @@ class Case(NamedTuple):
 
     @property
     def mesh(self) -> Mesh:
-        """Two axes, each a dim of the slice."""
+        """The mesh: two axes, each of them a dim of the slice."""
         rows, columns = self.topology.rpartition(":")[2].split("x")
         return make_mesh({"d": int(rows), "m": int(columns)})
 
 
 def cases() -> Iterator[Case]:
-    """All that the table has."""
+    """All cases of the table."""
     for topology in SLICES:
         for kind in KINDS:
             for mib in SIZES:
@@ -55,7 +55,7 @@ def cases() -> Iterator[Case]:
 
 
 def ours_s(case: Case) -> float:
-    """By the formulas that price plans, over the first axis."""
+    """Our seconds of a collective over the first axis, with the formulas that price plans."""
     links = lay_out(machine("tpu-v5e"), case.mesh)
     seconds = named_time_s(case.kind, ("d",), case.mib * MIB, mesh=case.mesh, links=links)
     assert seconds is not None
@@ -63,7 +63,7 @@ def ours_s(case: Case) -> float:
 
 
 def libtpu_s(case: Case) -> float:
-    """By the schedule that libtpu writes, compiled in a child process.
+    """Seconds of a collective in the schedule that libtpu writes, compiled in a child process.
 
     Raises:
         subprocess.SubprocessError: libtpu is missing, or took too long.
@@ -82,7 +82,7 @@ def libtpu_s(case: Case) -> float:
 
 
 def own_time_s(text: str, case: Case) -> float:
-    """The clock of a schedule for its collective of this size."""
+    """Seconds of the case's collective in the text of a schedule."""
     schedule, why = schedule_text.parse(text)
     assert schedule is not None, why
     name = case.kind.replace("_", "-")
@@ -99,11 +99,11 @@ def own_time_s(text: str, case: Case) -> float:
         if row.instruction.opcode == f"{name}-done"
     ]
     spans += [row.end_s - row.start_s for row in rows if row.instruction.opcode == name]
-    return max(spans)  # the gather beside it is smaller
+    return max(spans)  # the gather beside the collective is smaller
 
 
 def report() -> str:
-    """The table, as Markdown."""
+    """The table as Markdown."""
     lines = [
         "| slice | axis of | collective | MiB | libtpu's | ours | ours / libtpu's |",
         "|---|---|---|--:|--:|--:|--:|",
@@ -119,7 +119,7 @@ def report() -> str:
 
 
 def compile_case(case: Case) -> None:
-    """Compile for TPUs that are not there; libtpu writes its schedule to where it was told."""
+    """Compile for TPUs ahead of time; libtpu writes its schedule to the folder that flags name."""
     import jax
     import jax.numpy as jnp
     import numpy as np

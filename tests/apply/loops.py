@@ -1,11 +1,11 @@
 """Training loops as users of JAX's libraries write them.
 
-Ten steps are made by the library's own jit and by ``plan.jit``.
+Each makes ten steps, by the library's own jit and by ``plan.jit``.
 
-Each case gives ``(step, fresh, fed)``: the jitted step, fresh arguments, and the arguments of the
-next step from those of the last one and its result.  What is compared is everything that the caller
-gets to see after every step: the structure of result and arguments, types and weakness of arrays,
-what is no array, and values.
+Each case gives ``(step, fresh, fed)``: the jitted step, a maker of fresh arguments, and a function
+that makes the next step's arguments of the last step's arguments and result. Everything that the
+caller sees after each step is compared: the structure of result and arguments, types and weakness
+of arrays, leaves that are no arrays, and values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def schedule() -> Any:
 
 
 def first(args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
-    """Results but the last are the next step's first arguments."""
+    """All results but the last become the first arguments of the next step."""
     new = result[:-1]
     return (*new, *args[len(new) :])
 
@@ -172,7 +172,7 @@ def nnx_as_values(*, donate: bool) -> Case:
     def fed(args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         return (args[0], *result[1:3], *args[3:])
 
-    # The graph cannot be a result of jax.jit, being no array; it is without leaves as an argument.
+    # The graph is no array, so jax.jit cannot return it; as an argument it has no leaves.
     def fresh() -> Any:
         graph, state = nnx.split(nnx.Linear(8, 8, rngs=nnx.Rngs(0)))
         return graph, state, tx.init(state), X, Y
@@ -388,13 +388,13 @@ CASES = {
     "dataclass_and_numbers": dataclass_and_numbers,
     "bound_method": bound_method,
 }
-# A normalisation takes away what the bias before it adds: its gradient is rounding alone, which
-# Adam makes large.  So no layer before one has a bias here.
+# A normalisation removes the bias before it, so that the bias's gradient is mere rounding, which
+# Adam makes large. So layers before a normalisation have no bias here.
 KEYWORDS: dict[str, dict[str, Any]] = {"dataclass_and_numbers": {"mode": "square"}}
 
 
 def seen(x: Any) -> Any:
-    """What a caller sees of a leaf, its value apart."""
+    """Everything that a caller sees of a leaf but its value."""
     if isinstance(x, jax.Array):
         return "array", x.shape, str(x.dtype), bool(getattr(x, "weak_type", False))
     if isinstance(x, np.ndarray | np.generic):
@@ -403,7 +403,7 @@ def seen(x: Any) -> Any:
 
 
 def differences(mine: Any, theirs: Any) -> list[str]:
-    """How two pytrees differ in what a caller sees."""
+    """Describe how two pytrees differ to a caller, values apart."""
     trees = [jax.tree_util.tree_structure(t) for t in (mine, theirs)]
     if trees[0] != trees[1]:
         mine_text, text = map(str, trees)
@@ -420,7 +420,7 @@ def differences(mine: Any, theirs: Any) -> list[str]:
 
 
 def numbers(tree: Any) -> list[np.ndarray]:
-    """Values of all arrays, random keys by their data."""
+    """Values of all arrays in a pytree; random keys give their data."""
     found = [x for x in jax.tree_util.tree_leaves(tree) if isinstance(x, jax.Array)]
     keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in found]
     return [
@@ -430,12 +430,12 @@ def numbers(tree: Any) -> list[np.ndarray]:
 
 
 def loop(name: str) -> dict[str, dict[str, Any]]:
-    """A case by the library's jit and by ``plan.jit``, with its arguments donated and not."""
+    """Compare the library's jit with ``plan.jit`` on a case, with arguments donated and kept."""
     return {"kept": one_loop(name, donate=False), "donated": one_loop(name, donate=True)}
 
 
 def one_loop(name: str, *, donate: bool, steps: int = STEPS) -> dict[str, Any]:
-    """How the two differ after each step, and the largest error."""
+    """How the two loops differ after each step, and the largest error."""
     step, fresh, fed = CASES[name](donate=donate)
     options = KEYWORDS.get(name, {})
     problem = tl.Problem(tl.analyse(tl.from_jax(step, *fresh(), **options)), MESH, "cpu")
@@ -467,9 +467,9 @@ def one_loop(name: str, *, donate: bool, steps: int = STEPS) -> dict[str, Any]:
 
 
 def attributes() -> dict[str, Any]:
-    """Attributes of an nnx module that are no arrays, within a planned step.
+    """Compare attributes of an nnx module that are no arrays, changed within a planned step.
 
-    Variables that come to be there are looked at, too.
+    Variables that a step creates are tested, too.
     """
     from flax import nnx
 
@@ -497,7 +497,7 @@ def attributes() -> dict[str, Any]:
     sharded = random_plan(problem, 3, 4).jit(step)
     rows = []
     for i in range(3):
-        # The third step makes a variable, hence gives one more array: that is another program.
+        # The third step creates a variable and so returns one more array: another program.
         values = (
             [float(f(m, X)) for f, m in ((sharded, mine), (step, theirs))] if i < 2 else [0.0, 0.0]
         )
@@ -510,7 +510,7 @@ def attributes() -> dict[str, Any]:
         )
     try:
         sharded(mine, X)
-        said = ""
+        message = ""
     except tl.ToastError as error:
-        said = str(error)
-    return {"rows": rows, "said": said, "same": mine.linear.kernel is kernel}
+        message = str(error)
+    return {"rows": rows, "said": message, "same": mine.linear.kernel is kernel}

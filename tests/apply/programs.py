@@ -1,6 +1,6 @@
-"""What the tests of ``apply`` run.
+"""Functions that the tests of ``apply`` run, each in a process of its own.
 
-Each function in a process of its own, on 8 virtual devices; gives plain data.
+They run on 8 virtual devices and return plain data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESH = {"data": 4, "model": 2}
 
 
 def error_of(found: Any, expected: Any) -> float:
-    """Largest difference of two pytrees, relative to the largest number expected."""
+    """Largest difference between leaves of two pytrees, relative to the largest expected number."""
     pairs = zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True)
     return max(
         float(np.max(np.abs(np.asarray(a) - np.asarray(b))) / (np.max(np.abs(b)) + 1e-30))
@@ -47,7 +47,7 @@ def random_plan(problem: tl.Problem, seed: int, length: int = 8) -> tl.Plan:
 
 
 def zoo(name: str, sizes: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A random plan of a model of the zoo, by ``plan.jit`` and as ``annotate`` has it compiled."""
+    """Compare a zoo model's random plan by ``plan.jit`` with its annotated program, compiled."""
     example = make(name, **sizes)
     model = tl.load(name, **sizes)
     problem = tl.Problem(tl.analyse(model), MESH, "tpu-v5e")
@@ -96,7 +96,7 @@ def _mlp_plan(batch: int = 16) -> tl.Plan:
 
 
 def transforms() -> dict[str, Any]:
-    """Gradients in both modes, scan and a loop around a planned function."""
+    """Gradients in both modes, a scan and a loop around a planned function."""
     (params, x), plan = _mlp_arguments(), _mlp_plan()
     sharded = plan.jit(_mlp)
 
@@ -188,7 +188,7 @@ def keys_and_numbers() -> dict[str, Any]:
 
 
 def flax_modules() -> dict[str, Any]:
-    """An nnx module and its optimizer: what the step changes in them is changed in the caller's."""
+    """An nnx module and its optimizer: changes by the step appear in the caller's objects."""
     import optax
     from flax import nnx
 
@@ -220,8 +220,8 @@ def flax_modules() -> dict[str, Any]:
     theirs = [float(step(plain, plain_optimizer, x, y)) for _ in range(4)]
     kernel = model.layers[0].kernel.get_value()
     specs = {path: str(s.spec) for path, s in sharded.argument_shardings.items()}
-    # Not the first bias: before a normalisation its gradient is rounding alone, which Adam makes
-    # large.
+    # The first bias is left out: before a normalisation its gradient is mere rounding, which Adam
+    # makes large.
     weights = error_of(*([layer.kernel.get_value() for layer in m.layers] for m in (model, plain)))
     statistics = error_of(model.norm.var.get_value(), plain.norm.var.get_value())
     traced = len(sharded._traced)
@@ -239,7 +239,7 @@ def flax_modules() -> dict[str, Any]:
 
 
 def refusals() -> dict[str, str]:
-    """What is said of bad input."""
+    """Error messages for bad input."""
     (params, x), plan = _mlp_arguments(), _mlp_plan()
     said = {}
 

@@ -1,6 +1,6 @@
-"""``plan.jit``: the planned program in the user's own.
+"""``plan.jit`` runs the planned program within the user's own.
 
-It has to live with the user's pytrees, modules and transforms.
+It has to work with the user's pytrees, modules and transforms.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_training_loops_see_what_the_library_s_own_jit_gives(case: str) -> None:
     for donated, found in here("loop", case, module="loops").items():
         assert found["wrong"] == [], donated
         assert found["error"] < 1e-3
-        assert found["moved"] > 1e-3  # the loop does something
+        assert found["moved"] > 1e-3  # the loop changes values
         assert found["traced"] <= 2
 
 

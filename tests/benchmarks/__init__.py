@@ -1,4 +1,4 @@
-"""Timings and accuracy as ratios inside one run.
+"""Benchmarks: timings and accuracy, as ratios within one run.
 
 ``python -m tests.benchmarks`` prints them and checks the targets.
 """

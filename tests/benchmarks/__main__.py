@@ -1,6 +1,6 @@
-"""Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default.
+"""Run benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default.
 
-Exit status 1 says that a target was missed.
+The exit status is 1 if a target was missed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How soon a child process works: forked off one that has loaded what it needs, or started anew.
+"""Seconds until a child process has done little work: forked from a warm process, or started anew.
 
-What is asked of it hardly takes time: a search of 50 plans, and a compile of a small program for
-two virtual CPU devices.  Both ways take turns.
+The warm process has loaded what children need. The work hardly takes time: a search of 50 plans,
+and a compile of a small program for two virtual CPU devices. Both ways take turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toast_lab import fork_server
 from toast_lab.prepare import FIRST, prepare
 
 TURNS = 5
-LARGEST_RATIO = 0.5  #: target: of the time of a forked child to that of a started one
+LARGEST_RATIO = 0.5  #: target: time of a forked child over that of a started one
 
 
 def _search(problem: tl.Problem) -> None:
@@ -28,7 +28,7 @@ def _compile(problem: tl.Problem) -> None:
 
 
 def seconds(work: Callable[[tl.Problem], None], problem: tl.Problem) -> tuple[float, float, float]:
-    """Of the first forked child, and medians of those that follow and of started ones."""
+    """Seconds of the first forked child, and medians of later forked ones and of started ones."""
     forked, started = [], []
     for _ in range(TURNS + 1):
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """A first search on a machine: seconds until it has priced a plan, and CPU seconds of all kernels.
 
-Each row runs in processes of their own with an empty folder for kernels; bytecode of libraries is
-there, as pip leaves it.  Wall seconds are those of a machine that does nothing else.
+Each row runs in processes of its own with an empty folder for kernels; bytecode of libraries is
+present, as after installation by pip. Wall seconds are those of an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ print(json.dumps({"import_s": imported - began, "problem_s": ready - began, "fir
 
 
 def search(folder: str) -> dict[str, float]:
-    """Five lines of Python in a fresh process."""
+    """Run a first search, five lines of Python, in a fresh process; gives its times."""
     found = subprocess.run(
         [sys.executable, "-c", SEARCH, str(time.time())],
         env={**isolate.child_environment(), "NUMBA_CACHE_DIR": folder},
@@ -49,7 +49,7 @@ def search(folder: str) -> dict[str, float]:
 
 
 def every_kernel(folder: str, threads: int) -> tuple[float, float]:
-    """(wall seconds, CPU seconds) of compiling all kernels on so many cores."""
+    """(wall seconds, CPU seconds) of compiling all kernels on ``threads`` cores."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-m", "toast_lab.prepare"]
     if threads == 1 and sys.platform == "linux":

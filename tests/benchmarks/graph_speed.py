@@ -1,14 +1,14 @@
-"""How quick the graph page is, measured in headless Chromium.
+"""How fast the graph page is, measured in headless Chromium.
 
 Run it as ``python -m tests.benchmarks.graph_speed``.
 
-Two numbers.  *First picture*: from choosing the page to the moment that the folded graph has been
-drawn and takes clicks (the analysis is there).  *Selection*: from a mouse press on the canvas, or a
-click on a line of the listing, to the moment that both the graph is painted with the selection and
-the listing has marked its lines.  Both ends are read from ``performance.now()`` of the page: the
-beginning in a listener of the event, before anything else hears of it, the end after Bokeh's paint
-of the figure whose selected markers have changed, and in a MutationObserver of the listing,
-whichever is later, plus the frame that shows them.
+Two times are measured. *First picture*: from choosing the page until the folded graph has been
+drawn and takes clicks (the program is analysed already). *Selection*: from a mouse press on the
+canvas, or a click on a line of the listing, until the graph is painted with the selection and the
+listing has marked its lines. Both ends are read from ``performance.now()`` of the page: the
+beginning in a listener of the event that runs before all others, the end after Bokeh's paint of
+the figure whose selected markers have changed or in a MutationObserver of the listing, whichever is
+later, plus the frame that shows them.
 """
 
 from __future__ import annotations
@@ -71,36 +71,36 @@ CLEARED = (
 
 
 def transformer(layers: int, mode: str) -> Any:
-    """A small Transformer of as many layers as give the number of names wanted."""
+    """A small Transformer with a given number of layers."""
     from toast_lab.models import registry
 
     return registry.make("transformer", layers=layers, mode=mode, **SIZES)
 
 
 def names_100() -> Any:
-    """Some hundred names."""
+    """A program with some hundred names."""
     return transformer(1, "forward")
 
 
 def names_1000() -> Any:
-    """Some thousand names."""
+    """A program with some thousand names."""
     return transformer(1, "train")
 
 
 def names_10000() -> Any:
-    """Some ten thousand names."""
+    """A program with some ten thousand names."""
     return transformer(10, "train")
 
 
 def t2b_training() -> Any:
-    """The paper's T2B, one step of its training."""
+    """A training step of the paper's T2B."""
     from toast_lab.models import registry
 
     return registry.make("t2b", mode="train")
 
 
 def opened(browser: Browser, url: str) -> Page:
-    """A page on which the model is loaded."""
+    """Open a page and wait until the model is loaded."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(url)
     page.get_by_text(re.compile("^Loaded (?!attention)")).first.wait_for(timeout=60_000)
@@ -108,7 +108,7 @@ def opened(browser: Browser, url: str) -> Page:
 
 
 def first_picture_s(page: Page) -> float:
-    """From choosing the page to its graph being painted."""
+    """Seconds from choosing the page until its graph is painted."""
     began = page.evaluate("performance.now()")
     page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
     page.wait_for_function(
@@ -130,7 +130,7 @@ def first_picture_s(page: Page) -> float:
 
 
 def marker(page: Page, index: int) -> tuple[float, float]:
-    """Where the ``index``-th marker in view is on the screen."""
+    """Screen position of the ``index``-th marker in view."""
     place = page.wait_for_function(
         """(wanted) => {
           const { plot, names } = window.graphWatch
@@ -153,8 +153,8 @@ def marker(page: Page, index: int) -> tuple[float, float]:
 
 
 def clear(page: Page) -> None:
-    """Click beside everything, so that nothing is selected."""
-    page.wait_for_timeout(400)  # or two clicks are taken for a double click
+    """Click on an empty place, so that nothing is selected."""
+    page.wait_for_timeout(400)  # otherwise two clicks count as a double click
     page.mouse.click(
         *page.evaluate(
             """() => {
@@ -169,9 +169,9 @@ def clear(page: Page) -> None:
 
 
 def latency_ms(page: Page) -> tuple[float, float, float]:
-    """Times after the last click.
+    """Milliseconds from the last click to three moments.
 
-    Until both show it, until the graph is painted, until the listing is marked.
+    They are: both show the selection, the graph is painted, and the listing is marked.
     """
     page.wait_for_function("() => graphWatch.shown > 0", timeout=30_000, polling=20)
     return tuple(
@@ -180,7 +180,7 @@ def latency_ms(page: Page) -> tuple[float, float, float]:
 
 
 def from_graph_ms(page: Page) -> list[tuple[float, float, float]]:
-    """Selections made by a press on a marker."""
+    """Times of selections made by a press on a marker."""
     found = []
     for i in range(CLICKS):
         clear(page)
@@ -190,7 +190,7 @@ def from_graph_ms(page: Page) -> list[tuple[float, float, float]]:
 
 
 def from_listing_ms(page: Page) -> list[tuple[float, float, float]]:
-    """Selections made by a click in the listing."""
+    """Times of selections made by a click in the listing."""
     found = []
     for i in range(CLICKS):
         clear(page)
@@ -202,7 +202,7 @@ def from_listing_ms(page: Page) -> list[tuple[float, float, float]]:
 
 
 def show_names(page: Page) -> None:
-    """Every name a marker of its own, all in view."""
+    """Show every name as a marker of its own, all of them in view."""
     page.get_by_label("level").select_option("dimension names")
     page.wait_for_function(
         """() => {
@@ -222,12 +222,12 @@ def show_names(page: Page) -> None:
 
 
 def median(rows: list[tuple[float, float, float]], column: int) -> float:
-    """Of one of the three times."""
+    """The median of one of the three times."""
     return statistics.median(row[column] for row in rows)
 
 
 def said(rows: list[tuple[float, float, float]]) -> str:
-    """Median and worst of the whole, medians of its parts."""
+    """Text: median and maximum of the whole time, and medians of its two parts."""
     worst = max(row[0] for row in rows)
     return (
         f"{median(rows, 0):>7.0f}, {worst:>4.0f} ({median(rows, 1):>4.0f}, {median(rows, 2):>4.0f})"
@@ -235,7 +235,7 @@ def said(rows: list[tuple[float, float, float]]) -> str:
 
 
 def main(models: list[str]) -> int:
-    """Print the table; status 1 if a target is missed."""
+    """Print the table; gives exit status 1 if a target is missed."""
     missed = 0
     print(
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ms: median, worst (graph "

@@ -1,6 +1,6 @@
 """Predicted peak memory against XLA's own buffer assignment, on virtual CPU devices.
 
-The ratio says how well live ranges, fusion and in-place reuse are modelled; it does not depend on
+The ratio shows how well live ranges, fusion and in-place reuse are modelled, and does not depend on
 the machine.
 """
 

@@ -1,11 +1,11 @@
-"""How long reading takes where loops nest.
+"""How the time to read a program grows with nested loops.
 
-Measured by depth, by carried values, and for gradients of adaptive ODE solvers.
+It is measured by depth, by carried values, and for gradients of adaptive ODE solvers.
 
     python -m tests.benchmarks nested
 
-Tracing is the user's affair and not timed.  The targets look at CPU seconds for each op: nesting
-may not raise them.
+Tracing is up to the user and not timed. The targets bound CPU seconds per op, which nesting may not
+raise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import functools
 import time
 from typing import Any
 
-MAX_RATIO = 3.0  #: of CPU seconds for each op, against a loop that stands alone
+MAX_RATIO = 3.0  #: of CPU seconds per op, relative to a single loop
 MAX_SECONDS_DEPTH_12 = 1.0
-LOOPS = ((1, 24), (2, 24), (4, 24), (12, 24), (12, 96), (100, 8))  # depth, carried values
-SOLVERS = (1, 2, 3, 4)  # nested bounded loops around a step
+LOOPS = ((1, 24), (2, 24), (4, 24), (12, 24), (12, 96), (100, 8))  # (depth, carried values)
+SOLVERS = (1, 2, 3, 4)  # numbers of nested bounded loops around a step
 
 
 def run() -> list[str]:
@@ -32,7 +32,7 @@ def run() -> list[str]:
 
     print("\nReading nested loops, CPU seconds")
     print(f"{'program':<40} {'ops':>7} {'seconds':>8} {'us an op':>9}")
-    _read(nested_programs.nested_loops(2, 4))  # imports and first uses
+    _read(nested_programs.nested_loops(2, 4))  # imports modules and warms up
     missed, alone = [], 0.0
     for depth, carried in LOOPS:
         ops, seconds = _row(

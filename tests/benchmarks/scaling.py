@@ -1,10 +1,10 @@
-"""How the way from StableHLO text to an action space grows with the program, stage by stage.
+"""How the time from StableHLO text to an action space grows with the program, stage by stage.
 
 The program is the Adam training step of the built-in ``t2b`` at paper size, with 18 to 288 unrolled
-layers.  Tracing it is the user's affair and not timed: what is timed starts at the module's text in
-memory.  Each size is measured in a process of its own, one at a time, on one thread.  CPU seconds
-stand beside wall seconds, since other work on the machine disturbs only the latter; the targets
-look at CPU seconds.
+layers. Tracing it is up to the user and not timed: the clock starts with the module's text in
+memory. Each size is measured in a process of its own, one at a time, on one thread. CPU seconds are
+given beside wall seconds, since other work on the machine disturbs only the latter; the targets
+bound CPU seconds.
 
     python -m tests.benchmarks scaling                     all five sizes, with the targets
     python -m tests.benchmarks.scaling 2 4 8               other layer counts, without the targets
@@ -28,7 +28,7 @@ import numpy as np
 LAYERS = (18, 36, 72, 144, 288)
 MESH = {"data": 4, "model": 4}
 
-MAX_EXPONENT = 1.1  #: of CPU seconds against ops, fitted over all sizes
+MAX_EXPONENT = 1.1  #: exponent of CPU seconds in the number of ops, fitted over all sizes
 MAX_SECONDS_18_LAYERS = 2.0
 MAX_SECONDS_100K_OPS = 40.0
 MAX_BYTES_100K_OPS = 4e9
@@ -89,7 +89,7 @@ def _child(*args: str) -> str:
 
 
 def _exponent(rows: list[dict[str, Any]], seconds: list[float]) -> float:
-    """Slope of log seconds over log ops, least squares."""
+    """Slope of log seconds over log ops, by least squares."""
     ops = [row["ops"] for row in rows]
     return float(np.polyfit(np.log(ops), np.log(np.maximum(seconds, 1e-4)), 1)[0])
 
@@ -120,17 +120,17 @@ def _missed(rows: list[dict[str, Any]]) -> list[str]:
             f"{MAX_SECONDS_18_LAYERS})"
         )
     ops = [row["ops"] for row in rows]
-    for what, limit, found, unit in (
+    for quantity, limit, values, unit in (
         ("CPU seconds", MAX_SECONDS_100K_OPS, totals, 1.0),
         ("peak memory in GB", MAX_BYTES_100K_OPS, [row["peak_bytes"] for row in rows], 1e9),
     ):
-        at_100k = float(np.interp(100_000, ops, found)) / unit
+        at_100k = float(np.interp(100_000, ops, values)) / unit
         print(
-            f"{what} at 100,000 ops, between the sizes measured: {at_100k:.2f} (target "
+            f"{quantity} at 100,000 ops, between the sizes measured: {at_100k:.2f} (target "
             f"{limit / unit:g})"
         )
         if at_100k > limit / unit:
-            missed.append(f"100,000 ops: {at_100k:.2f} {what} (target {limit / unit:g})")
+            missed.append(f"100,000 ops: {at_100k:.2f} {quantity} (target {limit / unit:g})")
     return missed
 
 
@@ -146,9 +146,9 @@ def _trace(path: str, layers: int) -> None:
 
 
 class Clock:
-    """Adds up the CPU seconds of named functions.
+    """Adds up the CPU seconds of stages.
 
-    A function called inside another counts for itself alone.
+    The time of a stage that runs inside another counts for the inner one only.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Clock:
         self._inside: list[float] = []
 
     def around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """``work``, its own seconds counted as stage ``name``."""
+        """Wrap ``work`` so that its own seconds are counted as stage ``name``."""
         self.spent.setdefault(name, 0.0)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -202,8 +202,8 @@ def _analyse(path: str) -> dict[str, Any]:
         setattr(module, function, clock.around(name, getattr(module, function)))
     wall = time.perf_counter()
     parsed = clock.around("text", read.parse)(text)
-    found = clock.around("texts", analysis.analyse)(Model(parsed.program.name, parsed.program))
-    made = clock.around("space", space.build_space)(found, make_mesh(MESH))
+    analysed = clock.around("texts", analysis.analyse)(Model(parsed.program.name, parsed.program))
+    action_space = clock.around("space", space.build_space)(analysed, make_mesh(MESH))
     wall = time.perf_counter() - wall
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     order = ("parse", "canonical", "text", "rules", "program")
@@ -214,9 +214,9 @@ def _analyse(path: str) -> dict[str, Any]:
         "wall_s": wall,
         "before_bytes": before * 1024,
         "peak_bytes": peak * 1024,
-        "groups": len(found.groups),
-        "conflicts": len(found.pairs),
-        "moves": made.n_moves,
+        "groups": len(analysed.groups),
+        "conflicts": len(analysed.pairs),
+        "moves": action_space.n_moves,
         "cpu_s": {
             name: clock.spent[name]
             for name in (*order, *(n for n in clock.spent if n not in order))
@@ -225,7 +225,7 @@ def _analyse(path: str) -> dict[str, Any]:
 
 
 def _compile_kernels() -> None:
-    """Compile or load the numba kernels before the clock runs, as the package's warm-up does."""
+    """Compile or load the numba kernels before the clock starts, as the package's warm-up does."""
     from toast_lab.conflicts import analysis
     from toast_lab.ir import read
     from toast_lab.ir.model import Model

@@ -1,11 +1,11 @@
-"""Two dozen sessions of the explorer on one server.
+"""How fast one server answers two dozen sessions of the explorer.
 
-Seconds from a click to its answer, idle and while one searches.
+Seconds from a click to its answer are measured on an idle server and while one session searches.
 
-The clients speak the websocket protocol by themselves, without a browser, so that what is measured
-is the server.  A click is a key of the table of commands; it is answered when the server has
-acknowledged it and the first change that it made has arrived.  Every client waits a while between
-its clicks, as a person does.
+The clients speak the websocket protocol themselves, without a browser, so that only the server is
+measured. A click is a key of the table of commands; it is answered once the server has
+acknowledged it and the first change that it made has arrived. Every client pauses between its
+clicks, as a person does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from tests.browser.serving import serving
 
 CLIENTS = 24
-CLICKS = 12  #: of each client and phase
+CLICKS = 12  #: number of clicks of each client in each phase
 THINK_S = (1.0, 3.0)
 SETTLED_WITHIN_S = 180.0
 KEYS = ("next_conflict", "graph", "next_conflict", "hand", "next_conflict", "previous_conflict")
@@ -35,28 +35,28 @@ MEDIAN_S, P95_S, P95_SEARCHING_S = 0.1, 0.5, 0.8  #: targets
 
 
 class Answer(NamedTuple):
-    """One click."""
+    """A click and the seconds until its answer."""
 
     key: str
     seconds: float
 
 
 class Client:
-    """One session."""
+    """A client with one session of the explorer."""
 
     def __init__(self, url: str, model: str) -> None:
         self.url, self.model = url, model
         self.socket: WebSocketClientConnection | None = None
-        self.shell = ""  #: id of the model that takes keys
+        self.shell = ""  #: id of the Bokeh model that receives keys
         self.sent = 0
-        self.told = False  #: a change has arrived since the last message
-        self.first_s = 0.0  #: until the document was there
-        self.quiet_messages = 0  #: that came while nobody did anything
+        self.told = False  #: has a change arrived since the last message?
+        self.first_s = 0.0  #: seconds until the document had arrived
+        self.quiet_messages = 0  #: number of messages that came while the client rested
         self._arrived: asyncio.Queue[tuple[dict[str, Any], str]] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Get the page and its document, as a browser does."""
+        """Fetch the page and its document, as a browser does."""
         began = time.perf_counter()
         page = await asyncio.to_thread(_get, f"{self.url}/?model={self.model}&step=graph")
         token = re.search(r'"token":"([^"]+)"', html.unescape(page))
@@ -81,7 +81,7 @@ class Client:
         )
 
     async def _read(self) -> None:
-        """Take (header, content) of every message in; buffers are passed over."""
+        """Queue (header, content) of every message; buffers are skipped."""
         assert self.socket is not None
         while True:
             parts = []
@@ -122,15 +122,15 @@ class Client:
             "new": [key, self.sent],
         }
         await self._ask("PATCH-DOC", {"events": [change]})
-        while not self.told:  # the acknowledgement comes first where Panel gathers changes
+        while not self.told:  # if Panel gathers changes, the acknowledgement comes first
             header, _ = await asyncio.wait_for(self._arrived.get(), 120)
             self.told = header["msgtype"] == "PATCH-DOC"
         return Answer(key, time.perf_counter() - began)
 
     async def rest(self, seconds: float) -> None:
-        """Count what the server says on its own."""
+        """Count the messages that the server sends unasked in ``seconds`` seconds."""
         while not self._arrived.empty():
-            self._arrived.get_nowait()  # of the click before
+            self._arrived.get_nowait()  # answers to the previous click
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             try:
@@ -147,7 +147,7 @@ def _get(url: str) -> str:
 
 
 def _find_shell(document: Any) -> str:
-    """Id of the data model of ``Shell``: the one with a table of commands."""
+    """Id of the data model of ``Shell``, which is the one with a table of commands."""
     found: list[str] = []
 
     def walk(node: Any) -> None:
@@ -173,7 +173,7 @@ async def _visit(client: Client) -> None:
 
 
 async def _settled(clients: list[Client]) -> None:
-    """Wait until the server has nothing to say to anybody for two seconds."""
+    """Wait until the server has sent no message to any client for two seconds."""
     end = time.perf_counter() + SETTLED_WITHIN_S
     while time.perf_counter() < end:
         before = sum(c.quiet_messages for c in clients)
@@ -191,16 +191,16 @@ async def _use(client: Client, chance: random.Random, clicks: int) -> list[Answe
 
 
 async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dict[str, list[float]]:
-    """Seconds by what was measured.
+    """Seconds of opening, of clicks on an idle server, and of clicks while one session searches.
 
-    That is opening, clicks with an idle server, and clicks while another session searches.
+    Messages a second of idle sessions are counted as well.
     """
     chance = random.Random(0)
     some = [Client(url, "attention") for _ in range(clients)]
     searcher = Client(url, "transformer")
     for client in [*some, searcher]:
         await client.open()
-    # Pages are made on the first visit, which is no click
+    # Pages are built on the first visit, which does not count as a click
     await asyncio.gather(*(_visit(c) for c in some))
     await _settled(some)
     before = sum(c.quiet_messages for c in some)
@@ -224,7 +224,7 @@ async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dic
 
 
 def p95(values: list[float]) -> float:
-    """95th percentile."""
+    """The 95th percentile."""
     return statistics.quantiles(values, n=20)[-1]
 
 

@@ -1,9 +1,9 @@
-"""How the analysis, pricing and search scale with the number of layers.
+"""How analysis, pricing and search scale with the number of layers.
 
-The analysis has a ratio for a target, so that it holds on any machine: it costs no more than
-tracing the model does.  Pricing and search have to reach a number of plans a second on one core.
-Seconds are CPU seconds of this process, which runs on one thread, so that what else the machine
-does counts for little.
+The target of the analysis is a ratio that holds on any machine: it costs no more than tracing the
+model. Pricing and search have to reach a number of plans a second on one core. Seconds are CPU
+seconds of this process, which runs on one thread, so that other work on the machine hardly
+matters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Walk = list[tuple[int, int]]
 
 
 def seconds(work: Callable[[], object], repeats: int = 1) -> float:
-    """Shortest of three timings of ``repeats`` calls, per call."""
+    """Seconds per call, the shortest of three timings of ``repeats`` calls."""
     best = float("inf")
     for _ in range(3):
         began = time.process_time()
@@ -54,7 +54,7 @@ def run() -> list[str]:
 
 
 def analysis() -> list[str]:
-    """Tracing against the analysis."""
+    """Compare the times of tracing and of the analysis; gives the missed targets."""
     missed = []
     print("\nTransformer training step (Gemma sizes)")
     print(f"{'layers':>6} {'ops':>6} {'trace s':>8} {'analyse s':>9}")
@@ -72,7 +72,7 @@ def analysis() -> list[str]:
 
 
 def pricing() -> list[str]:
-    """Plans a second: each op by itself, folded, of what changed only, and within a search."""
+    """Plans priced a second: op by op, folded, changes only, and in a search."""
     missed, per_plan = [], {}
     print(
         "\nt2b training step, layers unrolled, mesh 4x4; microseconds a plan; a search of "
@@ -115,27 +115,27 @@ def pricing() -> list[str]:
                 f"{'':>6} one thread takes {alone_s / search_s:.2f} times as long as "
                 f"{n_cores()} for the same search"
             )
-            for what, found in (("the pricer", rate), ("the search", search_rate)):
-                if found < PLANS_PER_S:
+            for worker, found_rate in (("the pricer", rate), ("the search", search_rate)):
+                if found_rate < PLANS_PER_S:
                     missed.append(
-                        f"{layers} layers: {what} does {found:.0f} plans a second "
+                        f"{layers} layers: {worker} does {found_rate:.0f} plans a second "
                         f"(target {PLANS_PER_S})"
                     )
     for layers in PRICED_LAYERS[1:]:
-        growth, more = per_plan[layers] / per_plan[PRICED_LAYERS[0]], layers / PRICED_LAYERS[0]
+        growth, ratio = per_plan[layers] / per_plan[PRICED_LAYERS[0]], layers / PRICED_LAYERS[0]
         print(
-            f"a plan of the search at {layers} layers over {PRICED_LAYERS[0]} layers ({more:.0f} "
+            f"a plan of the search at {layers} layers over {PRICED_LAYERS[0]} layers ({ratio:.0f} "
             f"times): {growth:.2f}"
         )
-        if growth > more:
+        if growth > ratio:
             missed.append(
-                f"a plan takes {growth:.2f} times as long with {more:.0f} times the layers"
+                f"a plan takes {growth:.2f} times as long with {ratio:.0f} times the layers"
             )
     return missed
 
 
 def random_walks(problem: Problem) -> list[Walk]:
-    """Rows of legal actions from the unsharded state, up to LONGEST_WALK each."""
+    """Sequences of up to LONGEST_WALK legal actions from the unsharded state."""
     rng, walks = np.random.default_rng(0), []
     for _ in range(WALKS):
         state, taken = State(problem.space), []
@@ -160,7 +160,7 @@ def states_of(problem: Problem, taken: Walk) -> list[State]:
 
 
 def walk(pricer: Pricer, walks: list[Walk], *, fresh: bool) -> None:
-    """Take and price every action of the walks; ``fresh``: as if nothing had been priced before."""
+    """Take and price every action of the walks, without earlier prices if ``fresh``."""
     root = State(pricer.problem.space)
     pricer.quick(root)
     for taken in walks:
@@ -173,7 +173,7 @@ def walk(pricer: Pricer, walks: list[Walk], *, fresh: bool) -> None:
 
 
 def share_changed(pricer: Pricer, walks: list[Walk]) -> float:
-    """Mean share of the classes that an action makes the pricer look at again."""
+    """Mean share of the classes that the pricer has to price again after an action."""
     problem, repricer = pricer.problem, pricer.repricer
     n_ops = len(problem.folded.times) - problem.folded.tables.n_arguments
     shares = []

@@ -1,6 +1,7 @@
-"""Loading and analysing the paper's models at the paper's sizes: no weight is ever made.
+"""Time and memory of loading and analysing the paper's models, without allocating any weight.
 
-The target says so in numbers: resident memory stays below a tenth of what the arguments would take.
+The sizes are the paper's. The target is that resident memory stays below a tenth of the arguments'
+size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Proof by execution.
+"""Certification by execution of rules, plans and collectives.
 
-Ops are held against their rules, plans against the unsharded program, collectives against Shardy's.
+Each op is checked against its sharding rule, each plan against the unsharded program, and the
+collectives of a plan against Shardy's.
 
-Run in full with ``python -m tests.certification rules|plans|oracle --full``; pytest runs a short
+Run in full with ``python -m tests.certification rules|plans|oracle --full``; pytest runs a short,
 seeded form.
 """

@@ -16,7 +16,7 @@ PARTS = ("rules", "plans", "searched", "oracle")
 
 
 def main(arguments: list[str]) -> int:
-    """Run one part or all of them, print their tables and every failure."""
+    """Run one part or all parts, and print their tables and every failure."""
     parser = argparse.ArgumentParser(prog="python -m tests.certification", description=__doc__)
     parser.add_argument("part", choices=(*PARTS, "all"))
     parser.add_argument("--full", action="store_true", help="everything, not the short seeded form")
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_part(part: str, options: argparse.Namespace, *, several: bool) -> list[str]:
-    """One part; gives its failures."""
+    """Run one part and give its failures."""
     module = importlib.import_module(f"tests.certification.{part}")
     if part == "rules":
         return list(module.run(options.full))

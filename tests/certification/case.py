@@ -1,6 +1,7 @@
-"""One program to certify.
+"""``Case``: one program to certify.
 
-Says how to build it, what it is there for, and which inputs make a comparison mean something.
+It says how to build the program, which ops it is meant to exercise, and which inputs make the
+comparison meaningful.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ Maker = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A program; made when it is asked for, since tracing all of them takes a while."""
+    """A program to certify, built on demand, since tracing all of them takes a while."""
 
     name: str
     model: Callable[[], Model]
-    #: ops (as StableHLO or CHLO spell them) without which the program misses its purpose
+    #: ops (as StableHLO or CHLO spell them) that the program must hold to serve its purpose
     exercises: tuple[str, ...]
-    #: by argument path (or its start): values instead of the made-up ones
+    #: makers of values that replace the drawn ones, by argument path or its prefix
     inputs: Mapping[str, Maker]
-    why_inputs: str  #: why those
-    slack: float = 1.0  #: factor on the dtype's tolerance ...
-    why_slack: str = ""  #: ... and the evidence that more than rounding order is at work
+    why_inputs: str  #: why these inputs are needed
+    slack: float = 1.0  #: factor on the dtype's tolerance
+    why_slack: str = ""  #: evidence that the error is more than another order of rounding
 
     def __post_init__(self) -> None:
         if bool(self.inputs) != bool(self.why_inputs) or (self.slack != 1.0) != bool(
@@ -47,7 +48,7 @@ class Case:
             )
 
     def missing(self, model: Model) -> list[str]:
-        """Ops that the program should hold and does not."""
+        """Ops that the program should hold but does not."""
         return [
             op
             for op in self.exercises
@@ -55,7 +56,7 @@ class Case:
         ]
 
     def arrays(self, model: Model, seed: int = 0) -> list[np.ndarray]:
-        """The inputs of one comparison, the same for the same seed."""
+        """The inputs of one comparison; the same seed gives the same inputs."""
         program = model.program
         arrays = inputs.draw(program, seed)
         used = set()
@@ -87,7 +88,7 @@ def case(
     why_slack: str = "",
     **options: Any,
 ) -> Case:
-    """A case from a JAX function; ``options`` go to ``from_jax``."""
+    """Make a case of a JAX function; ``options`` are passed to ``from_jax``."""
     return Case(
         name,
         lambda: frontends.from_jax(fn, *args, name=name, **options),
@@ -99,18 +100,18 @@ def case(
     )
 
 
-# -- values for arguments that random numbers do not suit ------------------------------------------
+# -- values for arguments that need more than random numbers ---------------------------------------
 
 
 def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Between 0.5 and 1.5: sums of these do not cancel."""
+    """Numbers between 0.5 and 1.5, whose sums do not cancel."""
     return rng.uniform(0.5, 1.5, shape)
 
 
 def spd(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Symmetric positive definite with a condition number below 3.
+    """Symmetric positive definite matrices with a condition number below 3.
 
-    Its factor is then known to rounding.
+    Their Cholesky factors are then determined up to rounding.
     """
     n = shape[-1]
     a = rng.standard_normal(shape) / np.sqrt(n)
@@ -118,18 +119,18 @@ def spd(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def triangular(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Lower triangular with a dominant diagonal."""
+    """Lower triangular matrices with a dominant diagonal."""
     n = shape[-1]
     return np.tril(rng.standard_normal(shape) / n) + 2 * np.eye(n)
 
 
 def spread(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Well separated values in random order: a sort is the same whatever the rounding."""
+    """Well separated values in random order, so that rounding cannot change a sort."""
     return rng.permutation(int(np.prod(shape))).reshape(shape) * 0.125
 
 
 def separated_eigenvalues(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Symmetric with eigenvalues 1, 2, 3, ...: eigenvectors are determined up to sign."""
+    """Symmetric matrices with eigenvalues 1, 2, 3, ...; eigenvectors are determined up to sign."""
     n = shape[-1]
     q = np.linalg.qr(rng.standard_normal(shape))[0]
     return q * np.arange(1.0, n + 1) @ np.swapaxes(q, -1, -2)
@@ -141,5 +142,5 @@ def below(bound: int) -> Maker:
 
 
 def always(value: Any) -> Maker:
-    """One value everywhere."""
+    """Arrays that hold one value everywhere."""
     return lambda rng, shape: np.broadcast_to(np.asarray(value), shape)

@@ -1,10 +1,10 @@
-"""Where the plans of the certification come from.
+"""Sources of the plans that are certified.
 
-* ``colours``: random sequences of legal actions, as every search may take them;
-* ``propagated``: random shardings of arguments, propagated.  No sequence of colour actions gives
-  these: ops in conflict are computed whole;
-* ``refined``: what a search makes of its best plan op by op, or with an integer program;
-* ``searched``: what all kinds of searches return, on machines that make them shard.
+* ``colours``: random sequences of legal actions, such as any search may take;
+* ``propagated``: random shardings of arguments, propagated. No sequence of colour actions gives
+  these plans, since ops in conflict are computed whole;
+* ``refined``: the best plan of a search, refined op by op or with an integer program;
+* ``searched``: the plans that every kind of search returns, on machines that make sharding pay.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MESHES: dict[str, dict[str, int]] = {
     "2x4": {"d": 2, "m": 4},
     "2x2x2": {"a": 2, "b": 2, "c": 2},
 }
-LONGEST = 8  # actions; on these meshes hardly a plan has room for more
+LONGEST = 8  # actions of a plan; on these meshes hardly any plan has room for more
 LONGEST_PROPAGATED = 5
 
 
 class Drawn(NamedTuple):
-    """A plan, and where it is from."""
+    """A plan with its mesh, its number and the source that drew it."""
 
     mesh: str
     number: int
@@ -51,23 +51,23 @@ Source = Callable[[Model, int], list[Drawn]]
 
 
 def problems(model: Model) -> dict[str, Problem]:
-    """The model on every mesh, analysed once."""
+    """Problems of a model on each of ``MESHES``, by name; the model is analysed once."""
     analysis = analyse(model)
     return {name: Problem(analysis, mesh) for name, mesh in MESHES.items()}
 
 
 def colours(*counts: int) -> Source:
-    """That many different plans of random colour actions on each of ``MESHES``."""
+    """A source of ``counts`` different plans of random colour actions on each of ``MESHES``."""
     return mixed(counts, ())
 
 
 def propagated(*counts: int) -> Source:
-    """That many different propagated plans on each of ``MESHES``."""
+    """A source of ``counts`` different propagated plans on each of ``MESHES``."""
     return mixed((), counts)
 
 
 def mixed(colour_counts: Sequence[int], propagated_counts: Sequence[int]) -> Source:
-    """Plans of colour actions, then propagated ones, so many on each of ``MESHES``."""
+    """A source of plans of colour actions, then propagated ones; counts are by ``MESHES``."""
 
     def plans(model: Model, seed: int) -> list[Drawn]:
         by_mesh = problems(model)
@@ -85,10 +85,10 @@ def mixed(colour_counts: Sequence[int], propagated_counts: Sequence[int]) -> Sou
 
 
 def refined(evaluations: int, *, solve: bool) -> Source:
-    """The best plan of a search that ends with refinement, on two axes of eight devices.
+    """A source of the best plan of a search that ends with refinement, on a 4x2 mesh.
 
     Args:
-        evaluations: of the search, enough that it comes to refine.
+        evaluations: budget of the search, large enough for it to reach refinement.
         solve: whether integer programs take part.
     """
 
@@ -96,7 +96,7 @@ def refined(evaluations: int, *, solve: bool) -> Source:
         analysis = analyse(model)
         problem = Problem(analysis, "4x2", "tpu-v3")
         budget = Budget(seconds=None, evaluations=evaluations)
-        # Little refinement leaves something to find for integer programs.
+        # A short refinement leaves integer programs something to find.
         steps = {"refine": 1} if solve else {"solve": False}
         result = search(problem, seed=seed, restarts=0, budget=budget, **steps)
         return [Drawn("4x2", 0, "solved" if solve else "refined", result.plan)]
@@ -105,7 +105,7 @@ def refined(evaluations: int, *, solve: bool) -> Source:
 
 
 class Wanted(NamedTuple):
-    """A search: how, for which machine, with which part of the memory that the program needs."""
+    """A search: its method, its machine, and its memory limit over the unsharded program's peak."""
 
     method: str
     machine: str
@@ -126,10 +126,10 @@ SEARCHES = (
 
 
 def searched(evaluations: int, most: int) -> Source:
-    """What searches return, up to ``most`` different plans on each of ``MESHES``.
+    """A source of plans that searches return, up to ``most`` different ones on each of ``MESHES``.
 
-    The programs are small, so the machines have neither latencies nor costs of starting an op:
-    sharding pays, and searches take what they would at real sizes.
+    The programs are small, so the machines have no latencies and no cost of starting an op:
+    sharding then pays, and searches choose what they would choose at real sizes.
     """
 
     def plans(model: Model, seed: int) -> list[Drawn]:
@@ -141,7 +141,7 @@ def searched(evaluations: int, most: int) -> Source:
                 if len(returned) == most:
                     break
                 plan = _returned(analysis, mesh, wanted, seed + further, evaluations)
-                if (plan.op_factor >= 0).any():  # sharding may not pay, in all that is so small
+                if (plan.op_factor >= 0).any():  # even then sharding may not pay
                     returned.setdefault(plan.sharding.key(), (wanted.method, plan))
             drawn += [Drawn(name, i, *which) for i, which in enumerate(returned.values())]
         return drawn
@@ -157,7 +157,7 @@ def _returned(
     machine = dataclasses.replace(machine, op_overhead_s=0.0, links=links)
     problem = Problem(analysis, mesh, machine)
     if wanted.memory is not None:
-        # Of constants alone nothing is in memory
+        # A program of constants alone takes no memory
         limit = max(1.0, wanted.memory * problem.baseline[1])
         problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit)
     budget = Budget(seconds=None, evaluations=evaluations)
@@ -165,7 +165,7 @@ def _returned(
 
 
 def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
-    """One random plan of 1 to ``LONGEST`` actions, fewer where no more are legal."""
+    """One random plan of 1 to ``LONGEST`` actions, or fewer if no further action is legal."""
     state, taken = State(problem.space), []
     for _ in range(rng.integers(1, LONGEST, endpoint=True)):
         actions = legal_actions(state)
@@ -177,11 +177,9 @@ def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
 
 
 def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:
-    """``count`` different random plans, the same for the same seed.
+    """``count`` different random plans, or as many as the program has; the seed determines them.
 
-    There are fewer where a program has not so many.
-
-    Different means by sharding, since two orders of actions may end in one.
+    Plans differ if their shardings do, since two orders of actions may lead to one sharding.
     """
     rng = np.random.default_rng([seed, zlib.crc32(mesh.encode())])
     return _different(lambda: random_plan(problem, rng), count)
@@ -190,7 +188,7 @@ def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list
 def propagated_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:
     """``count`` different plans that propagate random shardings of arguments.
 
-    There are fewer, or none, where a program has not so many.
+    There are fewer, or none, if the program does not have that many.
     """
     if not count:
         return []
@@ -212,7 +210,7 @@ def propagated_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> 
 
 
 def _different(draw: Callable[[], ShardingPlan], count: int) -> list[ShardingPlan]:
-    """Draw until there are ``count`` different plans, within reason."""
+    """Draw until there are ``count`` different plans, at most 20 times for each of them."""
     plans: dict[tuple[bytes, bytes], ShardingPlan] = {}
     for _ in range(20 * count):
         if len(plans) == count:

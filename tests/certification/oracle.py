@@ -1,7 +1,7 @@
-"""Our collectives against those of Shardy's own lowering, for random plans of every program.
+"""Compare our collectives with those of Shardy's own lowering, for random plans of every program.
 
-Of each plan the collectives of every value are compared in kind, mesh axes and bytes
-(``tests.shardy.routes``).  A difference with a reason is counted; one without is a failure.
+The collectives of every value of a plan are compared by kind, mesh axes and bytes
+(``tests.shardy.routes``). A difference with a known reason is counted, one without is a failure.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ FULL, SHORT = 25, 1  # plans on each mesh
 
 
 class Row(NamedTuple):
-    """One plan compared."""
+    """The comparison of one plan."""
 
     program: str
     mesh: str
     number: int
     ops: int
     actions: str
-    ours: int  #: collectives
+    ours: int  #: number of our collectives
     theirs: int
-    reasons: str  #: number and reason of the differences, joined by " | "
-    our_bytes: float  #: handled by the collectives that differ
+    reasons: str  #: "number reason" of the differences, joined by " | "
+    our_bytes: float  #: bytes that those of our collectives handle which differ
     their_bytes: float
     failure: str
     seconds: float
 
 
 def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
-    """``count`` random plans of one program on each mesh."""
+    """Compare ``count`` random plans of one program on each mesh."""
     started = time.perf_counter()
     model = case.model()
     plans = [
@@ -48,10 +48,10 @@ def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
         for mesh, problem in draw.problems(model).items()
         for number, plan in enumerate(draw.random_plans(problem, mesh, count, seed))
     ]
-    found = routes.compare_many(model, [plan for _, _, plan in plans], time_limit_s=580)
+    comparisons = routes.compare_many(model, [plan for _, _, plan in plans], time_limit_s=580)
     seconds = (time.perf_counter() - started) / max(1, len(plans))
     rows = []
-    for (mesh, number, plan), comparison in zip(plans, found, strict=True):
+    for (mesh, number, plan), comparison in zip(plans, comparisons, strict=True):
         counts = collections.Counter(d.reason or "unexplained" for d in comparison.differences)
         sides = [d.bytes for d in comparison.differences]
         rows.append(
@@ -74,7 +74,7 @@ def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
 
 
 def reasons(rows: Sequence[Row]) -> collections.Counter[str]:
-    """Number of differing values by reason."""
+    """Number of values that differ, by reason."""
     found: collections.Counter[str] = collections.Counter()
     for row in rows:
         for part in row.reasons.split(" | "):
@@ -85,17 +85,17 @@ def reasons(rows: Sequence[Row]) -> collections.Counter[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line for each program, then the reasons."""
+    """A table with a line for each program, then the reasons."""
     lines = [
         "| program | ops | plans | equal | collectives, ours | Shardy's | unexplained |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for name in dict.fromkeys(r.program for r in rows):
-        own = [r for r in rows if r.program == name]
+        group = [r for r in rows if r.program == name]
         lines.append(
-            f"| {name} | {own[0].ops} | {len(own)} | {sum(not r.reasons for r in own)} | "
-            f"{sum(r.ours for r in own)} "
-            f"| {sum(r.theirs for r in own)} | {sum(bool(r.failure) for r in own)} |"
+            f"| {name} | {group[0].ops} | {len(group)} | {sum(not r.reasons for r in group)} | "
+            f"{sum(r.ours for r in group)} "
+            f"| {sum(r.theirs for r in group)} | {sum(bool(r.failure) for r in group)} |"
         )
     equal = sum(not r.reasons for r in rows)
     lines += [
@@ -111,7 +111,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows that an earlier run saved."""
+    """Read the rows that an earlier run saved."""
     if not path.exists():
         return []
     kinds = {"number": int, "ops": int, "ours": int, "theirs": int}
@@ -124,9 +124,9 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
-    """The comparison from the command line; gives a line for each difference that nothing explains.
+    """Run the comparison from the command line; gives a line for each unexplained difference.
 
-    Arguments as in ``plans.run``.
+    The arguments are those of ``plans.run``.
     """
     path = Path(csv_path) if csv_path else None
     rows = read_rows(path) if path else []

@@ -1,14 +1,14 @@
-"""Plan certification: a program sharded by a plan computes what the program computes.
+"""Certify that a program sharded by a plan computes what the unsharded program computes.
 
-A ``draw.Source`` says where plans come from: random colour actions, propagated shardings of
-arguments, refinement.
+Plans come from a ``draw.Source``: random colour actions, propagated shardings of arguments, or
+refinement.
 
 Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
-as it was read; every output (for a training step: loss, gradients or updated parameters, optimiser
+as it was read. Every output (for a training step: loss, gradients or updated parameters, optimiser
 state) must agree.
 
-The tolerance on ``max|difference| / max|output|`` allows another order of rounding and nothing
-else.  It is a multiple of the machine epsilon of the coarsest float type that an output depends on:
+The tolerance on ``max|difference| / max|output|`` allows for another order of rounding and nothing
+else. It is a multiple of the machine epsilon of the coarsest float type that an output depends on:
 
 * 64 epsilon for float32 and float64 (8e-6 and 1.4e-14): summing n terms in another order moves a
   sum by about sqrt(n) epsilon of its terms; n is up to 4096 here, and terms exceed their sum by
@@ -50,14 +50,14 @@ from toast_lab.runtime.executable import ShardedProgram
 from toast_lab.runtime.measuring import Execution
 
 EPSILONS = {"wide": 64, "narrow": 4}
-# Plans on each mesh: of colour actions, and propagated ones
+# Numbers of plans on each mesh: of colour actions, and propagated ones
 FULL = ((25, 25, 25), (10, 10, 0))
 SHORT = ((1, 1, 1), (0, 1, 0))
 DEVICES = dev.Devices("cpu", 8)
 
 
 class Row(NamedTuple):
-    """One executed plan."""
+    """The result of executing one plan."""
 
     program: str
     mesh: str
@@ -65,16 +65,16 @@ class Row(NamedTuple):
     ops: int
     actions: str
     collectives: int  #: in the compiled program
-    output: str  #: the output that is worst in proportion to its tolerance
+    output: str  #: the output whose error is largest in proportion to its tolerance
     error: float
     tolerance: float
-    seconds: float  #: compiling and running
-    failure: str  #: empty if all is well
-    source: str = "colours"  #: what made the plan
+    seconds: float  #: of compiling and running
+    failure: str  #: empty if nothing failed
+    source: str = "colours"  #: the source that drew the plan
 
     @property
     def share(self) -> float:
-        """The worst error as a part of what is allowed."""
+        """The worst error as a share of its tolerance."""
         return (
             self.error / self.tolerance
             if self.tolerance
@@ -83,9 +83,9 @@ class Row(NamedTuple):
 
 
 class KnownBug(NamedTuple):
-    """A failure that is none of ours: docs/certification.md has the reproducer."""
+    """A failure that is not our fault; docs/certification.md has the reproducer."""
 
-    text: str  #: part of the failure's text
+    text: str  #: text that the failure contains
     why: str
 
 
@@ -99,7 +99,7 @@ KNOWN_BUGS = (
 
 
 def known_bug(row: Row) -> str:
-    """Why this failure is not ours, "" if it is."""
+    """Why this failure is not our fault, "" if it is."""
     return next((bug.why for bug in KNOWN_BUGS if bug.text in row.failure), "")
 
 
@@ -109,11 +109,11 @@ class Work(NamedTuple):
     name: str
     request: child.RunRequest
     tolerances: dict[str, float]  #: by output path
-    finite: bool  #: every output is to be finite
+    finite: bool  #: must every output be finite?
 
 
 class Outcome(NamedTuple):
-    """What the child found for one plan (``index`` -1: the unsharded program)."""
+    """The child's result for one plan, or for the unsharded program (``index`` -1)."""
 
     name: str
     index: int
@@ -127,7 +127,7 @@ class Outcome(NamedTuple):
 
 
 def tolerances(program: Program, slack: float = 1.0) -> dict[str, float]:
-    """For each output path the error that another order of rounding explains."""
+    """By output path, the error that another order of rounding can explain."""
     coarsest = [_epsilon(e) for e in program.value_dtype]
     own = list(coarsest)
     for op in program.ops():
@@ -143,10 +143,10 @@ def tolerances(program: Program, slack: float = 1.0) -> dict[str, float]:
 
 
 def _epsilon(element: str) -> float:
-    """Machine epsilon of an element type, 0 if it is exact."""
+    """Machine epsilon of an element type, 0 for exact types."""
     try:
         dtype = made_up.dtype_of(element)
-    except Exception:  # tokens are compared with nothing
+    except Exception:  # tokens are not compared
         return 0.0
     if dtype.kind == "c":
         return float(np.finfo(dtype).eps)
@@ -162,10 +162,10 @@ def _epsilons(epsilon: float) -> int:
 
 
 def prepare(case: Case, source: draw.Source, seed: int = 0) -> tuple[Work, list[draw.Drawn]]:
-    """Trace a program, draw its plans and write them onto it.
+    """Trace a program, draw its plans and annotate the program with each of them.
 
     Raises:
-        AssertionError: the program does not hold the ops that it is there for.
+        AssertionError: the program lacks ops that it is meant to exercise.
     """
     model = case.model()
     missing = case.missing(model)
@@ -200,17 +200,17 @@ def certify(
     time_limit_s: float = 580.0,
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """Execute plans of ``cases``.
+    """Execute the plans of ``cases`` and compare them with the unsharded programs.
 
-    One child process takes them all, one after the other; when it dies, the plan at which it died
-    is a failure and a new child goes on with the next one.
+    One child process runs them all, one after the other. If it dies, the plan that it was running
+    counts as a failure, and a new child goes on with the next plan.
 
     Args:
         cases: the programs.
-        source: draws the plans of each.
-        seed: of plans and inputs.
-        time_limit_s: for one child process with one program.
-        on_row: called with every row as it comes.
+        source: draws the plans of each program.
+        seed: seed of plans and inputs.
+        time_limit_s: time limit of a child process for one program.
+        on_row: called with every row as soon as it is known.
     """
     rows: list[Row] = []
     for group in _batches(cases, 12):
@@ -234,17 +234,17 @@ def certify(
 
 
 def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
-    """Run all plans of ``works`` in children.
+    """Run all plans of ``works`` in child processes.
 
-    Gives an outcome for each, also where a child died.
+    Gives an outcome for each plan, even if a child died.
     """
     waiting = [(work, 0) for work in works]
     while waiting:
-        seen: list[Outcome] = []
+        outcomes: list[Outcome] = []
 
-        def note(event: Any, seen: list[Outcome] = seen) -> None:
-            if isinstance(event, Outcome):  # the rest is progress within one run
-                seen.append(event)
+        def note(event: Any, outcomes: list[Outcome] = outcomes) -> None:
+            if isinstance(event, Outcome):  # all other events are progress within one run
+                outcomes.append(event)
 
         died = ""
         try:
@@ -258,16 +258,16 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
             )
         except RunFailed as error:
             died = str(error)
-        yield from seen
+        yield from outcomes
         if not died:
             return
-        # Everything before the last outcome is done; what came after it is what the child died of.
-        done = {(o.name, o.index) for o in seen}
-        rest = []
+        # Everything up to the last outcome is done; the child died of the plan after it.
+        done = {(o.name, o.index) for o in outcomes}
+        remaining = []
         blamed = False
-        for work, first in waiting:
+        for work, start in waiting:
             indices = [
-                i for i in range(first, len(work.request.jobs)) if (work.name, i) not in done
+                i for i in range(start, len(work.request.jobs)) if (work.name, i) not in done
             ]
             if (work.name, -1) not in done and not blamed:
                 yield Outcome(work.name, -1, {}, 0, 0.0, f"the unsharded program: {died}")
@@ -275,16 +275,16 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
             elif indices and not blamed:
                 yield Outcome(work.name, indices[0], {}, 0, 0.0, died)
                 blamed = True
-                rest.append((work, indices[0] + 1))
+                remaining.append((work, indices[0] + 1))
             elif indices:
-                rest.append((work, indices[0]))
-        waiting = [(work, first) for work, first in rest if first < len(work.request.jobs)]
+                remaining.append((work, indices[0]))
+        waiting = [(work, start) for work, start in remaining if start < len(work.request.jobs)]
         if not blamed:
             return
 
 
 def _environment() -> dict[str, str]:
-    """Eight virtual devices, and machine code that is compiled quickly."""
+    """Environment of a child: eight virtual devices, and XLA flags that make compiling quick."""
     variables = dev.environment(DEVICES)
     return {**variables, "XLA_FLAGS": f"{variables['XLA_FLAGS']} {QUICK_COMPILES}"}
 
@@ -344,19 +344,19 @@ def _batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
 
 
 def run_all(works: list[tuple[Work, int]]) -> None:
-    """Execute every plan of ``works`` from its start index on.
+    """Execute the plans of each of ``works`` from its start index on.
 
-    An ``Outcome`` is reported for each.
+    An ``Outcome`` is reported for each plan.
     """
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    found = dev.attached(DEVICES)
-    for work, first in works:
+    devices = dev.attached(DEVICES)
+    for work, start in works:
         request, started = work.request, time.perf_counter()
         assert request.options.inputs is not None
         try:
-            _, expected, failure = child.try_reference(request, found[0], request.options.inputs)
+            _, expected, failure = child.try_reference(request, devices[0], request.options.inputs)
         except Exception as error:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
         if expected is not None and work.finite and not child.all_finite(expected):
@@ -372,17 +372,17 @@ def run_all(works: list[tuple[Work, int]]) -> None:
         isolate.report(Outcome(work.name, -1, {}, 0, time.perf_counter() - started, failure))
         if failure or expected is None:
             continue
-        for index in range(first, len(request.jobs)):
-            isolate.report(_outcome(work, index, found, expected))
+        for index in range(start, len(request.jobs)):
+            isolate.report(_outcome(work, index, devices, expected))
 
 
-def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray]) -> Outcome:
+def _outcome(work: Work, index: int, devices: list[Any], expected: list[np.ndarray]) -> Outcome:
     request, started = work.request, time.perf_counter()
     arrays = request.options.inputs
     assert arrays is not None
     try:
         measured = child.measure_beside(
-            expected, request, request.jobs[index], found, arrays, _Silent()
+            expected, request, request.jobs[index], devices, arrays, _Silent()
         )
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:600]
@@ -394,7 +394,7 @@ def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray
 
 
 class _Silent(child.Stage):
-    """Progress is told by outcomes here."""
+    """A stage that reports nothing, since outcomes tell the progress here."""
 
     def __init__(self) -> None:
         super().__init__("", 0.0, 0.0)
@@ -412,7 +412,7 @@ _FIELDS = (*Row._fields, "tolerance_share")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows that an earlier run saved."""
+    """Read the rows that an earlier run saved."""
     if not path.exists():
         return []
     rows = []
@@ -438,21 +438,21 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line for each program: ops, plans on the meshes, worst error, seconds."""
+    """A table with a line for each program: ops, plans on the meshes, worst error, seconds."""
     lines = [
         "| program | ops | plans (8, 2x4, 2x2x2) | with collectives | worst error | allowed | s "
         "| failures |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for name, group in itertools.groupby(rows, key=lambda r: r.program):
-        own = list(group)
-        worst = max(own, key=lambda r: (r.share == r.share, r.share))
-        plans = ", ".join(str(sum(r.mesh == mesh for r in own)) for mesh in draw.MESHES)
+    for name, row_group in itertools.groupby(rows, key=lambda r: r.program):
+        group = list(row_group)
+        worst = max(group, key=lambda r: (r.share == r.share, r.share))
+        plans = ", ".join(str(sum(r.mesh == mesh for r in group)) for mesh in draw.MESHES)
         lines.append(
-            f"| {name} | {own[0].ops} | {plans} | {sum(r.collectives > 0 for r in own)} | "
+            f"| {name} | {group[0].ops} | {plans} | {sum(r.collectives > 0 for r in group)} | "
             f"{worst.error:.1e} "
-            f"| {worst.tolerance:.1e} | {sum(r.seconds for r in own):.1f} | "
-            f"{sum(bool(r.failure) for r in own)} |"
+            f"| {worst.tolerance:.1e} | {sum(r.seconds for r in group):.1f} | "
+            f"{sum(bool(r.failure) for r in group)} |"
         )
     executed = [r for r in rows if r.mesh]
     lines.append(
@@ -470,15 +470,15 @@ def run(
     seed: int = 0,
     source: draw.Source | None = None,
 ) -> list[str]:
-    """The certification from the command line; gives a line for each failure.
+    """Run the certification from the command line; gives a line for each failure.
 
     Args:
-        full: ``FULL`` plans on each mesh instead of a few.
-        csv_path: rows are appended there as they come, and programs that are complete there are not
-            run again.
+        full: draw ``FULL`` plans on each mesh instead of a few.
+        csv_path: file to which rows are appended as they come; programs that are complete in it are
+            not run again.
         only: names of programs, all by default.
-        seed: of plans and inputs.
-        source: draws the plans, in place of random and propagated ones.
+        seed: seed of plans and inputs.
+        source: draws the plans; random and propagated ones by default.
     """
     source = source or draw.mixed(*(FULL if full else SHORT))
     cases = [c for c in programs() if not only or c.name in only]
@@ -487,31 +487,31 @@ def run(
     finished = _finished(path)
     rows = [r for r in rows if r.program in finished]
     waiting = [c for c in cases if c.name not in finished]
-    for group in _batches(waiting, 4 if full else 12):  # one child each: its start costs seconds
-        new = certify(group, source, seed=seed)
+    for group in _batches(waiting, 4 if full else 12):  # a child for each: its start costs seconds
+        new_rows = certify(group, source, seed=seed)
         if path:
-            _append(path, new)
+            _append(path, new_rows)
         for case in group:
-            own = [r for r in new if r.program == case.name]
-            worst = max((r.share for r in own), default=0.0)
+            case_rows = [r for r in new_rows if r.program == case.name]
+            worst = max((r.share for r in case_rows), default=0.0)
             print(
-                f"{case.name}: {len(own)} plans, worst {worst:.2f} of the tolerance, "
-                f"{sum(bool(r.failure) for r in own)} failures, "
-                f"{sum(r.seconds for r in own):.0f} s",
+                f"{case.name}: {len(case_rows)} plans, worst {worst:.2f} of the tolerance, "
+                f"{sum(bool(r.failure) for r in case_rows)} failures, "
+                f"{sum(r.seconds for r in case_rows):.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
-        rows += new
+        rows += new_rows
     print(table(rows))
-    told = {
+    failure_texts = {
         r: f"{r.program} on {r.mesh}, {r.source} {r.number} ({r.actions}): {r.failure}"
         for r in rows
         if r.failure
     }
-    for row, text in told.items():
+    for row, text in failure_texts.items():
         if known_bug(row):
             print(f"KNOWN BUG  {known_bug(row)}: {text}")
-    return [text for row, text in told.items() if not known_bug(row)]
+    return [text for row, text in failure_texts.items() if not known_bug(row)]
 
 
 def _finished(path: Path | None) -> set[str]:
@@ -519,7 +519,7 @@ def _finished(path: Path | None) -> set[str]:
 
 
 def _append(path: Path, rows: Sequence[Row]) -> None:
-    """Add rows of whole programs in one go, so that a run that is cut off leaves no half of one."""
+    """Append the rows of whole programs at once, so that interrupted runs leave no partial ones."""
     fresh = not path.exists()
     with path.open("a", newline="") as handle:
         writer = csv.DictWriter(handle, _FIELDS)

@@ -1,8 +1,6 @@
-"""Every program of the certification.
+"""Every program of the certification: the zoo at small sizes, and programs for each family of ops.
 
-The zoo at small size and one or more programs for each family of ops.
-
-A model that joins ``toast_lab.models.registry`` is certified from then on: it needs a row in
+A model that joins ``toast_lab.models.registry`` is certified from then on. It needs a row in
 ``SMALL`` (or a dict ``SMALL`` in its own module), in a forward and in a training form where it has
 a ``mode``.
 """
@@ -69,7 +67,7 @@ _UNET = {
     "image": 8,
 }
 
-#: Sizes by model; a list holds several forms of it, each with its suffix under "form".
+#: Small sizes by model, one dict for each form of the model, with the form's suffix under "form".
 SMALL: dict[str, list[dict[str, Any]]] = {
     "mlp": [{"batch": 32, "inputs": 8, "hidden": 16, "outputs": 8}],
     "xxt": [{"rows": 16, "columns": 8}],
@@ -120,7 +118,7 @@ def zoo() -> Iterator[Case]:
     """Every built-in model at its small sizes.
 
     Raises:
-        LookupError: models without small sizes; all are named.
+        LookupError: some models have no small sizes; the message names all of them.
     """
     unknown = []
     for name, entry in registry.MODELS.items():
@@ -147,7 +145,7 @@ def _zoo_case(name: str, sizes: dict[str, Any]) -> Case:
 
 
 def programs() -> list[Case]:
-    """All programs, the zoo first.  In a run of the tests each is traced once."""
+    """All programs, the zoo first. A run of the tests traces each of them once."""
     cases = [
         *zoo(),
         *control_programs.CASES,

@@ -1,6 +1,6 @@
-"""Certification of what searches return: it compiles, and computes what the program computes.
+"""Certify that plans of searches compile and compute what the unsharded program computes.
 
-``plans`` does it for random plans; those of searches are refined op by op, which random ones never
+``plans`` certifies random plans; those of searches are refined op by op, which random ones never
 are.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from tests.certification import draw, plans
 
-FULL = (2_000, 8)  #: evaluations of a search, plans on each mesh
+FULL = (2_000, 8)  #: evaluations of a search, and plans on each mesh
 SHORT = (500, 1)
 
 
 def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
-    """The part "searched" of the certification, see ``plans.run``."""
+    """Run the part "searched" of the certification; arguments as in ``plans.run``."""
     source = draw.searched(*(FULL if full else SHORT))
     return plans.run(full, csv_path, only, seed, source=source)

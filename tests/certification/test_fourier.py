@@ -1,6 +1,6 @@
-"""Fourier transforms on CPU devices.
+"""Plans of Fourier transforms compute the same on CPU devices, and communicate as priced.
 
-Every plan of small programs, and how the transforms are written down.
+Every plan of small programs is tested, and how transforms are written into annotated programs.
 
 The full form (``-m slow``) takes 25 plans on each mesh of eight programs, as the certification
 does.
@@ -45,7 +45,7 @@ def failures(cases: Any, counts: tuple[int, int, int]) -> list[str]:
 
 
 def test_every_plan_that_a_few_actions_make_computes_the_same() -> None:
-    # More are asked for than there are: on 8 devices these programs have 5, 3 and 1 plans.
+    # The counts exceed the plans that exist: on 8 devices these programs have 5, 3 and 1 plans.
     cases = [case for case in fourier_programs.CASES if case.name in SMALL]
     assert failures(cases, (10, 10, 4)) == []
 
@@ -66,7 +66,7 @@ def test_every_program_computes_the_same() -> None:
 
 
 def every_plan(problem: tl.Problem) -> list[ShardingPlan]:
-    """All plans that the space of a small problem holds."""
+    """All plans in the space of a small problem."""
     found: dict[int, ShardingPlan] = {}
     waiting: list[tuple[Any, ...]] = [()]
     while waiting:
@@ -82,9 +82,9 @@ def every_plan(problem: tl.Problem) -> list[ShardingPlan]:
 
 
 def by_jit() -> dict[str, Any]:
-    """``plan.jit`` of every plan on 2x4, with the largest error and what communicates.
+    """Run ``plan.jit`` of every plan on 2x4; gives the largest error and differing gathers.
 
-    Runs in a child with 8 devices.
+    This function runs in a child with 8 devices.
     """
     x = np.random.default_rng(0).standard_normal((8, 16, 16)).astype(np.float32)
     model = tl.from_jax(fourier_programs.there_and_back, x)
@@ -98,8 +98,8 @@ def by_jit() -> dict[str, Any]:
         gathers = collections.Counter(c.axes for c in made if c.kind == "all_gather")
         cost = tl.price(problem, plan).collectives
         priced = collections.Counter(tuple(c.axes) for c in cost if c.kind == "all_gather")
-        # XLA goes another way where it moves a split from dim to dim; where it only gathers it
-        # gathers as priced.
+        # XLA takes another route if a split moves from one dim to another; if a plan only gathers,
+        # XLA gathers as priced.
         if {c.kind for c in cost} <= {"all_gather"} and gathers != priced:
             found["differ"].append((plan.actions, dict(gathers), dict(priced)))
     return found
@@ -137,7 +137,7 @@ def test_each_device_transforms_its_own_part() -> None:
 def test_the_annotated_program_is_read_as_the_program_that_it_was() -> None:
     model, plan = spectral()
     again = read.parse(annotate(model, plan)).program
-    # What annotating adds are constraints; each is an op, too.
+    # Annotating adds constraints, each of which is an op.
     kinds = [k for k in again.kind if k != "sdy.sharding_constraint"]
     assert kinds == list(model.program.kind)
     (transform,) = (op for op in again.ops() if again.kind[op] == "fft")
@@ -182,9 +182,9 @@ def test_layouts_are_pinned_before_and_behind_a_transform() -> None:
 
 
 def unmended() -> str:
-    """What is said of the compiler's fault where nothing keeps it away.
+    """The error message for XLA's bug if our workarounds are switched off.
 
-    Runs in a child with 8 devices.
+    This function runs in a child with 8 devices.
     """
     model = tl.from_jax(fourier_programs.there_and_back, S((8, 16, 16), F32))
     plan = Plan.from_actions(tl.Problem(tl.analyse(model), {"a": 8}), ["x.0->a"])
@@ -204,7 +204,7 @@ def unmended() -> str:
 
 
 def test_the_compilers_fault_is_told_with_the_users_lines_and_a_way_round() -> None:
-    """If this runs, XLA may have mended it, and pinning layouts may be needed no longer."""
+    """If the program runs, XLA may have fixed its bug, and layouts need no longer be pinned."""
     said = isolate.run_in_child(
         "tests.certification.test_fourier:unmended", env=environment(Devices("cpu", 8))
     )
@@ -215,7 +215,7 @@ def test_the_compilers_fault_is_told_with_the_users_lines_and_a_way_round() -> N
 
 
 def product_scattered_over_batch() -> float:
-    """In a child: the largest error of a product of which XLA computed wrong numbers."""
+    """The largest error, in a child, of a product for which XLA once computed wrong numbers."""
 
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.einsum("bik,bkj->bij", x, w)
@@ -232,9 +232,9 @@ def product_scattered_over_batch() -> float:
 
 
 def scattered(problem: tl.Problem, batch: str, summed: list[str]) -> ShardingPlan:
-    """The product summed over two axes, one of which then splits a batch dim.
+    """A plan that sums the product over two axes and then splits a batch dim along one of them.
 
-    That dim was split before.
+    The batch dim was already split before.
     """
     plan = Plan.from_actions(problem, [f"x.0->{batch}", *(f"x.2->{a}" for a in summed)])
     program = plan.program

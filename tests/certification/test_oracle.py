@@ -1,4 +1,4 @@
-"""The short seeded form of the comparison with Shardy: one plan on each mesh for every program."""
+"""The collectives of a random plan per mesh and program are Shardy's, or differ for a reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The short seeded form of the plan certification.
+"""Random plans of every program compute what the unsharded program computes.
 
-Four plans of every program: one of random colour actions on each mesh, and a propagated one.
+This is the short, seeded form of the certification: four plans of every program, one of random
+colour actions on each mesh and a propagated one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.sharding.plan import ShardingPlan
 
-# One fixture executes four plans of every program, and pays for all tests of the file.
+# One fixture executes four plans of every program, for all tests of this file.
 pytestmark = pytest.mark.timeout(1800)
 CASES = {c.name: c for c in programs()}
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, list[plans.Row]]:
-    """All programs at once: one child process serves twelve of them."""
+    """Rows of all programs, executed at once: one child process runs twelve programs."""
     found: dict[str, list[plans.Row]] = {name: [] for name in CASES}
     for row in plans.certify(list(CASES.values()), draw.mixed(*plans.SHORT)):
         found[row.program].append(row)
@@ -123,7 +124,7 @@ def test_propagated_plans_are_priced_and_listed() -> None:
 
 
 def test_a_plan_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The harness itself: leave out one multiplication and every plan must fail."""
+    """The harness itself works: without one multiplication, every plan must fail."""
     monkeypatch.setattr(
         plans, "annotate", lambda model, plan: annotate(model, plan).replace(".maximum", ".minimum")
     )

@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
         for family, members in programs.families().items():
             aside = " (held out)" if family in programs.HELD_OUT else ""
             names = ", ".join(
-                f"{one.name} [{one.package}]" if one.package else one.name for one in members
+                f"{program.name} [{program.package}]" if program.package else program.name
+                for program in members
             )
             print(f"{family}{aside}: {names}")
         return 0

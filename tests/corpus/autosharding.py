@@ -1,13 +1,13 @@
-"""XLA's AutoSharding as a rival on TPUs: what it decides, op by op, as a plan of ours.
+"""XLA's AutoSharding as a rival on TPUs: its decisions, op by op, as a ``ShardingPlan``.
 
 The pass left JAX after 0.6, so it runs in an environment of its own, named by the variable
 ``TOAST_LAB_AUTOSHARDING``: the path of an interpreter with ``jax==0.6.2 jaxlib==0.6.2
-libtpu==0.0.17.1``.  StableHLO goes there as text, the module behind the pass comes back as HLO text
-in which every instruction has a sharding and the number of the op that it was made of.
+libtpu==0.0.17.1``. StableHLO goes there as text, and the module after the pass comes back as HLO
+text, in which every instruction has a sharding and the number of the op that it was made from.
 
-What an op computes and how its values are kept is taken from those shardings; ops that the compiler
-had merged or dropped before the pass follow their operands and users.  The plan is then priced and
-compiled as every other one, by today's compiler: the decision is judged, not the old compiler.
+Those shardings tell how each op is split and how its values are kept; ops that the compiler had
+merged or dropped before the pass follow their operands and users. The plan is then priced and
+compiled like every other one, by today's compiler: the decision is judged, not the old compiler.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VARIABLE = "TOAST_LAB_AUTOSHARDING"
 CHILD = Path(__file__).with_name("autosharding_child.py")
 AFTER_PASS = "*after_tpu_auto_sharding*.txt"
 
-#: Mesh axes that cut each dim, by number
+#: Numbers of the mesh axes that cut each dim
 Dims = tuple[tuple[int, ...], ...]
 
 
@@ -54,13 +54,13 @@ class Instruction(NamedTuple):
     shape: tuple[int, ...]
     opcode: str
     operands: tuple[str, ...]
-    op: int  # number of the op of the program that it was made of, -1: of none
-    parameter: int  # number of the argument that it is, -1: it is none
+    op: int  # number of the program's op that it was made from, -1: none
+    parameter: int  # number of the argument that it is, -1: no argument
     sharding: str
 
 
 def is_available() -> bool:
-    """Is there an environment to run it in?"""
+    """Is there an environment in which AutoSharding can run?"""
     return bool(os.environ.get(VARIABLE))
 
 
@@ -70,13 +70,13 @@ def autosharded(
     """AutoSharding's plan of a model.
 
     Args:
-        model: of the problem.
+        model: the model of the problem.
         problem: the axes of its mesh fill the topology in order.
-        topology: as ``tpu:v5e:4x4``.
-        time_limit_s: for the pass, which solves an integer program.
+        topology: for example ``tpu:v5e:4x4``.
+        time_limit_s: time limit of the pass, which solves an integer program.
 
     Raises:
-        RunFailed: it did not end in time, or failed.
+        RunFailed: the pass failed, or did not end in time.
     """
     analysis, mesh = problem.analysis, problem.mesh
     bare = without_shardings(annotate(model, unsharded_plan(analysis, mesh), located=True))
@@ -87,7 +87,7 @@ def autosharded(
 
 
 def without_shardings(text: str) -> str:
-    """An annotated module with its locations and nothing of Shardy's."""
+    """An annotated module with its locations, but without Shardy's annotations."""
     with _jaxlib.make_context() as context:
         module = _jaxlib.parse_module(context, text)
         for operation in list(_every_operation(module.operation)):
@@ -146,19 +146,19 @@ def _behind_the_pass(text: str, words: Sequence[str], time_limit_s: float) -> st
 
 
 def _module_behind(folder: Path) -> str:
-    """The module behind the pass; empty while it is not there as a whole."""
+    """The module after the pass, as text; empty as long as it is not completely written."""
     texts = [dump.read_text() for dump in sorted(folder.glob(AFTER_PASS))]
     return texts[-1] if texts and texts[-1].rstrip().endswith("\n}") else ""
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of this process's packages; libtpu without a TPU, beside others of its kind."""
+    """Environment of the child: no packages of this process, and a libtpu that needs no TPU."""
     ours = ("PYTHONPATH", "TPU_LIBRARY_PATH", "XLA_FLAGS")
     return {key: value for key, value in os.environ.items() if key not in ours} | {
         "JAX_PLATFORMS": "cpu",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any: the topology is named when it is made
+        "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any will do: the child names the topology itself
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
     }
@@ -172,7 +172,7 @@ _SHARDING = re.compile(r", sharding=(\{\{.*?\}\}|\{[^{}]*\})")
 
 
 def instructions(hlo: str) -> Iterator[Instruction]:
-    """Instructions with one array as result, in the order of the text."""
+    """Instructions whose result is one array, in the order of the text."""
     is_entry = False
     for line in hlo.splitlines():
         if not line.startswith(" "):
@@ -201,7 +201,7 @@ _TILES = re.compile(
 
 
 def dims_of_sharding(text: str, rank: int, mesh: Mesh) -> Dims | None:
-    """Mesh axes per dim of an HLO sharding; None where whole axes cannot say it."""
+    """Mesh axes per dim of an HLO sharding; None if whole axes cannot express it."""
     match = _TILES.search(text)
     if match is None:
         return ((),) * rank  # replicated, or on one device
@@ -217,7 +217,7 @@ def dims_of_sharding(text: str, rank: int, mesh: Mesh) -> Dims | None:
 
 
 def _axes_of_tiles(wanted: np.ndarray, data: tuple[int, ...], mesh: Mesh) -> Dims | None:
-    """The axes, major first, whose tiling puts the same devices into every tile."""
+    """The axes per dim, major first, whose tiling puts the same devices into every tile."""
     by_axis = np.arange(mesh.n_devices).reshape(mesh.sizes)
     n_axes = len(mesh.sizes)
     tiles = np.sort(wanted.reshape(*data, -1), axis=-1)
@@ -243,43 +243,43 @@ def _numbers(text: str) -> list[int]:
 
 # -- the plan --------------------------------------------------------------------------------------
 def plan_of_hlo(analysis: Analysis, mesh: Mesh, hlo: str) -> ShardingPlan:
-    """The plan that the shardings of an HLO text say."""
+    """The plan that the shardings of an HLO text describe."""
     reader = _Reader(analysis, mesh, list(instructions(hlo)))
     sharding = reader.sharding()
     return make_plan(analysis, mesh, sharding, ("AutoSharding",), key=sharding.key())
 
 
 class _Reader:
-    """From instructions to factors of ops and dims of values."""
+    """Reads factors of ops and dims of values off the shardings of instructions."""
 
     def __init__(self, analysis: Analysis, mesh: Mesh, instructions: Sequence[Instruction]) -> None:
         self.program, self.mesh = analysis.program, mesh
-        self.by_name = {one.name: one for one in instructions}
+        self.by_name = {instruction.name: instruction for instruction in instructions}
         self.by_op: dict[int, Instruction] = {}
         self.arguments: dict[int, Instruction] = {}
         self._dims: dict[tuple[str, int], Dims | None] = {}
-        for one in instructions:
-            if one.parameter >= 0:
-                self.arguments.setdefault(one.parameter, one)
-            elif one.op >= 0 and self._makes(one):
-                self.by_op[one.op] = one  # the last one: what its op ends with
+        for instruction in instructions:
+            if instruction.parameter >= 0:
+                self.arguments.setdefault(instruction.parameter, instruction)
+            elif instruction.op >= 0 and self._makes(instruction):
+                self.by_op[instruction.op] = instruction  # an op ends with its last instruction
         self.read_by_users = self._read_by_users()
 
-    def _makes(self, one: Instruction) -> bool:
-        results = self.program.results(one.op)
-        return len(results) == 1 and self.program.dims(results[0]) == one.shape
+    def _makes(self, instruction: Instruction) -> bool:
+        results = self.program.results(instruction.op)
+        return len(results) == 1 and self.program.dims(results[0]) == instruction.shape
 
     def _read_by_users(self) -> dict[int, Dims]:
-        """How the first user of a broadcast reads it, for those that the compiler merged."""
+        """Dims of each broadcast that the compiler merged, as its first user reads it."""
         program, found = self.program, dict[int, Dims]()
-        for op, one in self.by_op.items():
+        for op, instruction in self.by_op.items():
             uses = program.uses(op)
-            if len(uses) != len(one.operands):
+            if len(uses) != len(instruction.operands):
                 continue
-            for use, name in zip(uses, one.operands, strict=True):
+            for use, name in zip(uses, instruction.operands, strict=True):
                 value, operand = int(program.use_value[use]), self.by_name.get(name)
                 made_by = int(program.value_op[value])
-                # Compilers swap operands: what is read must be a broadcast there as well
+                # Compilers swap operands, so the operand must be a broadcast in HLO as well
                 if operand is None or made_by in self.by_op or operand.opcode != "broadcast":
                     continue
                 if program.kind[made_by] != "broadcast_in_dim":
@@ -289,41 +289,48 @@ class _Reader:
                     found.setdefault(value, dims)
         return found
 
-    def dims(self, one: Instruction) -> Dims | None:
-        """Mesh axes per dim of what an instruction makes."""
-        key = one.sharding, len(one.shape)
+    def dims(self, instruction: Instruction) -> Dims | None:
+        """Mesh axes per dim of an instruction's result."""
+        key = instruction.sharding, len(instruction.shape)
         if key not in self._dims:
-            self._dims[key] = dims_of_sharding(one.sharding, len(one.shape), self.mesh)
+            self._dims[key] = dims_of_sharding(
+                instruction.sharding, len(instruction.shape), self.mesh
+            )
         return self._dims[key]
 
     def sharding(self) -> Sharding:
-        """Factors and dims, without those that the program cannot be split by."""
-        whole = Sharding.whole(self.program, len(self.mesh.axes)).copy()
+        """The sharding of the whole program, without factors and dims that cannot be split."""
+        sharding = Sharding.whole(self.program, len(self.mesh.axes)).copy()
         for op in range(self.program.n_ops):
-            one = self.arguments.get(op) if op < self.program.n_arguments else self.by_op.get(op)
-            if one is not None:
-                self._read(whole, op, one)
+            instruction = (
+                self.arguments.get(op) if op < self.program.n_arguments else self.by_op.get(op)
+            )
+            if instruction is not None:
+                self._read(sharding, op, instruction)
             elif op >= self.program.n_arguments:
-                self._follow(whole, op)
-        self._follow_users(whole)
-        return self._valid(whole)
+                self._follow(sharding, op)
+        self._follow_users(sharding)
+        return self._valid(sharding)
 
-    def _read(self, whole: Sharding, op: int, one: Instruction) -> None:
-        made, value = self.dims(one), self.program.results(op)[0]
+    def _read(self, sharding: Sharding, op: int, instruction: Instruction) -> None:
+        made, value = self.dims(instruction), self.program.results(op)[0]
         for dim, axes in enumerate(made or ()):
             for axis in axes:
-                whole.value_dim[value, axis] = dim
-                whole.op_factor[op, axis] = self.program.def_names(value)[dim]
-        for axis, factor in self._sums(op, one).items():
-            whole.op_factor[op, axis] = factor
+                sharding.value_dim[value, axis] = dim
+                sharding.op_factor[op, axis] = self.program.def_names(value)[dim]
+        for axis, factor in self._sums(op, instruction).items():
+            sharding.op_factor[op, axis] = factor
 
-    def _sums(self, op: int, one: Instruction) -> Mapping[int, int]:
-        """Factors that every operand that has them brings cut: each device sums its own part."""
+    def _sums(self, op: int, instruction: Instruction) -> Mapping[int, int]:
+        """Factors, by axis, along which each device sums its own part.
+
+        Every operand that has such a factor is cut along it.
+        """
         program, brought = self.program, dict[tuple[int, int], bool]()
         uses = program.uses(op)
-        if len(uses) != len(one.operands):
+        if len(uses) != len(instruction.operands):
             return {}
-        for use, name in zip(uses, one.operands, strict=True):
+        for use, name in zip(uses, instruction.operands, strict=True):
             operand = self.by_name.get(name)
             dims = self.dims(operand) if operand is not None else None
             for dim, factor in enumerate(program.use_names(use)):
@@ -335,14 +342,14 @@ class _Reader:
                     brought[axis, factor] = cut
         return {axis: factor for (axis, factor), cut in brought.items() if cut}
 
-    def _follow(self, whole: Sharding, op: int) -> None:
-        """An op that the pass did not see is split as most bytes of its operands are kept."""
+    def _follow(self, sharding: Sharding, op: int) -> None:
+        """Split an op that the pass did not see as most bytes of its operands are split."""
         program = self.program
         for axis in range(len(self.mesh.axes)):
             brought: collections.Counter[int] = collections.Counter()
             for use in program.uses(op):
                 value = int(program.use_value[use])
-                dim = int(whole.value_dim[value, axis])
+                dim = int(sharding.value_dim[value, axis])
                 factor = program.use_names(use)[dim] if dim >= 0 else -1
                 if factor >= 0 and program.factor_class[factor] in (PASS, REDUCTION):
                     brought[factor] += program.nbytes(value)
@@ -355,48 +362,48 @@ class _Reader:
                 if value in self.read_by_users and not is_sum:
                     factor = self._wanted(value, axis)
                 if factor in names:
-                    whole.value_dim[value, axis] = names.index(factor)
-            whole.op_factor[op, axis] = factor
+                    sharding.value_dim[value, axis] = names.index(factor)
+            sharding.op_factor[op, axis] = factor
 
     def _wanted(self, value: int, axis: int) -> int:
-        """The name along which users read a value cut, -1 if they read it whole."""
+        """The name along which users read a value split, -1 if they read it whole."""
         for dim, axes in enumerate(self.read_by_users[value]):
             if axis in axes:
                 return self.program.def_names(value)[dim]
         return -1
 
-    def _follow_users(self, whole: Sharding) -> None:
-        """A sum of an op that the pass did not see is kept as all its users read it."""
+    def _follow_users(self, sharding: Sharding) -> None:
+        """Keep the sums of ops that the pass did not see as all their users read them."""
         program = self.program
         read: dict[tuple[int, int], set[int]] = collections.defaultdict(set)
         for op in reversed(range(program.n_arguments, program.n_ops)):
             for value in program.results(op) if op not in self.by_op else ():
                 for axis in range(len(self.mesh.axes)):
                     dims = read[value, axis]
-                    if len(dims) == 1 and whole.value_dim[value, axis] < 0:
-                        whole.value_dim[value, axis] = dims.pop()
+                    if len(dims) == 1 and sharding.value_dim[value, axis] < 0:
+                        sharding.value_dim[value, axis] = dims.pop()
             for use in program.uses(op):
                 names = program.use_names(use)
-                for axis, factor in enumerate(whole.op_factor[op].tolist()):
+                for axis, factor in enumerate(sharding.op_factor[op].tolist()):
                     dim = names.index(factor) if factor in names else -1
                     read[int(program.use_value[use]), axis].add(dim)
 
-    def _valid(self, whole: Sharding) -> Sharding:
-        """Give up axis by axis what cannot be carried out, the last axis of a row first."""
+    def _valid(self, sharding: Sharding) -> Sharding:
+        """Drop, axis by axis from the last one, the splits that cannot be carried out."""
         for axis in reversed(range(len(self.mesh.axes))):
-            if not validity.offenders(self.program, self.mesh, whole):
+            if not validity.offenders(self.program, self.mesh, sharding):
                 break
             for rows, offends in (
-                (whole.op_factor, self._op_offends),
-                (whole.value_dim, self._value_offends),
+                (sharding.op_factor, self._op_offends),
+                (sharding.value_dim, self._value_offends),
             ):
                 for row in np.flatnonzero(rows[:, axis] >= 0).tolist():
-                    if offends(whole, row):
+                    if offends(sharding, row):
                         rows[row, axis] = -1
-        return whole
+        return sharding
 
-    def _op_offends(self, whole: Sharding, op: int) -> bool:
-        program, row = self.program, whole.op_factor[op]
+    def _op_offends(self, sharding: Sharding, op: int) -> bool:
+        program, row = self.program, sharding.op_factor[op]
         for factor in {int(factor) for factor in row if factor >= 0}:
             ways = int(np.prod(self.mesh.array()[row == factor]))
             if (
@@ -407,8 +414,8 @@ class _Reader:
                 return True
         return False
 
-    def _value_offends(self, whole: Sharding, value: int) -> bool:
-        program, row = self.program, whole.value_dim[value]
+    def _value_offends(self, sharding: Sharding, value: int) -> bool:
+        program, row = self.program, sharding.value_dim[value]
         first, sizes = int(program.shape_ptr[value]), program.dims(value)
         for dim in {int(dim) for dim in row if dim >= 0}:
             ways = int(np.prod(self.mesh.array()[row == dim]))

@@ -1,13 +1,13 @@
-"""XLA's AutoSharding on one StableHLO text: run by an interpreter with jax 0.6.2.
+"""Run XLA's AutoSharding on one StableHLO text, in an interpreter with jax 0.6.2.
 
     python autosharding_child.py PROGRAM.mlir FOLDER v5e:4x4 4,4 16
 
-The last number is the memory that a device may use, in GB: without it the pass keeps close to the
-least memory possible, whatever that costs.
+The last number is the memory that a device may use, in GB. Without it, the pass keeps close to the
+least memory possible, at any cost in time.
 
-Leaves the module as it is behind the pass, as HLO text, in FOLDER.  What the compiler does after
-that is not needed; whoever started this may end it as soon as that text is there.  It imports
-nothing of this project, whose own jax is another one.
+The script writes the module after the pass as HLO text into FOLDER. The rest of the compilation is
+not needed, so the parent may end this process as soon as that text is there. The script imports
+nothing of this project, which uses another version of jax.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxlib.mlir import ir
 
 
 def main(program: str, folder: str, topology: str, sizes: str, budget_gb: str) -> None:
-    """Compile with the pass on; every argument and result may be sharded as it likes."""
+    """Compile with the pass on, which may shard every argument and result as it likes."""
     shape = [int(size) for size in sizes.split(",")]
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     mesh = Mesh(np.array(devices).reshape(shape), tuple(f"axis{i}" for i in range(len(shape))))

@@ -1,4 +1,4 @@
-"""Numbers as they stand in the cells of tables."""
+"""Numbers as text for the cells of tables."""
 
 from __future__ import annotations
 

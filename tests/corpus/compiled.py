@@ -1,8 +1,9 @@
-"""Compile the corpus and keep what came out, a row as soon as it is there.
+"""Compile the corpus and keep the results, each row as soon as it is known.
 
-``compiled.jsonl``: a row for each plan of a program on a target, found again by program, digest,
-target and name of the plan; one that is the same sharding as another only names it.  A run that was
-stopped goes on where it was; the compiler's whole results stay in the store of compiled results.
+``compiled.jsonl`` has a row for each plan of a program on a target, found again by program, digest,
+target and name of the plan. If a plan is the same sharding as another, its row only names that one.
+An interrupted run continues where it stopped; the compiler's full results stay in the store of
+compiled results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from toast_lab.runtime.compiled import Compiled
 from toast_lab.sharding.plan import ShardingPlan
 
 ROWS = Path(__file__).parent / "compiled.jsonl"
-SHARE = 0.98  # of the computing time that rows give op by op
+SHARE = 0.98  # share of the computing time that rows list op by op
 Row = dict[str, Any]
 
 
@@ -37,26 +38,26 @@ def generate(
     *,
     time_limit_s: float = 400.0,
 ) -> None:
-    """Compile what is not there yet, program by program.
+    """Compile the plans that have no row yet, program by program.
 
     Args:
-        names: of programs.
-        targets: for each of them.
-        plan_names: of plans; None for all.
-        time_limit_s: for one compile.
+        names: names of programs.
+        targets: targets that each program is compiled for.
+        plan_names: names of plans; None for all.
+        time_limit_s: time limit of one compile.
     """
     known = read_rows(ROWS)
     for name, model, analysis, digest in programs.each_traced(names):
         for target in targets:
             head = {"program": name, "digest": digest, "topology": target.topology}
             wanted = plan_names or plans.names(target.topology)
-            here = {row["plan"]: row for row in known if head.items() <= row.items()}
-            missing = [plan for plan in wanted if plan not in here]
+            row_of_plan = {row["plan"]: row for row in known if head.items() <= row.items()}
+            missing = [plan for plan in wanted if plan not in row_of_plan]
             if not missing:
                 continue
             problem = Problem(analysis, target.mesh, target.machine)
-            there = _decoded(problem, here)
-            for draft in plans.drafts(model, problem, target.topology, missing, there):
+            known_plans = _decoded(problem, row_of_plan)
+            for draft in plans.drafts(model, problem, target.topology, missing, known_plans):
                 if draft.same_as:
                     row: Row = {"same_as": draft.same_as}
                 else:
@@ -65,11 +66,11 @@ def generate(
 
 
 def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: float = 400.0) -> None:
-    """Have the plans of earlier rows compiled anew that an older version of the reading was told.
+    """Compile the plans of rows anew that an older version of our HLO reader made.
 
-    The plans stay what they were: a search of today might find others.
+    The plans stay the same, since a search of today might find others.
     """
-    every = read_rows(ROWS)
+    all_rows = read_rows(ROWS)
     by_topology = {target.topology: target for target in targets}
 
     def is_stale(row: Row) -> bool:
@@ -79,9 +80,9 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
             and row.get("reading") != reading_of(row["topology"])
         )
 
-    stale = {row["program"] for row in every if is_stale(row)}
+    stale = {row["program"] for row in all_rows if is_stale(row)}
     for name, model, analysis, digest in programs.each_traced(filter(stale.__contains__, names)):
-        for number, row in enumerate(every):
+        for number, row in enumerate(all_rows):
             if row["program"] != name or not is_stale(row):
                 continue
             if row["digest"] != digest:
@@ -93,27 +94,27 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
             draft = plans.Draft(row["plan"], plan)
             fresh = _compiled(model, analysis, target, draft, time_limit_s)
             head = {field: row[field] for field in ("program", "digest", "topology", "plan")}
-            every[number] = {**head, **fresh, "actions": row["actions"]}
-            write_rows(ROWS, every)
+            all_rows[number] = {**head, **fresh, "actions": row["actions"]}
+            write_rows(ROWS, all_rows)
 
 
 def search(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: float = 400.0) -> None:
-    """Search anew with the prices of today, and have compiled what is another plan than before.
+    """Search anew with the prices of today, and compile the plans that differ from earlier ones.
 
-    Of programs on targets of which our search was judged.  What earlier searches found stays among
-    the plans that are judged.
+    This is done for programs and targets for which a plan of our search was judged before. The
+    plans of earlier searches stay among the judged ones.
     """
     for name, model, analysis, digest in programs.each_traced(names):
         for target in targets:
             head = {"program": name, "digest": digest, "topology": target.topology}
             problem = Problem(analysis, target.mesh, target.machine)
             for method in plans.SEARCHES:
-                every = read_rows(ROWS)
-                own = {row["plan"]: row for row in every if head.items() <= row.items()}
-                if plans.OURS not in own:
+                all_rows = read_rows(ROWS)
+                row_of_plan = {row["plan"]: row for row in all_rows if head.items() <= row.items()}
+                if plans.OURS not in row_of_plan:
                     break
-                known = _decoded(problem, own)
-                before = known.get(own.get(method, {}).get("same_as", method))
+                known = _decoded(problem, row_of_plan)
+                before = known.get(row_of_plan.get(method, {}).get("same_as", method))
                 known.pop(method, None)
                 draft = next(plans.drafts(model, problem, target.topology, [method], known), None)
                 if draft is None or (
@@ -123,12 +124,12 @@ def search(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: flo
                 row: Row = {"same_as": draft.same_as}
                 if not draft.same_as:
                     row = _compiled(model, analysis, target, draft, time_limit_s)
-                kept = set_aside(every, head, method)
+                kept = set_aside(all_rows, head, method)
                 write_rows(ROWS, [*kept, {**head, "plan": method, **row}])
 
 
 def _decoded(problem: Problem, own: Mapping[str, Row]) -> dict[str, ShardingPlan]:
-    """The plans of a problem that have a row of their own, by name."""
+    """Plans of the rows in ``own`` that hold a sharding, by name."""
     return {
         name: plans.decoded(problem, row["sharding"])
         for name, row in own.items()
@@ -137,9 +138,9 @@ def _decoded(problem: Problem, own: Mapping[str, Row]) -> dict[str, ShardingPlan
 
 
 def set_aside(every: Iterable[Row], head: Row, method: str) -> list[Row]:
-    """The rows, in which what a search found for a program has a name of its own.
+    """All rows, with the plan that ``method`` found for a program renamed to an earlier search's.
 
-    Where that was another plan's sharding, the row that says so is left out.
+    If that plan was the same sharding as another one's, the row that says so is left out.
     """
     every = list(every)
     taken = {row["plan"] for row in every if head.items() <= row.items()}
@@ -157,35 +158,35 @@ def set_aside(every: Iterable[Row], head: Row, method: str) -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """The rows of ``compiled.jsonl`` that a compiler judged."""
+    """The rows of ``compiled.jsonl`` that hold a compiler's results."""
     return [row for row in read_rows(ROWS) if "same_as" not in row]
 
 
 def same_plans() -> dict[tuple[str, str, str, str], str]:
-    """Of rows that name a plan which is another one's sharding, the name of that one."""
+    """For each row whose plan is the same sharding as another, the name of that other plan."""
     return {key(row): row["same_as"] for row in read_rows(ROWS) if "same_as" in row}
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file, none if there is none."""
+    """Read the rows of a file; there are none if the file does not exist."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a file of rows, whole or not at all."""
+    """Write a file of rows, either completely or not at all."""
     write_whole(path, "".join(map(_line, rows)))
 
 
 def append_row(path: Path, row: Row) -> None:
-    """Put a row behind those of a file."""
+    """Append a row to a file."""
     with path.open("a") as file:
         file.write(_line(row))
 
 
 def key(row: Row) -> tuple[str, str, str, str]:
-    """What names a row, compiled or priced."""
+    """The fields that identify a row, compiled or priced."""
     return row["program"], row["digest"], row["topology"], row["plan"]
 
 
@@ -220,7 +221,7 @@ def _compiled(
 
 
 def _judged(result: Compiled) -> Row:
-    """What is kept of a compiled plan; times in seconds, sizes in bytes."""
+    """The fields of a compiled plan's row; times in seconds, sizes in bytes."""
     by_op = result.compute_s_by_op
     compute_s = sum(by_op.values())
     shown, covered = {}, 0.0
@@ -236,7 +237,7 @@ def _judged(result: Compiled) -> Row:
         "needed_bytes": result.needed_bytes,
         "limit_bytes": result.limit_bytes,
         "time_s": result.time_s,
-        # Without a time of the step something that computes has no clock
+        # Without a time of the step, the compiler gives no time for some of the computing
         "compute_s": compute_s if by_op and result.time_s is not None else None,
         "exposed_s": None if schedule is None else schedule.exposed_s,
         "collective_s": None if schedule is None else schedule.collective_s,

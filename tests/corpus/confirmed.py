@@ -1,11 +1,11 @@
-"""Confirmed searches on the corpus: is what the compiler confirmed as good as every rival's plan?
+"""Confirmed searches on the corpus: is the plan that the compiler confirmed as good as any rival's?
 
-``confirmed.jsonl``: a row for each program and target, with every verdict and the seconds that the
-search had taken when it fell.  Rivals are the plans that ``compiled.jsonl`` has of the same
-program.  A run that was stopped goes on with the program where it was: plans that were compiled are
-in the store of compiled results.
+``confirmed.jsonl`` has a row for each program and target, with every verdict and the seconds that
+the search had taken by then. Rivals are the plans of the same program in ``compiled.jsonl``. An
+interrupted run continues with the program at which it stopped: plans that were compiled are in the
+store of compiled results.
 
-The compilers' answers of a program are looked at by nobody before its search is over.
+Nobody looks at the compilers' answers for a program before its search is over.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from toast_lab.errors import ToastError
 from toast_lab.search.contract import Budget
 
 ROWS = Path(__file__).parent / "confirmed.jsonl"
-EVALUATIONS = 20_000  #: of each round's search
+EVALUATIONS = 20_000  #: budget of the search in each round
 COMPILES = 12
-TIME_LIMIT_S = 400.0  #: of one compile
+TIME_LIMIT_S = 400.0  #: time limit of one compile
 
 
 def generate(names: Iterable[str], targets: Sequence[Target]) -> None:
-    """Search with a judge where no row is kept yet, program by program."""
+    """Run confirmed searches for programs and targets that have no row yet, program by program."""
     known = {_head(row) for row in rows()}
     for name, _, analysis, digest in programs.each_traced(names):
         for target in targets:
@@ -65,7 +65,7 @@ def _searched(problem: Problem, target: Target) -> compiled.Row:
         if event.verdict is None:
             return
         judgement = event.verdict.judgement
-        # A plan that an interrupted run had compiled cost what it cost then
+        # Count the original compile time of plans that an interrupted run had compiled
         compile_s += judgement.compile_s if judgement.cached else 0.0
         verdicts.append(_verdict_row(event.verdict, time.monotonic() - began + compile_s))
 
@@ -88,7 +88,7 @@ def _searched(problem: Problem, target: Target) -> compiled.Row:
 
 
 def _verdict_row(verdict: Verdict[Any], at_s: float) -> compiled.Row:
-    """A verdict; times in seconds."""
+    """A verdict as a row; times in seconds."""
     return {
         "at_s": round(at_s, 1),
         "round": verdict.round,

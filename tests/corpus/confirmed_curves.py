@@ -1,4 +1,4 @@
-"""Confirmed searches over time: the best plan that a compiler judged so far beside the rivals'."""
+"""Charts of confirmed searches over time: the best plan judged so far beside the best rival's."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from toast_lab.views.chart_style import chart, drawn
 from toast_lab.views.palette import NEUTRAL
 
 SIZE_PX = (360.0, 300.0)  #: of each plot
-MOST = 2.0  #: times the best rival's time, at the upper edge
+MOST = 2.0  #: upper edge of the plots, over the best rival's time
 
 
 class ConfirmedCurve(NamedTuple):
-    """One search."""
+    """The verdicts of one confirmed search over time."""
 
     topology: str
     rival_s: float  #: the best rival's time
     judged: Sequence[
         tuple[float, float]
-    ]  #: (seconds since it began, the plan's time); at least one
+    ]  #: (seconds since the search began, the plan's time in seconds); at least one
 
     def steps(self, end_s: float) -> list[tuple[float, float]]:
         """(minutes, the best time so far over the rival's) at each verdict, and at ``end_s``."""
@@ -40,11 +40,11 @@ def curves(searches: Sequence[ConfirmedCurve]) -> Any:
     topologies = list(dict.fromkeys(search.topology for search in searches))
     panels = []
     for topology in topologies:
-        own = [search for search in searches if search.topology == topology]
-        end_s = max(search.judged[-1][0] for search in own)
+        shown = [search for search in searches if search.topology == topology]
+        end_s = max(search.judged[-1][0] for search in shown)
         even = hv.Curve([(0.0, 1.0), (end_s / 60.0, 1.0)], "minutes", "ratio")
         elements = [drawn(even, color=NEUTRAL, line_dash="dashed", line_width=1)]
-        for search in own:
+        for search in shown:
             line = hv.Curve(search.steps(end_s), "minutes", "ratio")
             look = {"color": COLOURS[0], "alpha": 0.6, "line_width": 1.5}
             elements.append(drawn(line, interpolation="steps-post", **look))

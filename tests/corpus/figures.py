@@ -1,4 +1,4 @@
-"""docs/corpus.md from the compiled and the priced rows; needs neither packages nor compilers."""
+"""Make docs/corpus.md from the compiled and priced rows; needs neither packages nor compilers."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def _factors(every: Sequence[Pair]) -> list[str]:
 
 
 def findings(every: Sequence[Pair]) -> list[str]:
-    """What the tables come to, in a few lines."""
+    """The main findings of the tables, in a few lines."""
     lines = []
     for topology in CLOCKED:
         members = [pair for pair in every if pair.topology == topology]
@@ -332,7 +332,7 @@ def findings(every: Sequence[Pair]) -> list[str]:
 
 
 def _share_of_memory(every: Iterable[Pair]) -> str:
-    """The median error of the peak as a share of what a device of v5e has."""
+    """The median error of the peak as a share of the memory of a v5e device."""
     shares = [
         abs(pair.priced["peak_bytes"] - pair.compiled["peak_bytes"])
         / MACHINES["tpu-v5e"].memory_bytes
@@ -343,7 +343,7 @@ def _share_of_memory(every: Iterable[Pair]) -> str:
 
 
 def write() -> None:
-    """Make the page with its table of programs, and the README's table."""
+    """Write the page, its table of programs and the README's table."""
     every = pairs()
     write_whole(PAGE, page(every))
     BY_PROGRAM.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""How prices did on programs at first sight, and which rules were read off them afterwards."""
+"""Errors of prices on programs at first sight, and the rules that were read off them afterwards."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 
 class FirstLook(NamedTuple):
-    """What was found when programs were compiled for the first time, before anything was changed.
+    """Results of compiling programs for the first time, before anything was changed.
 
-    Shares are in percent; an empty text is what was not written down.
+    Shares are in percent; an empty text means that the figure was not written down.
     """
 
     day: str
     target: str
     programs: tuple[str, ...]
-    also: str  #: programs beside those that are named
+    also: str  #: further programs, beside those that are named
     n_plans: int
     time: str  #: median error, and the 90th percentile
     peak: str
-    regret: str  #: of the plan of our search
-    read_off: str  #: rules, and the programs that they were read off afterwards
+    regret: str  #: regret of our search's plan
+    read_off: str  #: rules that were read off afterwards, and the programs they come from
 
 
 LOOKS = (
@@ -140,7 +140,7 @@ LOOKS = (
 
 
 class Reading(NamedTuple):
-    """Rules that were read off programs which had been judged before."""
+    """Rules that were read off programs after those had been judged."""
 
     day: str
     rules: str
@@ -189,7 +189,7 @@ READINGS = (
     ),
 )
 
-#: What rules did to programs that they were not read off.
+#: Effects of rules on programs that they were not read off.
 EFFECTS = (
     "The rules of 2026-11-27 for loops and products: what libtpu makes of the other 59 programs "
     "was not looked at, but of several forms of a rule the one was taken that errs least on all. "
@@ -207,7 +207,7 @@ EFFECTS = (
 
 
 def looks_table() -> list[str]:
-    """First looks as Markdown."""
+    """The first looks as a Markdown table."""
     lines = [
         "| judged | on | programs | plans | time off, median (90th percentile) | peak off "
         "| our plan behind the best | read off afterwards |",
@@ -231,7 +231,7 @@ def looks_table() -> list[str]:
 
 
 def readings_table() -> list[str]:
-    """What was read off programs known before, as Markdown."""
+    """The rules read off programs known before, as a Markdown table."""
     return [
         "| day | rules | read off |",
         "|---|---|---|",

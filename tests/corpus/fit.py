@@ -1,8 +1,8 @@
-"""Would factors on the rules help?  Fitted to families, judged on the family left out.
+"""Would factors on our prices help? They are fitted to families and judged on the family left out.
 
-One factor for each class of ops on what the rules price for computing, the same for all programs on
-a machine.  It is a test of whether errors are of a kind that factors mend; as long as they do not
-help on families that were left out, none is used.
+Each class of ops gets one factor on the price of computing, the same for all programs on a machine.
+This tests whether factors can correct the errors of the rules; as long as they do not help on
+families that were left out, none is used.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.corpus.op_classes import CLASSES
 if TYPE_CHECKING:
     from tests.corpus.judged_plans import Pair
 
-_PRIOR = 0.05  # weight of a factor of 1 against one family
+_PRIOR = 0.05  # weight of the prior, a factor of 1, relative to one family
 
 
 def factors(priced_s: np.ndarray, judged_s: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """[C] factors above 0 that bring [P, C] priced seconds of classes to [P] judged ones.
+    """[C] positive factors on classes that bring [P, C] priced seconds close to [P] judged seconds.
 
-    Least squares of logarithms, robust, with a prior at 1.
+    They are fitted by robust least squares of logarithms, with a prior at 1.
     """
 
     def residuals(logarithms: np.ndarray) -> np.ndarray:
@@ -39,11 +39,13 @@ def factors(priced_s: np.ndarray, judged_s: np.ndarray, weight: np.ndarray) -> n
 def ratios(
     pairs: Sequence[Pair], classes: Callable[[Mapping[str, float]], Sequence[float]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computing priced over judged, by the rules and with factors fitted without its own family.
+    """Priced over judged computing of each pair, without and with factors.
+
+    The factors of a pair are fitted to all families but its own.
 
     Args:
-        pairs: of one machine, with computing priced by class.
-        classes: from seconds by class to those that get a factor each.
+        pairs: pairs of one machine, with computing priced by class.
+        classes: maps seconds by class to the seconds that get one factor each.
     """
     priced_s = np.array([classes(pair.priced["compute_s_by_class"]) for pair in pairs])
     judged_s = np.array([pair.clocked("compute_s")[1] for pair in pairs])
@@ -59,7 +61,7 @@ def ratios(
 
 
 def usable(every: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """By target the pairs that a fit may look at: of no family that is held out."""
+    """By target, the pairs that a fit may use, from which held-out families are excluded."""
     groups: dict[str, list[Pair]] = collections.defaultdict(list)
     for pair in every:
         known: Any = pair.priced.get("compute_s_by_class")
@@ -73,7 +75,7 @@ def usable(every: Sequence[Pair]) -> dict[str, list[Pair]]:
 
 
 def table(every: Sequence[Pair]) -> list[str]:
-    """Errors of computing, median and 90th percentile, as Markdown."""
+    """A Markdown table of errors of computing, median and 90th percentile."""
     lines = [
         "| target | plans | families | rules | one factor | a factor for each class |",
         "|---|--:|--:|--:|--:|--:|",

@@ -1,4 +1,4 @@
-"""Targets that were set for prices and plans, and what was reached."""
+"""Targets that were set for prices and plans, and the figures that were reached."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.corpus.judged_plans import Pair, by_family, by_problem, errors, media
 from tests.corpus.reasons import ORDERS, PEAKS, TIMES, reason
 from tests.corpus.targets import JUDGED_ON
 
-MOST_NAMED = 5  #: programs that are behind a missed target
+MOST_NAMED = 5  #: programs named as the reason for a missed target
 
 
 def targets(every: Sequence[Pair]) -> list[str]:
-    """Each target, what was reached, and what is behind one that was missed, as Markdown."""
+    """A Markdown table of targets, figures reached, and the reasons for missed targets."""
     clocked = [pair for pair in every if pair.compiled.get("time_s")]
     unseen = [pair for pair in clocked if pair.is_unseen and pair.topology == JUDGED_ON]
     lines = [
@@ -41,7 +41,7 @@ def _family_ranks(members: Sequence[Pair]) -> dict[str, float]:
 
 
 def _reasons_of(family: str, members: Sequence[Pair]) -> str:
-    """What is known of why the order of a family's plans is off."""
+    """Known reasons why a family's plans are ranked in the wrong order."""
     names = sorted({pair.program for pair in members if pair.family == family})
     return "; ".join(dict.fromkeys(ORDERS[name] for name in names if name in ORDERS))
 
@@ -56,7 +56,7 @@ def _worst_programs(
     bound: float,
     known: Mapping[str, str] = TIMES,
 ) -> str:
-    """The programs that are beyond a bound, the worst first, with what is known of them."""
+    """The programs beyond a bound, worst first, with known reasons."""
     beyond = [
         (value, group[0].program)
         for group in by_problem(members)
@@ -74,7 +74,7 @@ def _median_error(name: str) -> Callable[[Sequence[Pair]], float | None]:
 
 
 def _refused(members: Sequence[Pair]) -> float:
-    """Plans that a price calls fitting and the compiler does not."""
+    """Number of plans that fit by our price but not by the compiler."""
     return sum(bool(pair.priced["fits"]) and not pair.compiled["fits"] for pair in members)
 
 
@@ -85,7 +85,7 @@ class Goal(NamedTuple):
     figure: Callable[[Sequence[Pair]], float | None]
     shown: Callable[[float], str]
     is_met: Callable[[float], bool]
-    behind: Callable[[Sequence[Pair]], str]  #: says why it was missed
+    behind: Callable[[Sequence[Pair]], str]  #: explains why the goal was missed
 
 
 _GOALS = (

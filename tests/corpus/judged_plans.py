@@ -12,11 +12,11 @@ from tests.accuracy.judge import spearman
 from tests.corpus import compiled, plans, priced, programs
 from tests.readings import has_needed_constraints, has_peak
 
-FEWEST = 5  #: plans that can be ranked
+FEWEST = 5  #: least number of plans that are ranked
 
-#: What is compared without ops that the compiler has no clock for
+#: Quantities that are compared without the ops for which the compiler gives no time
 _WITH_UNCLOCKED = ("time_s", "compute_s")
-_TOLD_AS = {"comm_s": "collective_s"}  # what the compiled rows call a price
+_TOLD_AS = {"comm_s": "collective_s"}  # names of priced quantities in compiled rows
 
 
 class Pair(NamedTuple):
@@ -27,30 +27,30 @@ class Pair(NamedTuple):
     plan: str
     compiled: compiled.Row
     priced: compiled.Row
-    other_names: tuple[str, ...] = ()  # of plans that are the same sharding
+    other_names: tuple[str, ...] = ()  # names of other plans with the same sharding
 
     @property
     def family(self) -> str:
-        """Family of its program."""
+        """The family of the program."""
         return programs.PROGRAMS[self.program].family
 
     @property
     def is_unseen(self) -> bool:
-        """Was no rule read off its program?"""
+        """Was no rule read off the program?"""
         return self.is_held_out or self.program in programs.JUDGED_LATE
 
     @property
     def has_needed_constraints(self) -> bool:
-        """Was it written with the constraints that it needs, and no others?"""
+        """Was the plan compiled with the constraints that it needs, and no others?"""
         return has_needed_constraints(self.topology, self.compiled.get("reading"))
 
     @property
     def is_held_out(self) -> bool:
-        """Was no rule read off its family?"""
+        """Is the program's family held out, so that no rule was read off it?"""
         return self.family in programs.HELD_OUT
 
     def ratio(self, name: str) -> float | None:
-        """Priced over compiled of one quantity; None where the compiler does not tell."""
+        """Priced over compiled value of one quantity; None if the compiler does not report it."""
         told = self.compiled.get(_TOLD_AS.get(name, name))
         if name == "peak_bytes" and not has_peak(self.topology, self.compiled.get("reading")):
             return None
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
         return priced_s / told_s if told_s > 0.0 else None
 
     def clocked(self, name: str) -> tuple[float, float]:
-        """Seconds, priced and compiled, without what the compiler has no clock for."""
+        """Priced and compiled seconds, without the ops for which the compiler gives no time."""
         priced_s, told_s = self.priced.get("unclocked_s", (0.0, 0.0))
         return self.priced[name] - priced_s, self.compiled[name] - told_s
 
@@ -102,7 +102,7 @@ def by_problem(members: Iterable[Pair]) -> list[list[Pair]]:
 
 
 def ranks(members: Iterable[Pair]) -> list[float]:
-    """Spearman's rank correlation of time of each program on each target that can be ranked."""
+    """Spearman's rank correlation of time for each program and target with enough plans to rank."""
     found = []
     for group in by_problem(members):
         timed = [pair for pair in group if pair.compiled.get("time_s")]
@@ -114,7 +114,10 @@ def ranks(members: Iterable[Pair]) -> list[float]:
 
 
 def regrets(members: Iterable[Pair]) -> list[float]:
-    """How much slower our search's plan is than the best judged one, by program and target."""
+    """Regret of our search for each program and target.
+
+    It is the share by which our search's plan is slower than the best judged one.
+    """
     found = []
     for group in by_problem(members):
         times = fitting_times(group)
@@ -124,7 +127,7 @@ def regrets(members: Iterable[Pair]) -> list[float]:
 
 
 def fitting_times(group: Iterable[Pair]) -> dict[str, float]:
-    """Seconds by the compiler's clock of the plans of one program that fit, by every name."""
+    """Compiler's seconds of one program's plans that fit in memory, under each of their names."""
     return {
         name: pair.compiled["time_s"]
         for pair in group
@@ -134,7 +137,7 @@ def fitting_times(group: Iterable[Pair]) -> dict[str, float]:
 
 
 def collectives(members: Iterable[Pair]) -> tuple[int, int, int]:
-    """Numbers of collectives that are equal, that differ for a known reason, and the others."""
+    """Numbers of collectives that are equal, that differ for a known reason, and of all others."""
     counts: collections.Counter[str] = collections.Counter()
     n_unexplained = 0
     for pair in members:

@@ -1,8 +1,8 @@
-"""Classes of ops by what computes them."""
+"""Classes of ops by the kind of kernel that computes them."""
 
 from __future__ import annotations
 
-#: The kinds of each; all others are loops over elements.
+#: Op kinds by class; all other kinds are loops over elements.
 CLASSES: dict[str, tuple[str, ...]] = {
     "product": ("dot_general",),
     "convolution": ("convolution",),

@@ -1,6 +1,6 @@
-"""The plans of a program on a target: what experts would do, random ones, what searches find.
+"""The plans of a program on a target: experts' plans, random plans and plans of searches.
 
-The same ones in every run: searches have budgets of evaluations, random ones a seed of their own.
+Every run draws the same plans: searches have budgets of evaluations, random plans fixed seeds.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
-#: Methods whose plans are judged, with the evaluations that each may spend.
+#: Search methods whose plans are judged, with their budgets of evaluations.
 SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
-OURS = "mcts"  # of which regret is told
+OURS = "mcts"  # the method whose regret is reported
 EXPERTS = ("data", "data both", "fsdp", "fsdp both", "tensor")
-RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions of each
-#: Further ones, for programs that experts and searches find too few plans of.
+RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # number of actions by plan
+#: Further random plans, for programs for which experts and searches find too few plans.
 SPARE = {"random 3": 3, "random 5": 5, "random 7": 7, "random 8": 8, "random 9": 9}
-ENOUGH = 12  # plans of a program on a target
-EARLIER = "earlier search"  #: and a number: what a search found with the prices of its time
+ENOUGH = 12  # number of plans that suffice for a program on a target
+EARLIER = "earlier search"  #: followed by a number: a plan of a search with earlier prices
 
-RIVAL = "autosharding"  # XLA's, on TPUs, where its environment is there
+RIVAL = "autosharding"  # XLA's pass, on TPUs, if its environment is installed
 
 
 class Draft(NamedTuple):
@@ -51,11 +51,11 @@ class Draft(NamedTuple):
 
     name: str
     plan: ShardingPlan
-    same_as: str = ""  # the draft before it that is the same sharding
+    same_as: str = ""  # name of an earlier draft with the same sharding
 
 
 def names(topology: str) -> tuple[str, ...]:
-    """Names of all plans that can be made for a target here."""
+    """Names of all plans that this machine can make for a target."""
     every = (*EXPERTS, *SEARCHES, *RANDOM, *SPARE)
     return (*every, RIVAL) if topology.startswith("tpu") and is_available() else every
 
@@ -67,8 +67,8 @@ def drafts(
     names: Collection[str],
     known: Mapping[str, ShardingPlan],
 ) -> Iterator[Draft]:
-    """The plans of these names that are not known; more random ones if all are not ``ENOUGH``."""
-    # Keys of plans are of how they came to be, too
+    """Make the named plans that are not known; ``SPARE`` ones only until there are ``ENOUGH``."""
+    # The key of the sharding, since a plan's own key also depends on its actions
     name_of = {plan.sharding.key(): name for name, plan in known.items()}
     for name in (*EXPERTS, *SEARCHES, *RANDOM, RIVAL, *SPARE):
         if name in known or name not in names:
@@ -84,7 +84,7 @@ def drafts(
             print(f"{name}: {error}", flush=True)
             continue
         except ToastError:
-            continue  # no batch, nothing that divides, a space that the method cannot search
+            continue  # no batch, no dim that divides, or a space that the method cannot search
         key = plan.sharding.key()
         if name in SPARE and key in name_of:
             continue
@@ -109,13 +109,13 @@ def _plan(problem: Problem, name: str) -> ShardingPlan:
 
 
 def _data(problem: Problem) -> list[tuple[str, str]]:
-    """The batch on the first axis."""
+    """Actions that shard the batch on the first axis."""
     group = batch_group(problem.analysis)
     return [(problem.analysis.group_name[group], problem.mesh.axes[0])]
 
 
 def _fsdp(problem: Problem) -> list[tuple[str, str]]:
-    """The batch on the first axis, and the weights' heaviest other dim on it too."""
+    """Actions that shard the batch and the weights' heaviest other dim on the first axis."""
     first = problem.mesh.axes[0]
     return [*_data(problem), (problem.analysis.group_name[weights_group(problem.analysis)], first)]
 
@@ -134,7 +134,7 @@ def _random(problem: Problem, depth: int) -> ShardingPlan:
 
 
 def encoded(plan: ShardingPlan) -> str:
-    """A plan as text for a row: its two arrays, packed.  They mean nothing but to its program."""
+    """A plan as text for a row: its two arrays, packed. Only its own program can decode them."""
     first = plan.program.factor_ptr[:-1, None]
     own = np.where(plan.op_factor >= 0, plan.op_factor - first, -1)
     arrays = np.concatenate([own.ravel(), plan.value_dim.ravel()])
@@ -144,12 +144,12 @@ def encoded(plan: ShardingPlan) -> str:
 
 
 def sharding_id(text: str) -> str:
-    """A short name of an ``encoded`` plan, which lasts when a search finds another one."""
+    """A short name of an ``encoded`` plan that stays valid if a search finds another plan."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def decoded(problem: Problem, text: str) -> ShardingPlan:
-    """The plan of this problem that was ``encoded``."""
+    """Decode a plan of this problem that was ``encoded``."""
     arrays = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.int8)
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
     own = arrays[: program.n_ops * n_axes].reshape(-1, n_axes).astype(np.int32)

@@ -1,7 +1,7 @@
 """Price the compiled rows with the code of today.
 
-``priced.jsonl``: times in seconds, sizes in bytes; made anew as a whole, since any change of the
-code may change a price.  Needs the packages, and no compiler.
+``priced.jsonl`` has times in seconds and sizes in bytes. It is always rewritten as a whole, since
+any change of the code may change a price. This needs the packages, but no compiler.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import COMPUTE
 
-#: On TPUs these are left out of what is compared.
+#: Op kinds that are left out of comparisons on TPUs.
 UNCLOCKED = ("gather", "scatter", "sort")
 ROWS = Path(__file__).parent / "priced.jsonl"
 
 
 def generate() -> None:
-    """Write ``priced.jsonl``, with what programs could not be traced left as it was."""
+    """Write ``priced.jsonl``; rows of programs that cannot be traced stay as they were."""
     by_program = collections.defaultdict(list)
     for row in compiled.rows():
         by_program[row["program"]].append(row)
@@ -72,7 +72,7 @@ def _priced(problem: Problem, row: Row) -> Row:
 
 
 def _unclocked(problem: Problem, row: Row, priced_s: dict[int, float]) -> list[float]:
-    """Seconds, priced and compiled, of what is left out of a comparison."""
+    """Priced and compiled seconds of the ops that are left out of a comparison."""
     kind = problem.analysis.program.kind
     told_s = {int(op): time_s for op, time_s in row.get("compute_s_by_op", {}).items()}
     sums = [
@@ -87,7 +87,7 @@ def _unclocked(problem: Problem, row: Row, priced_s: dict[int, float]) -> list[f
 
 
 def is_clocked(kind: str, topology: str) -> bool:
-    """Does a compiler's clock see ops of a kind?  libtpu's misses most of what is looked up."""
+    """Does the compiler give times for ops of a kind? libtpu gives none for most look-ups."""
     return kind not in UNCLOCKED or not topology.startswith("tpu")
 
 
@@ -103,7 +103,7 @@ def _by_class(problem: Problem, plan: ShardingPlan, topology: str) -> dict[str, 
 
 
 def _compiled_by_class(problem: Problem, row: Row) -> dict[str, float]:
-    """What the compiler says of the ops that it names, by class."""
+    """The compiler's seconds of the ops that it names, by class."""
     kind = problem.analysis.program.kind
     seconds: dict[str, float] = collections.defaultdict(float)
     for op, time_s in row.get("compute_s_by_op", {}).items():
@@ -113,7 +113,7 @@ def _compiled_by_class(problem: Problem, row: Row) -> dict[str, float]:
 
 
 def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:
-    """How the collectives of both sides agree, by number and in bytes of a step."""
+    """Fields of a row that compare priced and compiled collectives, by number and bytes."""
     theirs = [
         diff_rows.Side(
             op=op,
@@ -128,11 +128,11 @@ def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:
     ]
     result = diff.compare(plan.program, plan.mesh, diff.predicted(problem, plan), theirs)
     pairs = result.bytes_by_kind().values()
-    counts = collections.Counter(one.status for one in result.rows)
+    counts = collections.Counter(compared.status for compared in result.rows)
     return {
         "collectives": dict(counts),
         "unexplained": len(result.unexplained),
-        "reasons": dict(collections.Counter(one.reason for one in result.different)),
+        "reasons": dict(collections.Counter(compared.reason for compared in result.different)),
         "priced_bytes": sum(pair[0] for pair in pairs),
         "compiled_bytes": sum(pair[1] for pair in pairs),
     }

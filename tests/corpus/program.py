@@ -12,16 +12,16 @@ from toast_lab.ir.model import Model
 
 
 class Program(NamedTuple):
-    """A program of the corpus."""
+    """An entry of the corpus: a program and where it comes from."""
 
     name: str
     family: str
     make: Callable[[], Model]
-    package: str = ""  #: of PyPI, that wrote what is traced; "": this project wrote it
+    package: str = ""  #: PyPI package that the traced code is from; "": this project
 
 
 def shapes(tree: Any, dtype: Any) -> Any:
-    """A pytree of shapes (tuples of numbers) as arrays that are never made."""
+    """A pytree of shapes (tuples of integers) as arrays that are never allocated."""
     return jax.tree.map(
         lambda shape: jax.ShapeDtypeStruct(shape, dtype),
         tree,
@@ -32,10 +32,10 @@ def shapes(tree: Any, dtype: Any) -> Any:
 
 
 def integers(*shape: int) -> jax.ShapeDtypeStruct:
-    """An array of whole numbers that is never made."""
+    """An array of integers that is never allocated."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def random_key() -> jax.Array:
-    """The key for what is initialised as shapes only."""
+    """A random key for models that are initialised as shapes only."""
     return jax.random.PRNGKey(0)

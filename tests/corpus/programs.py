@@ -17,7 +17,7 @@ from tests.helpers import program_digest
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.ir.model import Model
 
-#: No rule is read off these families and nothing is fitted to them; figures give them apart.
+#: Held-out families: no rule is read off them, nothing is fitted; figures show them separately.
 HELD_OUT = (
     "Fourier",
     "U-Net",
@@ -28,7 +28,7 @@ HELD_OUT = (
     "molecules",
     "proteins",
 )
-#: Of other families, but judged for the first time when the rules of today were there.
+#: Programs of other families that were first judged after the rules of today were written.
 JUDGED_LATE = (
     "llama_decode",
     "haiku_gru",
@@ -74,17 +74,17 @@ def families() -> dict[str, list[Program]]:
 
 
 def traced(name: str) -> tuple[Model, Analysis, str] | None:
-    """A program with its analysis and digest; None, and said, if its package does not trace."""
+    """A program with its analysis and digest; None, with a message, if tracing fails."""
     try:
         model = PROGRAMS[name].make()
         return model, analyse(model), program_digest(model)
-    except Exception as error:  # of a package; the others go on
+    except Exception as error:  # an error of one package must not stop the others
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return None
 
 
 def each_traced(names: Iterable[str]) -> Iterator[tuple[str, Model, Analysis, str]]:
-    """Those of these programs that trace, one after the other: name, and what ``traced`` gives."""
+    """Trace programs one by one; gives (name, model, analysis, digest) of those that trace."""
     for name in names:
         found = traced(name)
         if found is not None:

@@ -1,7 +1,7 @@
-"""Why prices of some programs are off, as far as it is known.
+"""Known reasons why the prices of some programs are wrong.
 
-What nobody has looked into is not here: a guess is no reason.  Held-out families were looked into
-once, after their figures were made, and no rule was read off them.
+Only investigated programs are listed, since a guess is no reason. Held-out families were
+investigated once, after their figures were made, and no rule was read off them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tests.corpus import programs
 
-#: By program: why times are off, or plans are passed over.
+#: By program: why times are wrong, or plans are passed over.
 TIMES: dict[str, str] = {
     "augment": "gains by a layout that has images along the lanes are not foreseen",
     "optimal_transport": "sums over values in vector memory take 12 ps a number, a rule is missing",
@@ -20,7 +20,7 @@ TIMES: dict[str, str] = {
     "video": "convolutions of three channels in three dims are priced three times too short",
 }
 
-#: By program: why peaks are off.
+#: By program: why peaks of memory are wrong.
 PEAKS: dict[str, str] = {
     "contrastive": "the gradient of a diagonal is priced as written, the compiler compares places",
     "dilated_network": "all that the backward pass needs stays in vector memory",
@@ -30,7 +30,7 @@ PEAKS: dict[str, str] = {
     "video": "short clips stay in vector memory, of long ones convolutions write their windows",
 }
 
-#: By program: why its plans are ordered otherwise.
+#: By program: why its plans are ranked in the wrong order.
 ORDERS: dict[str, str] = {
     "tree_search": "tables of which products need what is looked up are sent in bfloat16, but "
     "priced in float32",
@@ -39,7 +39,7 @@ ORDERS: dict[str, str] = {
 
 
 def reason(program: str, known: Mapping[str, str] = TIMES) -> str:
-    """What is known of why one figure of a program is off."""
+    """The known reason why one figure of a program is wrong, "" if there is none."""
     if program in known:
         return known[program]
     is_held_out = programs.PROGRAMS[program].family in programs.HELD_OUT

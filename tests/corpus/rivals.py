@@ -1,4 +1,4 @@
-"""Our plans beside those of other methods, and what compilers confirmed."""
+"""Our plans beside those of other methods, and the confirmed searches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.corpus import confirmed, confirmed_curves, plans, programs
 from tests.corpus.judged_plans import Pair, by_problem, fitting_times
 
-NARROWLY = 0.01  #: by which share a rival may be quicker without being ahead
+NARROWLY = 0.01  #: share by which a rival may be quicker without being ahead
 
 
 _RIVALS = {
@@ -25,7 +25,7 @@ _RIVALS = {
 
 
 def table(every: Sequence[Pair]) -> list[str]:
-    """The table of what methods find, without programs of which our search was not judged."""
+    """A table of the plans that methods find, for programs whose plan of our search was judged."""
     lines = [
         "| program | target | " + " | ".join(_RIVALS.values()) + " | best rival / ours |",
         "|---|---" + "|--:" * (len(_RIVALS) + 1) + "|",
@@ -42,7 +42,7 @@ def table(every: Sequence[Pair]) -> list[str]:
 
 
 class Confirmation(NamedTuple):
-    """A confirmed search beside the best plan of others."""
+    """A confirmed search beside the best rival plan."""
 
     row: confirmed.Row
     rival_s: float | None
@@ -50,18 +50,18 @@ class Confirmation(NamedTuple):
 
     @property
     def head(self) -> tuple[str, str]:
-        """Its program and its target."""
+        """Program and target of the search."""
         return self.row["program"], self.row["topology"]
 
     @property
     def ratio(self) -> float | None:
-        """The rival's time over ours."""
+        """The rival's time over ours; None if either is unknown."""
         best_s = self.row.get("best")
         return None if best_s is None or self.rival_s is None else self.rival_s / best_s
 
 
 def confirmations_of(every: Sequence[Pair]) -> list[Confirmation]:
-    """Every confirmed search."""
+    """Every confirmed search, beside the best rival plan of its program."""
     times = {
         (group[0].program, group[0].compiled["digest"], group[0].topology): fitting_times(group)
         for group in by_problem(every)
@@ -80,41 +80,45 @@ def confirmations_of(every: Sequence[Pair]) -> list[Confirmation]:
 
 
 def confirmed_in_brief(every: Sequence[Pair]) -> str:
-    """How often no rival is ahead, by target, and where one is."""
-    judged = [(one, one.ratio) for one in confirmations_of(every) if one.ratio is not None]
-    behind = [(one, ratio) for one, ratio in judged if ratio < 1.0 - NARROWLY]
+    """A sentence: how often no rival is ahead on each target, and the cases in which one is."""
+    judged = [
+        (search, search.ratio) for search in confirmations_of(every) if search.ratio is not None
+    ]
+    behind = [(search, ratio) for search, ratio in judged if ratio < 1.0 - NARROWLY]
     counts = []
-    for topology in dict.fromkeys(one.row["topology"] for one, _ in judged):
-        own = [one for one, _ in judged if one.row["topology"] == topology]
-        families = {programs.PROGRAMS[one.row["program"]].family for one in own}
-        lost = sum(one.row["topology"] == topology for one, _ in behind)
-        counts.append(f"{len(own) - lost} of {len(own)} on {topology} ({len(families)} families)")
-    losses = ", ".join(f"{' on '.join(one.head)} ({ratio:.2f})" for one, ratio in behind)
+    for topology in dict.fromkeys(search.row["topology"] for search, _ in judged):
+        searches = [search for search, _ in judged if search.row["topology"] == topology]
+        families = {programs.PROGRAMS[search.row["program"]].family for search in searches}
+        lost = sum(search.row["topology"] == topology for search, _ in behind)
+        counts.append(
+            f"{len(searches) - lost} of {len(searches)} on {topology} ({len(families)} families)"
+        )
+    losses = ", ".join(f"{' on '.join(search.head)} ({ratio:.2f})" for search, ratio in behind)
     text = f"No rival's plan is more than {NARROWLY:.0%} quicker on {', '.join(counts)}"
     return f"{text}; one is on {losses}." if losses else f"{text}."
 
 
 def confirmations_table(every: Sequence[Pair]) -> list[str]:
-    """The table of confirmed searches beside the rivals of each program."""
+    """A table of confirmed searches beside the rivals of each program."""
     lines = [
         "| program | target | first | confirmed search | rival | | rival / ours | ended | compiles "
         "| minutes |",
         "|---|---|--:|--:|--:|---|--:|---|--:|--:|",
     ]
-    for one in confirmations_of(every):
-        row = one.row
+    for search in confirmations_of(every):
+        row = search.row
         if row.get("best") is None:
             reason = row.get("error", row.get("standing"))
-            lines.append(f"| {' | '.join(one.head)} | | - | | | | {reason} | | |")
+            lines.append(f"| {' | '.join(search.head)} | | - | | | | {reason} | | |")
             continue
         first_s = row["verdicts"][0]["time_s"]
         cells = [
-            *one.head,
+            *search.head,
             "-" if first_s is None else f"{1e3 * first_s:.3g}",
             f"{1e3 * row['best']:.3g}",
-            "-" if one.rival_s is None else f"{1e3 * one.rival_s:.3g}",
-            one.rival,
-            "-" if one.ratio is None else f"{one.ratio:.2f}",
+            "-" if search.rival_s is None else f"{1e3 * search.rival_s:.3g}",
+            search.rival,
+            "-" if search.ratio is None else f"{search.ratio:.2f}",
             row["standing"].lower().replace("_", " "),
             str(len(row["verdicts"])),
             f"{row['wall_s'] / 60:.1f}",
@@ -124,7 +128,7 @@ def confirmations_table(every: Sequence[Pair]) -> list[str]:
 
 
 def curves(every: Sequence[Pair]) -> list[confirmed_curves.ConfirmedCurve]:
-    """The confirmed searches that have a rival."""
+    """Curves of the confirmed searches that have a rival."""
     found = []
     for one in confirmations_of(every):
         judged = [
@@ -148,7 +152,7 @@ def ratios(every: Sequence[Pair]) -> dict[str, float]:
 
 
 def _rival_ratio(times: Mapping[str, float]) -> float | None:
-    """The best rival's time over ours; None: one of them was not judged."""
+    """The best rival's time over ours; None if one of the two was not judged."""
     others = [times[name] for name in _RIVALS if name in times and name != plans.OURS]
     return min(others) / times[plans.OURS] if others and plans.OURS in times else None
 
@@ -165,7 +169,7 @@ _SHOWN = {
 
 
 def readme(every: Sequence[Pair], text: str) -> str:
-    """The README with the table of programs by others that AutoSharding was run on."""
+    """The README with its table of others' programs on which AutoSharding was run."""
     lines = [
         "| program | from | " + " | ".join(_SHOWN.values()) + " |",
         "|---|---" + "|--:" * len(_SHOWN) + "|",

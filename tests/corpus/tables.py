@@ -1,4 +1,4 @@
-"""The tables of plans by what they have in common: target, family, class of op."""
+"""Tables of plans grouped by target, by family and by class of op."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.corpus.reasons import reason
 from tests.corpus.targets import CLOCKED, FEW_PROGRAMS, TARGETS
 from toast_lab.text import csv_text
 
-FEWEST_FOR_EVERY_TARGET = 6  #: plans of a program that is told of for all targets together
+FEWEST_FOR_EVERY_TARGET = 6  #: plans per target that a program must have
 WORST = 10
-HEAVY = 0.25  #: share of the computing from which a class of ops is told of
+HEAVY = 0.25  #: least share of the computing at which a class of ops is reported
 
 
 _HEAD = (
@@ -55,13 +55,13 @@ def grouped(groups_of: str, every: Sequence[Pair], group: Callable[[Pair], str])
 
 
 def for_every_target(every: Sequence[Pair]) -> list[str]:
-    """Of programs that have some plans for each target: numbers of collectives, and peaks.
+    """A table of collectives and peaks, for programs that have enough plans for each target.
 
-    Without the rival's, which only TPUs have.
+    The rival's plans are left out, since only TPUs have them.
     """
     members = [pair for pair in every if pair.plan != plans.RIVAL]
     n_plans = collections.Counter((pair.program, pair.topology) for pair in members)
-    topologies = [one.topology for one in TARGETS if one.topology not in FEW_PROGRAMS]
+    topologies = [target.topology for target in TARGETS if target.topology not in FEW_PROGRAMS]
     everywhere = [
         program
         for program in dict.fromkeys(pair.program for pair in members)
@@ -76,11 +76,13 @@ def for_every_target(every: Sequence[Pair]) -> list[str]:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for topology in topologies:
-        own = [pair for pair in members if pair.topology == topology and pair.program in everywhere]
-        n_equal, n_explained, n_unexplained = collectives(own)
+        compared = [
+            pair for pair in members if pair.topology == topology and pair.program in everywhere
+        ]
+        n_equal, n_explained, n_unexplained = collectives(compared)
         lines.append(
-            f"| {topology} | {len(own)} | {n_equal} | {n_explained} | {n_unexplained} | "
-            f"{percent(median(errors(pair.ratio('peak_bytes') for pair in own)))} |"
+            f"| {topology} | {len(compared)} | {n_equal} | {n_explained} | {n_unexplained} | "
+            f"{percent(median(errors(pair.ratio('peak_bytes') for pair in compared)))} |"
         )
     return lines
 
@@ -103,7 +105,7 @@ _COLUMNS = (
 
 
 def by_class(every: Sequence[Pair]) -> list[str]:
-    """The table of op classes, target by target."""
+    """A table of op classes, target by target."""
     lines = [
         "| target | class | plans | priced / compiled | error | 90th percentile |",
         "|---|---|--:|--:|--:|--:|",
@@ -125,7 +127,7 @@ def by_class(every: Sequence[Pair]) -> list[str]:
 
 
 def by_program(every: Sequence[Pair]) -> str:
-    """The columns of the tables for each program on each target, as CSV."""
+    """The figures of the tables for each program on each target, as CSV."""
     rows = ([group[0].program, group[0].topology, *_row(group)] for group in by_problem(every))
     return csv_text(_COLUMNS, (dict(zip(_COLUMNS, row, strict=True)) for row in rows))
 

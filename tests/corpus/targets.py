@@ -1,4 +1,4 @@
-"""What the corpus is compiled for."""
+"""The targets that the corpus is compiled for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """A topology, how its devices are arranged, and the machine whose prices are judged."""
+    """A topology, the mesh of its devices, and the machine whose prices are judged."""
 
     topology: str
     mesh: dict[str, int]
@@ -23,14 +23,14 @@ TARGETS = (
     Target("gpu:p100:2x8", {"d": 4, "m": 4}, "p100"),
 )
 
-#: The one that rules are judged on.
+#: The target on which rules are judged.
 JUDGED_ON = "tpu:v5e:4x4"
-#: Those whose compilers tell times of many plans.
+#: Targets whose compilers give times for many plans.
 CLOCKED = (JUDGED_ON, "gpu:h100:8")
 #: Targets that only a dozen programs were compiled for, to confirm searches there.
 FEW_PROGRAMS = ("tpu:v3:2x2",)
 
 
 def target(topology: str) -> Target:
-    """A target by its topology."""
+    """The target with a topology."""
     return next(target for target in TARGETS if target.topology == topology)

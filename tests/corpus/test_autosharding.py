@@ -1,4 +1,4 @@
-"""AutoSharding as a rival: HLO shardings read as mesh axes, and as a plan of ours."""
+"""AutoSharding as a rival: HLO shardings are read as mesh axes and become a plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESH = Mesh(("d", "m"), (4, 2))
         ("{devices=[2,4]<=[4,2]T(1,0)}", 2, ((1,), (0,))),
         ("{devices=[4,1,2]<=[8] last_tile_dim_replicate}", 2, ((0,), ())),
         ("{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}", 2, ((), (1,))),
-        # Halves of the first axis: no whole axis is cut so
+        # Halves of the first axis, which whole axes cannot express
         ("{devices=[2,4]<=[8] last_tile_dim_replicate}", 1, None),
     ],
 )
@@ -35,7 +35,7 @@ def test_an_hlo_sharding_is_axes_per_dim(
     assert autosharding.dims_of_sharding(text, rank, MESH) == dims
 
 
-# x is cut by rows; w1 is kept in parts and gathered; w2 is cut by rows, so that sums are left over
+# x is cut by rows; w1 is kept in parts and gathered; w2 is cut by rows, so sums remain to be made
 HLO = """HloModule jit_mlp
 
 %region (a: f32[], b: f32[]) -> f32[] {
@@ -68,10 +68,10 @@ def test_decisions_become_a_plan() -> None:
     plan = autosharding.plan_of_hlo(analysis, MESH, hlo)
     dims = plan.sharding.value_dim
     assert dims[:3].tolist() == [[0, -1], [0, 1], [-1, 0]]
-    for op in range(first, second):  # what stands between follows
+    for op in range(first, second):  # the ops between the products follow them
         if not program.value_is_constant[program.results(op)[0]]:
             assert dims[program.results(op)[0]].tolist() == [0, 1], program.kind[op]
-    # Rows on one axis, the contracted dim on the other: sums are left over
+    # Rows on one axis, the contracted dim on the other: partial sums remain
     summed = program.use_names(program.uses(second)[0])[1]
     rows = program.def_names(program.results(second)[0])[0]
     assert plan.sharding.op_factor[second].tolist() == [rows, summed]

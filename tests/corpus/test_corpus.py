@@ -1,4 +1,4 @@
-"""The corpus: what it holds, plans that survive being written down, figures from rows."""
+"""The corpus is wide, its plans survive being written down, and figures follow from its rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_it_is_wide_and_mostly_by_others() -> None:
     families = programs.families()
     assert len(programs.PROGRAMS) >= 40
     assert len(families) >= 12
-    assert 2 * sum(bool(one.package) for one in programs.PROGRAMS.values()) >= 40
+    assert 2 * sum(bool(program.package) for program in programs.PROGRAMS.values()) >= 40
     assert set(programs.HELD_OUT) <= set(families)
     assert len(programs.HELD_OUT) == pytest.approx(len(families) / 3, abs=1)
-    # Families that are held out have programs by others as well.
-    aside = [one for family in programs.HELD_OUT for one in families[family]]
-    assert any(one.package for one in aside)
+    # Held-out families have programs by others as well.
+    held_out = [program for family in programs.HELD_OUT for program in families[family]]
+    assert any(program.package for program in held_out)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_what_is_known_is_not_made_again_and_spare_plans_fill_up(
     assert not any(draft.same_as for draft in spare)
     (again,) = plans.drafts(model, problem, TPU, ("data", "random 3"), {"data": others["data"]})
     assert again.name == "random 3"
-    # Another name of what is known is told.
+    # A plan that is known under another name is recognised.
     (same,) = plans.drafts(model, problem, TPU, ("data",), {"alpa": others["data"]})
     assert (same.name, same.same_as) == ("data", "alpa")
     read = plans.decoded(problem, plans.encoded(others["data"]))
@@ -113,7 +113,7 @@ def test_a_search_of_today_takes_the_place_of_an_earlier_one_which_stays(
     named = {**head, "plan": "automap", "same_as": "mcts"}
     elsewhere = {**earlier, "topology": "tpu:v6e:4x4"}
     compiled.write_rows(compiled.ROWS, [earlier, named, elsewhere])
-    for _ in range(2):  # the second time it finds the same
+    for _ in range(2):  # the second search finds the same plan
         compiled.search(["mlp"], [where])
         aside, other, untouched, ours = compiled.read_rows(compiled.ROWS)
         assert aside == {**earlier, "plan": "earlier search 1"}
@@ -178,11 +178,11 @@ def test_peaks_that_were_read_too_large_are_compared_with_nothing() -> None:
 def test_regret_is_against_the_best_judged_plan() -> None:
     rows = [pair("mlp", "mcts", 1.2, 1.0), pair("mlp", "data", 1.0, 1.1)]
     assert judged_plans.regrets(rows) == [pytest.approx(0.2)]
-    # Of a program whose search was not judged, nothing is known.
+    # No ratio is given for a program whose search was not judged.
     assert (
         judged_plans.regrets([pair("mlp", "data", 1.0, 1.0), pair("mlp", "alpa", 1.0, 1.0)]) == []
     )
-    # One that found what another plan is already has no row of its own.
+    # A search that found another plan's sharding has no row of its own.
     same = pair("mlp", "data", 1.1, 1.0)._replace(other_names=("mcts",))
     assert judged_plans.regrets([same, pair("mlp", "alpa", 1.0, 1.0)]) == [pytest.approx(0.1)]
 
@@ -240,7 +240,7 @@ def test_ranks_are_of_one_program_on_one_target() -> None:
 
 
 def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
-    """Products twice as long everywhere: factors find it; by family as it comes: they do not."""
+    """Factors correct an error that all families share, but not one that varies by family."""
 
     def pairs(products: list[float]) -> list[judged_plans.Pair]:
         made = []
@@ -265,7 +265,10 @@ def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
 
 
 def test_plans_of_a_program_reach_a_compiler_alike() -> None:
-    """A rival with a constraint behind every op would lose by that alone."""
+    """All plans are compiled with the same kind of constraints.
+
+    A rival with a constraint behind every op would lose by that alone.
+    """
     ways = collections.defaultdict(set)
     for pair in judged_plans.pairs():
         ways[pair.program, pair.topology].add(pair.has_needed_constraints)

@@ -1,4 +1,4 @@
-"""Shardings that a program comes with: they are read, and can be kept as pins."""
+"""Shardings that a program comes with are read, and can be kept as pins."""
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,9 @@ from toast_lab.sharding.propagate import Propagation
 
 
 def auto(*axes: object):
-    """Types of axes along which the compiler shards.
+    """Axis types that let the compiler shard along the axes.
 
-    From jax 0.12 on a mesh has others unless told so.
+    From jax 0.12 on, meshes have other axis types by default.
     """
     return (AxisType.Auto,) * len(axes)
 
@@ -151,13 +151,16 @@ def test_what_is_kept_is_in_the_plan_of_every_method(method):
     plan = tl.search(problem, method, budget=FEW).plan
     assert plan.argument_specs()["w"] == ((), ("model",))
     assert plan.result_specs()["result['y']"] == ((), ("data",))
-    specs = plan.value_specs()  # as lowering keeps them, not only as the plan's arrays say
+    specs = plan.value_specs()  # as lowering keeps them, not only as the plan's arrays have them
     constraint = next(a for a in model.annotations if a.kind == "constraint" and "*" in a.spec[1])
     assert specs[constraint.value][0] == ("data",)
 
 
 def test_a_constraint_stays_where_it_is_even_where_no_use_wants_it():
-    """A value that nothing near it wants so would otherwise be left as its op leaves it."""
+    """A kept constraint holds even if no use reads the value in that sharding.
+
+    Other values would then be left as their op leaves them.
+    """
 
     def odd(w, x):
         h = jax.lax.with_sharding_constraint(x @ w, sharded("model", "data"))
@@ -182,7 +185,7 @@ def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
     problem = problem_of(model).keep_annotations()
     propagation = Propagation(problem.analysis, problem.mesh, problem.pins)
     state = propagation.start()
-    # x, the product and what comes after
+    # x, the product and the values after it
     assert propagation.shard(state, np.asarray([1]), 0, 0) > 2
     assert problem.pins.broken(*state) == []
     op = int(model.program.value_op[model.annotations[0].value])

@@ -1,6 +1,6 @@
-"""Input that is broken, foreign or has side effects.
+"""Input that is broken, foreign or has side effects gives one error that names every offender.
 
-One error that names every offender, and life goes on.
+The session goes on afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def body(*lines: str) -> str:
     )
 
 
-# -- what cannot be sharded ------------------------------------------------------------------------
+# -- ops that cannot be sharded --------------------------------------------------------------------
 
 
 def test_dynamic_shapes_are_all_named_with_their_lines(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_prints_are_dropped_with_a_note() -> None:
     assert f"dropped debug_callback ({HERE}:{first + 2}): it only prints" in model.notes
     assert "callback" not in model.stablehlo
     assert "sdy.mesh" not in model.stablehlo
-    # the same through a file
+    # the same program read from a file
     again = from_stablehlo(jax.jit(fn).lower(X).as_text(debug_info=True))
     assert again.program.digest() == model.program.digest()
     assert len(again.notes) == 2
@@ -232,9 +232,9 @@ def test_an_artifact_that_was_cut_off(tmp_path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("form", [bytecode, portable_artifact, artifact])
 def test_flipped_bytes(tmp_path: Path, form: Any) -> None:
-    """What is hit may be no more than a name, and a program may still come out.
+    """A damaged file gives an error that names it, or a program and no crash.
 
-    Whatever happens is said.
+    A program may come out if only a name is damaged.
     """
     path, refused = tmp_path / "flipped", []
     for seed in range(4):
@@ -305,8 +305,8 @@ print(peak() - before, time.monotonic() - started)
 
 
 def read_in_a_fresh_process(path: Path) -> tuple[str, int, float]:
-    """What reading gives, by how many kilobytes the reader's peak grew, and its seconds."""
-    # Fresh, since a peak that an earlier test left behind would hide everything below it.
+    """(output of reading, kilobytes by which the reader's peak grew, seconds)."""
+    # A fresh process, since the peak of an earlier test would hide anything below it.
     done = subprocess.run(
         [sys.executable, "-c", FRESH, str(path)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Equinox modules as pytrees with leaves that are no arrays, and haiku's init and apply."""
+"""Equinox modules, pytrees with some leaves that are no arrays, and haiku functions are read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_equinox_filter_jit_step(eqx: Any) -> None:
     def step(net: Any, state: Any, x: jax.Array, times: int) -> Any:
         def loss(net: Any) -> jax.Array:
             y = x
-            for _ in range(times):  # a Python number below filter_jit is static
+            for _ in range(times):  # a Python number is static under filter_jit
                 y = y * 2.0
             return jnp.mean(jax.vmap(net)(y) ** 2)
 

@@ -1,6 +1,6 @@
-"""Flax models as their users write them.
+"""Flax models are read as their users write them.
 
-Linen with variables and TrainState, nnx with modules that change.
+Linen has variables and TrainState; nnx has modules that change.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def test_an_nnx_module_is_its_state(jit: Any) -> None:
     assert [n for n in names if "layers" in n] == [f"model.{name}" for name in WEIGHTS]
     assert "model.dropout.rngs.key" in names
     assert names[-1] == "x"
-    # nothing was changed: the only result is that of the function
+    # the module is unchanged, so the function's result is the only one
     assert model.program.output_paths == ("result",)
 
 
@@ -201,7 +201,7 @@ def test_an_nnx_module_given_as_the_function() -> None:
     assert arguments(model)[-1] == "x"
     assert "model.layers[0].kernel" in arguments(model)
     assert model.program.output_paths[0] == "result"
-    # BatchNorm in training mode moves its statistics, dropout counts its keys
+    # BatchNorm in training mode updates its statistics, and dropout counts its keys
     assert set(model.program.output_paths[1:]) == {
         "model.norm.mean",
         "model.norm.var",

@@ -1,6 +1,6 @@
-"""``from_jax``: what becomes of the caller's pytrees.
+"""``from_jax`` keeps the caller's pytrees, and explains why a function cannot be traced.
 
-Also what is said when a function cannot be traced.
+Paths of the trees name arguments and results.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_what_is_no_array_is_bound() -> None:
     (note,) = model.notes
     for part in ("config['act'] = tanh", "config['name'] = 'a'", "x[1] = <object object"):
         assert part in note
-    # the trees hold a place for each array and None for the rest, as equinox.partition leaves it
+    # the trees have a leaf for each array and None for the others, like equinox.partition's
     tree, _ = model.trees
     assert tree.unflatten([1, 2]) == ({"name": None, "act": None, "fine": 1}, [2, None])
 

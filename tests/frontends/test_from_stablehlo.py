@@ -1,6 +1,6 @@
-"""``from_stablehlo``.
+"""``from_stablehlo`` reads every form of StableHLO.
 
-Every form in which StableHLO comes, and input that is broken or cannot be sharded.
+Input that is broken or cannot be sharded is refused with a clear error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def bytecode() -> bytes:
 
 
 def portable_artifact() -> bytes:
-    """What jax.export keeps."""
+    """The module bytes inside a jax.export artifact."""
     args = S((8, 4), jnp.float32), S((4, 6), jnp.float32)
     return bytes(jax.export.export(jax.jit(fn))(*args).mlir_module_serialized)
 
@@ -69,7 +69,7 @@ def test_every_form_reads_alike(form: str) -> None:
     model = from_stablehlo(source)
     assert kinds(model) == ["dot_general", "tanh"]
     assert [model.program.dims(a) for a in range(2)] == [(8, 4), (4, 6)]
-    # The same program as the one traced: the rules, the flops, everything that decides an analysis.
+    # It is the same as the traced program: rules, FLOPs, everything that determines an analysis.
     same = from_jax(fn, *args).program
     assert (model.program.factor_size == same.factor_size).all()
     assert (model.program.use_dim_factor == same.use_dim_factor).all()
@@ -140,7 +140,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path, form: str, share: float) -> Non
     ]()
     path = tmp_path / "cut"
     path.write_bytes(whole[: int(len(whole) * share)])
-    # A parser may die of it (RunFailed names the crash), but only in the child.
+    # A parser may crash (RunFailed names the crash), but only in the child.
     with pytest.raises((FrontendError, RunFailed)) as caught:
         from_stablehlo(path)
     assert "cut" in str(caught.value) or "StableHLO" in str(caught.value)
@@ -198,7 +198,7 @@ def test_the_time_limit_holds() -> None:
         from_stablehlo(TEXT, time_limit_s=0.001)
 
 
-# -- jax.export artifacts, and what survives the trip ----------------------------------------------
+# -- jax.export artifacts, and what survives in them -----------------------------------------------
 
 
 def exported(fn: Any, *args: Any, **options: Any) -> bytes:
@@ -225,7 +225,7 @@ def test_an_export_artifact_keeps_paths_and_lines(tmp_path: Path, as_file: bool)
         data = tmp_path / "net.jaxexport"
     model = from_stablehlo(data)
     same = from_jax(net, PARAMS, S((8, 4), jnp.float32)).program
-    # jax.export leaves out what is not used
+    # jax.export leaves out unused arguments
     assert model.program.value_name[:3] == ("params['layers'][0]", "params['layers'][1]", "x")
     assert model.program.output_paths == same.output_paths == ("result['mean']", "result['y']")
     assert sorted(kinds(model)) == sorted(same.kind[op] for op in same.ops())

@@ -1,6 +1,6 @@
-"""``from_torch``.
+"""``from_torch`` computes what torch computes.
 
-Names and lines of a torch module survive, and its StableHLO computes what torch computes.
+Names and lines of the torch module survive in the StableHLO.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def arguments(model: tl.Model) -> list[str]:
 
 
 def values(model: tl.Model, module: Any, inputs: tuple[Any, ...]) -> list[np.ndarray]:
-    """Arrays for the arguments, by their names."""
+    """Arrays for the arguments, found by name or taken from the inputs."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = iter(inputs)
     arrays = [
@@ -126,7 +126,7 @@ def test_a_module_computes_what_torch_computes(make: Any) -> None:
         assert relative_error(found, expected) < TOLERANCE
     assert model.program.missing_rules == ()
     analysis = tl.analyse(model)
-    # So small a model runs fastest on one device: too little memory for that asks for a real plan.
+    # A model this small runs fastest on one device, so a low memory limit enforces a real plan.
     _, peak = tl.Problem(analysis, mesh={"one": 1}, machine="tpu-v5e").baseline
     problem = tl.Problem(
         analysis, mesh={"data": 2, "model": 4}, machine="tpu-v5e", memory_limit_bytes=peak / 3
@@ -258,7 +258,7 @@ def test_make_may_return_a_torch_module(tmp_path: Path, monkeypatch: pytest.Monk
     assert arguments(model) == ["weight", "bias", "input"]
     assert model.name == "Linear"
     assert model.program.dims(0) == (4, 6)
-    # an exported program brings its inputs along
+    # an exported program comes with its inputs
     (tmp_path / "torch_user_export.py").write_text(
         "import torch\ndef make():\n    return torch.export.export(torch.nn.Linear(8, 4), "
         "(torch.randn(2, 8),)), ()\n"

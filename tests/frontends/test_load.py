@@ -1,6 +1,6 @@
-"""``load``: built-in models by name, and the user's ``module:make``.
+"""``load`` finds built-in models by name, and runs the user's ``module:make``.
 
-The latter runs in a child that may fail in every way.
+The latter runs in a child process, which may fail in any way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def net(params, x):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Write a module with the given code and give its name; the child inherits sys.path."""
+    """A function that writes a module of given code and gives its name; the child can import it."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def writer(code: str) -> str:

@@ -1,6 +1,6 @@
-"""Programs whose loops nest.
+"""Programs with nested loops: texts of any depth, and solvers of differential equations.
 
-Written by hand to any depth, and a solver of differential equations.
+The texts are generated for the tests.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from jax import lax
 
 
 def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool = False) -> str:
-    """StableHLO of ``depth`` loops, one in the other, that hand ``carried`` values on.
+    """StableHLO of ``depth`` nested loops, each of which carries ``carried`` values.
 
-    Any depth that MLIR parses.
+    The depth is limited only by MLIR's parser.
 
     Args:
-        depth: of the innermost loop, 1 for a loop that stands alone.
-        carried: values besides each loop's counter.
-        dead: the innermost body doubles one more value, which every loop hands on and nothing
-            reads.
-        constant: every loop hands on one more value, made of a constant, which the innermost body
-            adds.
+        depth: depth of the innermost loop, 1 for a single loop.
+        carried: number of values besides each loop's counter.
+        dead: carry one more value through every loop; the innermost body doubles it, and nothing
+            reads it.
+        constant: carry one more value through every loop; it is a constant, and the innermost body
+            adds it.
     """
     lines: list[str] = []
     more = dead + constant
@@ -58,7 +58,7 @@ def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool
             ]
         )
         inner = loop(level - 1, own) if level > 1 else innermost(own)
-        if constant:  # as JAX hands on what a body closes over
+        if constant:  # as JAX carries the values that a body closes over
             inner = [*inner[:-1], own[-1]]
         lines.extend(
             [
@@ -84,9 +84,9 @@ def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool
 def bounded_while(
     test: Callable[[Any], Any], step: Callable[[Any], Any], state: Any, depth: int, base: int = 3
 ) -> Any:
-    """At most ``base ** depth`` steps, as loops in conditionals in loops.
+    """Run at most ``base ** depth`` steps, as loops in conditionals in loops.
 
-    Derivatives can be taken through them.
+    Derivatives can be taken through it.
     """
 
     def rounds(state: Any, depth: int) -> Any:
@@ -101,15 +101,15 @@ def bounded_while(
 
 
 def field(t: jax.Array, y: jax.Array, weights: Any) -> jax.Array:
-    """The right-hand side: a network of two layers."""
+    """The right-hand side of the equation: a network of two layers."""
     inner, outer = weights
     return jnp.tanh(y @ inner + t) @ outer
 
 
 def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array:
-    """States at ``times``, with steps as long as their error allows.
+    """Solve the equation for states at ``times``, with steps as long as their error allows.
 
-    The method is Bogacki-Shampine, of 2nd and 3rd order.
+    The method is that of Bogacki and Shampine, of 2nd and 3rd order.
     """
 
     def step(state: Any, end: jax.Array) -> Any:
@@ -138,7 +138,7 @@ def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array
 def fit(
     weights: Any, y: jax.Array, times: jax.Array, wanted: jax.Array, depth: int
 ) -> tuple[jax.Array, Any]:
-    """Loss of the solution and its gradient through the solver."""
+    """The loss of the solution, and its gradient through the solver."""
     return jax.value_and_grad(lambda w: jnp.mean((solve(w, y, times, depth) - wanted) ** 2))(
         weights
     )

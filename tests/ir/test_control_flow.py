@@ -1,6 +1,6 @@
-"""Loops and conditionals as stretches of the flat op list.
+"""Loops and conditionals become stretches of the flat op list.
 
-Order, shared factors, rounds, and what is stacked.
+The tests check their order, shared factors, rounds and stacked values.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def test_a_limit_that_the_loop_carries_unchanged_is_known() -> None:
     assert rounds(traced(fn, leaf(4))) == [(6, True)]
 
 
-# -- what is stacked -------------------------------------------------------------------------------
+# -- stacked values --------------------------------------------------------------------------------
 
 
 def stack(xs: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

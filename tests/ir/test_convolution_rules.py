@@ -1,4 +1,4 @@
-"""Along every factor that a convolution's rule lets be cut, shards give what the whole gives."""
+"""Cut along any factor that a convolution's rule allows, shards give what the whole gives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toast_lab.frontends import from_jax
 from toast_lab.ir.program import PASS, REDUCTION
 
 IMAGE = ("NHWC", "HWIO", "NHWC")
-# Batch is summed, the output's pixels slide over the input's
+# The batch is summed, and the output's pixels slide over the input's
 KERNEL_GRADIENT = ("CHWN", "IHWO", "HWNC")
 
 
@@ -80,7 +80,7 @@ def test_shards_give_the_whole(case: str) -> None:
             or (case == "depthwise" and factor in uses[1])
         ):
             # A depthwise convolution cut along its channels has fewer groups, which ``fn`` cannot
-            # have
+            # express
             continue
         parts = []
         for half in range(2):

@@ -1,4 +1,4 @@
-"""The user's own line of an op, among those of libraries and of the tracing."""
+"""The user's own line of an op is found among those of libraries and of the tracer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What canonicalising takes out of loops, and that the rest still computes the same."""
+"""Canonicalising removes values from loops, and the programs still compute the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def carried(program: Program) -> list[tuple[int, ...]]:
 
 
 def executed(text: str, arrays: list[np.ndarray]) -> np.ndarray:
-    """Run a module as it stands on one CPU device; gives its first result."""
+    """Run a module unchanged on one CPU device; gives its first result."""
     device = jax.devices("cpu")[0]
     program = _jax_private.compile_module(text, [device])
     return np.asarray(
@@ -38,7 +38,7 @@ def executed(text: str, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def dead(x: jax.Array, junk: jax.Array) -> jax.Array:
-    """``junk`` goes round and is even computed with, but nothing ever depends on it."""
+    """A loop that carries ``junk`` and computes with it, though nothing depends on it."""
 
     def body(i: Any, c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         h, j = c
@@ -52,7 +52,7 @@ def test_values_that_nothing_depends_on_are_dropped() -> None:
     assert (64, 64) not in carried(program)
     assert (8, 4) in carried(program)
     assert "sine" not in program.kind
-    assert program.n_arguments == 2  # the interface stays
+    assert program.n_arguments == 2  # the arguments of the program stay
 
 
 def test_values_that_others_depend_on_stay() -> None:
@@ -78,7 +78,7 @@ def test_a_value_that_only_the_condition_reads_stays() -> None:
 
 
 def masked(xs: jax.Array, x: jax.Array) -> jax.Array:
-    """A causal mask that is made outside the loop and goes round unchanged."""
+    """A loop that carries a causal mask, made outside, unchanged."""
     mask = jnp.tril(jnp.ones((8, 8), bool))
     return jax.lax.scan(lambda h, w: (jnp.where(mask, h @ w @ h.T, 0.0) @ h, None), x, xs)[0]
 
@@ -92,7 +92,7 @@ def test_constants_that_go_round_are_read_from_outside() -> None:
 
 
 def chained(x: jax.Array, junk: jax.Array) -> jax.Array:
-    """The second loop hands on what the first makes of ``junk``, and nothing ever depends on it."""
+    """Two loops that carry ``junk`` from one to the other, though nothing depends on it."""
 
     def first(i: Any, c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return jnp.tanh(c[0]), jnp.sin(c[1])

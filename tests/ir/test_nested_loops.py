@@ -1,4 +1,4 @@
-"""Loops in loops: reading them takes work in proportion to ops and carried values, at any depth."""
+"""The work to read nested loops is proportional to ops and carried values, at any depth."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class TooMuch(Exception):
 
 
 def calls(work: Callable[[], Any], most: float = float("inf")) -> tuple[int, Any]:
-    """How many functions ``work`` calls, Python's own and native ones, and what it gives.
+    """(number of functions that ``work`` calls, both Python and native; its result).
 
     Raises:
-        TooMuch: as soon as there are ``most`` of them.
+        TooMuch: as soon as there are more than ``most`` calls.
     """
     count = 0
 
@@ -60,7 +60,7 @@ def carried(program: Program) -> int:
 
 
 def read_calls(text: str, most: float = float("inf")) -> tuple[float, Program]:
-    """(Calls for each op, the program) of reading ``text``."""
+    """(function calls per op of reading ``text``, the program)."""
     count, parsed = calls(lambda: read.parse(text), most)
     return count / parsed.program.n_ops, parsed.program
 
@@ -79,7 +79,7 @@ def test_work_grows_with_ops_however_deep_loops_nest(width: int, options: dict[s
             f"depth {depth}: {each:.0f} calls for each op, {alone:.0f} at depth 1"
         )
         assert carried(program) == depth * (width + 1)
-        # Neither what is dead nor what is constant goes round
+        # Loops carry neither dead values nor constants
         assert program.kind.count("add") == width + depth
 
 
@@ -100,7 +100,7 @@ def test_a_hundred_loops_deep(depth: int) -> None:
 
 
 def handed_down(depth: int) -> str:
-    """A loop whose bound comes down through ``depth`` others that hand it on unchanged."""
+    """Nested loops in which ``depth`` loops carry the bound of the innermost one unchanged."""
     text = nested_loops(depth, 1).splitlines()
     kinds = "tensor<i32>, tensor<8x8xf32>"
     for i, line in enumerate(text):
@@ -117,8 +117,8 @@ def handed_down(depth: int) -> str:
         text[i] = line.replace(f"{kinds} cond", f"{kinds}, tensor<i32> cond")
         if line.startswith("stablehlo.return %j"):
             text[i] += ", tensor<i32>"
-    # Made by a loop that changes nothing, so that the bound is no constant that could be read from
-    # outside.
+    # A loop that changes nothing makes the bound, so that it is no constant that could be read
+    # from outside.
     made = (
         "%five = stablehlo.constant dense<5> : tensor<i32>\n"
         "%bound = stablehlo.while(%s = %five) : tensor<i32> cond {\n"
@@ -173,7 +173,7 @@ def test_solvers_are_read_with_as_much_work_for_each_op_as_a_plain_network() -> 
 def mixed(x: jax.Array, junk: jax.Array, scale: jax.Array) -> jax.Array:
     """A while in a scan in a conditional in a loop.
 
-    ``junk`` is computed with at every level and read at none.
+    ``junk`` is changed at every level, and no result depends on it.
     """
     mask = jnp.tril(jnp.ones((4, 4), jnp.float32))
 

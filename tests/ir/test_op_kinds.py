@@ -1,6 +1,6 @@
-"""The registry of op kinds.
+"""One entry in the registry of op kinds is all that a new kind takes.
 
-One entry is all that a new kind takes, and no other table is keyed by kinds.
+No other table of the package is keyed by op kinds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toast_lab.sharding.steps import tables
 
 PACKAGE = Path(toast_lab.__file__).parent
 
-# -- one entry is all that it takes ----------------------------------------------------------------
+# -- one entry is enough ---------------------------------------------------------------------------
 
 TOY = "toy.scaled_matmul"
 TOY_MODULE = f"""
@@ -72,18 +72,18 @@ def test_one_entry_carries_a_kind_through_every_stage(monkeypatch: pytest.Monkey
     monkeypatch.setitem(OP_KINDS, TOY, entry)
     program = read_toy()
     op = toy_op(program)
-    # Its rule: both dims pass, and nothing is reported as missing.
+    # The rule: both dims pass, and no rule is reported as missing.
     assert program.factor_class[program.factors(op)].tolist() == [p.PASS, p.PASS]
     assert program.use_names(int(program.use_ptr[op])) == program.def_names(program.results(op)[0])
     assert program.missing_rules == ()
-    # Its cost class, monoid and FLOPs.
+    # The cost class, monoid and FLOPs.
     assert program.op_class[op] == p.DOT
     assert p.MONOIDS[program.monoid[op]] == "add"
     assert program.flops[op] == 7 * 8 * 16
-    # Its text in listings.
+    # The text in listings.
     operands = [value_text(program, value) for value in program.operands(op)]
     assert op_text(program, op, operands) == f"toymul_{{3,add}}({', '.join(operands)})"
-    # What prices know of it: the sum before it is written, and only a part of it is read.
+    # The facts for prices: the sum before it is written, and only part of its operand is read.
     facts, _ = make_static(program, tables(program), [1.0] * program.n_ops, "cpu")
     assert facts.op.flops[op] == 7 * 8 * 16
     assert facts.op.slices[op]
@@ -105,7 +105,7 @@ def test_every_entry_is_of_known_classes_and_monoids() -> None:
 def test_every_rule_of_ours_is_certified_or_left_out_for_a_reason() -> None:
     certified = {case.kind for case in CASES} | set(BROADCASTING)
     with_own_rule = {name for name, kind in OP_KINDS.items() if kind.rule or kind.narrow}
-    # Pseudo-ops and foreign ops aside, which no case can cut out of a program.
+    # Pseudo-ops and foreign ops are left aside, since no case can cut them out of a program.
     known = all_kinds() & with_own_rule
     assert known - certified - set(LEFT_OUT) == set()
     assert len(known) > 30
@@ -113,7 +113,7 @@ def test_every_rule_of_ours_is_certified_or_left_out_for_a_reason() -> None:
 
 def test_every_entry_is_an_op_that_stablehlo_or_chlo_has() -> None:
     pseudo = {"argument", "func.call", "sdy.propagation_barrier", "sdy.manual_computation"}
-    # Of other versions of StableHLO than this jaxlib's.
+    # Ops of other versions of StableHLO than this jaxlib's.
     versions = {"collective_reduce", "chlo.mulhi", "rng"}
     of_control = {name for name in OP_KINDS if op_kind(name).line}
     assert set(OP_KINDS) - all_kinds() <= pseudo | versions | of_control
@@ -136,7 +136,7 @@ def test_fields_are_asked_for_by_name() -> None:
     ]
 
 
-# -- and no other table ----------------------------------------------------------------------------
+# -- no other table --------------------------------------------------------------------------------
 
 #: Tables of op names outside the registry, with the reason.
 OTHER_TABLES = {
@@ -157,7 +157,7 @@ OTHER_TABLES = {
 def kind_tables(source: str) -> Iterator[tuple[int, list[str]]]:
     """(line, op kinds) of every literal that lists op kinds.
 
-    That is a collection or split text of which at least half are op kinds.
+    Such a literal is a collection, or a text that is split, and at least half of it are op kinds.
     """
     for node in ast.walk(ast.parse(source)):
         items: list[ast.expr | None] = []
@@ -175,12 +175,12 @@ def kind_tables(source: str) -> Iterator[tuple[int, list[str]]]:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == "split"
         ):
-            holder = node.func.value
-            if isinstance(holder, ast.Constant) and isinstance(holder.value, str):
-                texts = holder.value.split()
+            split_text = node.func.value
+            if isinstance(split_text, ast.Constant) and isinstance(split_text.value, str):
+                texts = split_text.value.split()
         names = [text.removeprefix("stablehlo.") for text in texts]
-        # Collectives have the names of our steps and of what compilers make; no program of ours
-        # holds one.
+        # The names of collectives are also those of our steps and of compilers' instructions; our
+        # programs hold no such op.
         kinds = [
             name
             for name in names

@@ -1,7 +1,7 @@
-"""Our own sharding rules and what they take back from Shardy's, read off small programs.
+"""Our own sharding rules, and where they narrow Shardy's, read off small programs.
 
-That the rules are right is certified by execution in tests/certification/rules; here stands what
-they say.
+These tests say what the rules are; tests/certification/rules certifies by execution that they are
+right.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def op_of(program: Program, kind: str, target: str = "") -> int:
 
 
 def roles(program: Program, op: int) -> str:
-    """What may be done with each dim of each operand and result.
+    """Roles of the factors at each dim of each operand and result, as text.
 
     For instance ``[pass, -] -> [pass]``.
     """
@@ -222,14 +222,14 @@ def reduction(body: str, init: str = "0.0", element: str = "f32") -> str:
     [
         ("add %x, %y", "0.0", "f32", True),
         ("add %y, %x", "-0.0", "f32", True),
-        ("add %x, %y", "5.0", "f32", False),  # every shard would add it
+        ("add %x, %y", "5.0", "f32", False),  # every shard would add the init value
         ("multiply %x, %y", "1.0", "f32", True),
         ("multiply %x, %y", "2", "i32", False),
-        ("maximum %x, %y", "5.0", "f32", True),  # taking it twice does no harm
+        ("maximum %x, %y", "5.0", "f32", True),  # the init value may count twice
         ("and %x, %y", "true", "i1", True),
-        ("and %x, %y", "-1", "i32", False),  # no collective combines bits
+        ("and %x, %y", "-1", "i32", False),  # no collective combines bit by bit
         ("xor %x, %y", "0", "i32", False),
-        ("add %y, %y", "0.0", "f32", False),  # the last element twice, no sum
+        ("add %y, %y", "0.0", "f32", False),  # this doubles the last element
         ("add %x, %y", "(0.0,0.0)", "complex<f32>", True),
         ("add %x, %y", "(0.0,1.0)", "complex<f32>", False),
     ],

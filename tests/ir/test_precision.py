@@ -1,4 +1,4 @@
-"""The precision that a matrix product or convolution asks for, as its detail."""
+"""The requested precision of a matrix product or convolution is part of its detail."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_product_has_its_own_precision() -> None:
 
 
 def test_products_without_a_precision_have_the_default_one() -> None:
-    """Other frontends leave the attribute out."""
+    """Other frontends than JAX leave the attribute out."""
     text = """module {
   func.func public @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
     %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

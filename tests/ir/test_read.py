@@ -1,4 +1,4 @@
-"""Reading StableHLO: calls, dead code, source lines, names of values, rules and what has none."""
+"""Reading StableHLO: calls, dead code, source lines, names of values, and rules or their lack."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_a_custom_call_does_is_not_known_so_it_stays() -> None:
     assert kinds(program) == ["custom_call"]
 
 
-# -- where things come from ------------------------------------------------------------------------
+# -- source lines and names ------------------------------------------------------------------------
 
 
 def test_source_lines_and_name_stacks() -> None:
@@ -180,7 +180,7 @@ def test_values_are_called_after_their_variables() -> None:
 
     program = traced(fn, leaf(4, 4), leaf(4, 4))
     assert program.kind[program.value_op[value(program, "hidden")]] == "dot_general"
-    # Only the last op of an expression is what the variable holds.
+    # The variable holds the result of the last op of the expression.
     assert program.kind[program.value_op[value(program, "act")]] == "add"
     assert program.kind[program.value_op[value(program, "hidden_1")]] == "multiply"
     tanh = program.results(only(program, "tanh"))[0]

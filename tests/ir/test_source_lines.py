@@ -1,4 +1,4 @@
-"""Which function of the source a line belongs to, as people call it."""
+"""A source line is traced to its function, under the name that people use for it."""
 
 from __future__ import annotations
 

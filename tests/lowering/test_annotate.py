@@ -41,7 +41,7 @@ def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPla
 
 
 def code(text: str) -> str:
-    """Module text without locations and without layout."""
+    """Module text without locations and whitespace layout."""
     lines = (re.sub(r"\s*loc\((?:[^()]|\([^()]*\))*\)", "", line) for line in text.splitlines())
     return "\n".join(line.strip() for line in lines if line.strip() and not line.startswith("#loc"))
 
@@ -90,9 +90,9 @@ def test_a_value_brought_to_one_sharding_for_two_uses_has_one_constraint() -> No
 
 
 def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -> None:
-    """An op split on an axis that its result does not keep.
+    """The result of an op first has the op's sharding, then the value's.
 
-    It first has the op's sharding, then the value's.
+    The op here is split on an axis that its result does not keep.
     """
 
     def double(x):
@@ -130,7 +130,7 @@ def test_a_constant_is_cut_where_it_is_used_and_nowhere_else() -> None:
     text = annotate(model, plan_of(model, {"d": 4}, ("inner", "d")))
     made = [line.split() for line in code(text).splitlines() if "stablehlo." in line]
     bare = {words[0] for words in made if "sdy.sharding" not in " ".join(words)}
-    assert len(bare) == len(made) - 1  # all but the multiplication
+    assert len(bare) == len(made) - 1  # all ops but the multiplication
     assert [dims for operand, dims in constraints(text) if operand in bare] == ['[{}, {"d"}]']
 
 
@@ -194,7 +194,7 @@ def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_mod
     assert text == annotate(model.stablehlo, plan)
     module = _jaxlib.parse_module(_jaxlib.make_context(), text)
     assert module.operation.verify()
-    # Every argument, every op result that is no constant, and every result carries its sharding.
+    # Every argument, every non-constant result of an op, and every output carries its sharding.
     kept = plan.value_specs()
     rows = np.flatnonzero(~model.program.value_is_constant[model.program.n_arguments :])
     assert text.count("#sdy.sharding_per_value<") == len(rows)
@@ -214,10 +214,10 @@ def test_another_program_is_refused() -> None:
 
 
 def test_sums_that_cannot_be_scattered_beside_what_is_there_are_made_whole_first() -> None:
-    """4 experts split over d; scattering the sum over m onto them would cut 4 into 8.
+    """Sums that cannot be scattered are made whole by the op, and the value's sharding follows.
 
-    The kept sharding on the op itself would be another computation, of which XLA makes wrong
-    numbers.
+    Here 4 experts are split over d; scattering the sum over m onto them would cut 4 into 8. With
+    the kept sharding on the op itself, XLA would compute wrong numbers.
     """
     model = frontends.from_jax(
         lambda x, w: jnp.einsum("esd,edh->esh", x, w),

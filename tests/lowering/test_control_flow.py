@@ -1,6 +1,6 @@
-"""Plans on programs with loops and conditionals.
+"""Plans on programs with loops and conditionals are listed and annotated correctly.
 
-Listings, annotations, and what a body may not share with outside.
+Bodies must not share converted copies of values with the code outside.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ def test_a_copy_made_in_a_branch_serves_that_branch_only() -> None:
     x = program.value_name.index("x")
     plan = tl.Plan.from_actions(problem, [("x.1", "m")])
     value_dim = plan.value_dim.copy()
-    value_dim[x, 0] = 0  # kept cut along the dim that every matmul wants whole
+    value_dim[x, 0] = 0  # kept cut along the dim that every matmul reads whole
     shifted = dataclasses.replace(plan, sharding=plan.sharding._replace(value_dim=value_dim))
     steps = st.lower(program, plan.op_factor, value_dim, plan.mesh.array())
     rows = [
         i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == ALL_GATHER
     ]
-    assert len(rows) == 3  # one for each branch, and one for both matmuls behind them
+    assert len(rows) == 3  # one for each branch, and one for both matmuls after them
     regions = [int(program.region[steps.op[i]]) for i in rows]
     assert [program.regions[r].kind if r >= 0 else "" for r in regions] == ["branch", "branch", ""]
-    # The annotated program too: outside, a copy out of a branch would be no valid StableHLO.
+    # The annotated program is right, too: using a branch's copy outside is invalid StableHLO.
     text = annotate(model, shifted)
     assert text.count("sdy.sharding_constraint %arg1") == 3
 

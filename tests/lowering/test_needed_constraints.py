@@ -1,4 +1,4 @@
-"""Constraints are written where propagation would decide otherwise than the plan, nowhere else."""
+"""Constraints are written only where propagation would deviate from the plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESH = {"d": 2, "m": 2}
 
 
 def grouped(groups: int = 4) -> Model:
-    """A product, its rows' features normalised in groups, and another product."""
+    """A product, features normalised in groups, and another product."""
 
     def step(x, u, w):
         h = (x @ u).reshape(x.shape[0], groups, -1)
@@ -40,7 +40,7 @@ def grouped(groups: int = 4) -> Model:
 
 
 def looped() -> Model:
-    """Layers in a scan, differentiated."""
+    """The gradient of layers in a scan."""
 
     def loss(ws, x):
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0].sum()
@@ -69,7 +69,7 @@ def axes_of(loaded: Model, plan: ShardingPlan, constrained: set[int] | None) -> 
 
 
 def differences(loaded: Model, plan: ShardingPlan, constrained: set[int]) -> int:
-    """Tensors that propagation shards otherwise than with a constraint behind every op."""
+    """Number of tensors whose sharding differs from that with a constraint behind every op."""
     program, count = plan.program, 0
     everywhere = axes_of(loaded, plan, None)
     for (op, i, is_result), axes in axes_of(loaded, plan, constrained).items():
@@ -91,7 +91,7 @@ def test_propagation_arrives_at_the_plan(name: str, seed: int) -> None:
 
 
 def test_none_at_all_are_too_few() -> None:
-    """What propagation would do by itself is no plan that changes shardings on the way."""
+    """Propagation alone does not arrive at a plan that changes shardings along the way."""
     loaded = PROGRAMS["transformer"]()
     plan = random_plan(loaded, 2)
     constrained = set(needed.find(needed.ConstraintsRequest(loaded.stablehlo, plan)))
@@ -100,7 +100,10 @@ def test_none_at_all_are_too_few() -> None:
 
 
 def test_what_follows_from_the_arguments_needs_none() -> None:
-    """XLA simplifies what a constraint would keep apart, as a reshape and the sum behind it."""
+    """A plan that follows from the arguments' shardings gets no constraints.
+
+    Constraints would keep XLA from simplifying, for instance, a reshape and the sum after it.
+    """
     loaded = grouped()
     problem = Problem(analyse(loaded), MESH)
     plan = tl.Plan.from_actions(problem, ["x_rows->d"])
@@ -111,7 +114,7 @@ def test_what_follows_from_the_arguments_needs_none() -> None:
 
 
 def tied(table: bool) -> Model:
-    """Words looked up in the table that writes them too, or in another one, differentiated."""
+    """The gradient of looking up words in a table and writing them with the same or another one."""
 
     def loss(table_in, table_out, words):
         return (jnp.tanh(table_in[words]) @ table_out.T).sum()
@@ -127,7 +130,10 @@ def tied(table: bool) -> Model:
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_scattered_sums_are_added_before_they_are_made_whole(is_tied: bool) -> None:
-    """Otherwise XLA scatters onto the other sum, which is sent first."""
+    """A scatter whose sums are added to others needs a constraint.
+
+    Without it XLA scatters onto the other sum, which is sent first.
+    """
     loaded = tied(is_tied)
     plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["words->d"])
     program = plan.program
@@ -138,7 +144,7 @@ def test_scattered_sums_are_added_before_they_are_made_whole(is_tied: bool) -> N
 
 
 def joined() -> Model:
-    """What two products give, one behind the other, and a product of that."""
+    """Two functions of a product, concatenated, and a product of the result."""
 
     def step(x, u, w):
         h = x @ u
@@ -148,7 +154,10 @@ def joined() -> Model:
 
 
 def test_what_reads_a_value_otherwise_than_it_is_kept_has_one_behind_it() -> None:
-    """XLA may merge it with an equal op before it propagates."""
+    """An op that reads a value in another layout than the kept one needs a constraint.
+
+    Without it XLA may merge the op with an equal one before it propagates.
+    """
     loaded = joined()
     plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["x_rows->d"])
     program, lowered = plan.program, plan.lowered
@@ -159,7 +168,7 @@ def test_what_reads_a_value_otherwise_than_it_is_kept_has_one_behind_it() -> Non
 
 
 def test_products_are_left_to_be_simplified() -> None:
-    """A transpose behind one becomes part of it."""
+    """Products get no constraint, so that XLA can make a transpose after one part of it."""
     loaded = PROGRAMS["looped"]()
     plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["x_rows->d", "ws_dim1->d"])
     program, lowered = plan.program, plan.lowered

@@ -1,6 +1,6 @@
-"""Our collectives beside Shardy's.
+"""Our collectives are Shardy's, or differ for a known reason.
 
-Equal where they are to be, and every reason found on a program made for it.
+Each reason is found on a program made for it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_sums_over_several_axes_of_which_some_are_scattered() -> None:
     assert difference.reason == routes.SUM_THEN_SLICE
     assert difference.ours[0][1:3] == ("reduce_scatter", ("m",))
     assert [t[1:3] for t in difference.theirs] == [("all_reduce", ("d", "m"))]
-    # Bytes handled; the all_reduce sends them twice
+    # Bytes that are handled; an all_reduce sends them twice
     assert difference.bytes[0] > difference.bytes[1]
 
 
@@ -69,8 +69,8 @@ def test_a_value_that_no_use_wants_as_it_is_kept() -> None:
     m = from_jax(glue, S((8, 16), F), S((8, 16), F))
     _, plan = planned(m, {"d": 8}, "x.0->d", "x.1->d")
     (joined,) = m.program.results(m.program.kind.index("concatenate"))
-    assert plan.value_dim[joined].tolist() == [0]  # the state has it cut by rows
-    # It stays as the op makes it, for its use wants it so
+    assert plan.value_dim[joined].tolist() == [0]  # the state cuts it by rows
+    # It stays as the op makes it, since its use reads it so
     assert plan.value_specs()[joined] == ((), ("d",))
     found = routes.compare_with_shardy(m, plan)
     assert found.n_ours
@@ -84,9 +84,9 @@ def lowered(m: Model, plan: ShardingPlan) -> lowering.Lowered:
 
 
 def test_what_no_reason_explains_stays_unexplained() -> None:
-    """The judge is judged.
+    """The judge itself works: it does not explain differences that have no reason.
 
-    Take a gather of Shardy's away, turn another's axes, and neither is explained.
+    Neither a missing gather of Shardy's nor one with other axes is explained.
     """
     m = model("mlp", **MLP)
     _, plan = planned(m, {"d": 2, "m": 4}, "B->d", "X->d", "U->m")

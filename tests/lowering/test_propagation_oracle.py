@@ -1,14 +1,12 @@
-"""Our propagation of argument shardings beside Shardy's.
+"""Our propagation of argument shardings equals Shardy's, value by value, but for known reasons.
 
-Equal value by value, and why not where it is not.
+These are the known differences:
 
-Where they differ, and what is known of it:
-
-* an op for which Shardy has no rule of its own (``chlo.square``): its result stays open there;
-* Shardy carries a sharding through factors that a plan never splits, as those of a slice or a
+* if Shardy has no rule of its own for an op (``chlo.square``), it leaves the result open;
+* Shardy carries a sharding through factors that a plan never splits, such as those of a slice or
   concatenation that moves elements between shards (rotary embeddings); ours stops there;
-* two axes on one dim are ordered in Shardy, and the minor one does not pass where the major one is
-  missing; our axes are a set, in mesh order.  So one axis is compared at a time.
+* in Shardy, two axes on one dim are ordered, and the minor one does not pass without the major one;
+  our axes are a set, in mesh order. So one axis is compared at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +30,10 @@ F = jnp.float32
 
 
 def branching() -> Model:
-    """Forward, backward and sideways, with reductions, a transposed reuse and a broadcast."""
+    """A program to propagate through in all directions.
+
+    It has reductions, a transposed reuse and a broadcast.
+    """
 
     def f(x, u, w, b):
         h = jnp.tanh(x @ u) + b
@@ -82,8 +83,8 @@ def test_single_decisions_and_sequences_give_what_shardy_gives(name):
 def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
     m, mesh = model("transformer", **{**SMALL, "mode": mode}), make_mesh({"a": 4})
     analysis = analyse(m)
-    # Colours that reach a factor which moves elements between shards are told apart: Shardy goes on
-    # there.
+    # Colours that reach a factor which moves elements between shards are treated separately, since
+    # Shardy propagates through it.
     through = set(analysis.colour[m.program.factor_class == PERMUTATION].tolist())
     rows, rng = possible(m, "a", 4), np.random.default_rng(1)
     rows = [

@@ -50,9 +50,9 @@ def test_specs_come_by_path_where_the_pytrees_are_unknown() -> None:
 
 
 def test_the_specs_run_under_jit() -> None:
-    """What jit computes with them is what the function computes.
+    """With a plan's specs, jit computes what the function computes.
 
-    It lands in the shardings promised.
+    The results have the promised shardings.
     """
     plan = plan_of(layer_model(), ("batch", "d"), ("outer", "m"), mesh={"d": 1, "m": 1})
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), ("d", "m"))

@@ -1,4 +1,4 @@
-"""docs/measured.md from the kept rows; needs neither a GPU nor packages nor compilers."""
+"""Make docs/measured.md from the kept rows; needs neither a GPU nor packages nor compilers."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from toast_lab.text import csv_text
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 OPS = PAGE.parent / "measured" / "ops.csv"
 PLANS = PAGE.parent / "measured" / "plans.csv"
-FEWEST = 4  # plans that can be ranked
+FEWEST = 4  # least number of plans that are ranked
 _BEGIN, _END = "<!-- tables -->", "<!-- end of tables -->"
 
 
 class Held(NamedTuple):
-    """A share as it was measured, beside what was said of it before."""
+    """A measured share beside the times that our price and XLA's cost model give it."""
 
     row: rows.Row
-    measured_s: float  #: kernels of a step, without stand-ins
+    measured_s: float  #: kernels of one step, without stand-ins
     priced_s: float
-    told_s: float | None  #: by XLA's clock as we read it; None where something has no time
+    told_s: float | None  #: XLA's time as we read it; None if an op has no time
     priced_bytes: float | None
     compiled_bytes: float | None
 
     @property
     def program(self) -> str:
-        """The program, or the single op."""
+        """Name of the program or of the single op."""
         return str(self.row["program"])
 
 
 def single_ops() -> list[Held]:
-    """The single ops."""
-    said = told.read()
+    """The measured single ops."""
+    told_rows = told.read()
     held = []
     for row in rows.rows():
-        other = said.get(rows.key(row))
-        if row["plan"] in rows.PLAN_NAMES and other is not None:
-            whole = other.get("told_s") and not other.get("left_out")
+        told_row = told_rows.get(rows.key(row))
+        if row["plan"] in rows.PLAN_NAMES and told_row is not None:
+            whole = told_row.get("told_s") and not told_row.get("left_out")
             held.append(
                 Held(
                     row=row,
                     measured_s=row["kernels_s"] - row["stand_in_s"],
-                    priced_s=other["priced_s"],
-                    told_s=other["told_s"] if whole else None,
-                    priced_bytes=other["peak_bytes"],
+                    priced_s=told_row["priced_s"],
+                    told_s=told_row["told_s"] if whole else None,
+                    priced_bytes=told_row["peak_bytes"],
                     compiled_bytes=None,
                 )
             )
@@ -60,7 +60,7 @@ def single_ops() -> list[Held]:
 
 
 def plan_shares() -> list[Held]:
-    """Plans of the corpus, by the names that they have there today."""
+    """The measured plans of the corpus, under the names that they have there today."""
     prices = {compiled.key(row): row for row in priced.rows()}
     judged = {
         (row["program"], row["digest"], plans.sharding_id(row["sharding"])): row
@@ -69,24 +69,24 @@ def plan_shares() -> list[Held]:
     }
     held = []
     for row in rows.rows():
-        own = judged.get((row["program"], row["digest"], row["sharding_id"]))
-        if own is not None:
-            price = prices[compiled.key(own)]
+        judged_row = judged.get((row["program"], row["digest"], row["sharding_id"]))
+        if judged_row is not None:
+            price = prices[compiled.key(judged_row)]
             held.append(
                 Held(
-                    row={**row, "plan": own["plan"]},
+                    row={**row, "plan": judged_row["plan"]},
                     measured_s=row["kernels_s"] - row["stand_in_s"],
                     priced_s=price["compute_s"],
-                    told_s=own["compute_s"],
+                    told_s=judged_row["compute_s"],
                     priced_bytes=price["peak_bytes"],
-                    compiled_bytes=own["peak_bytes"],
+                    compiled_bytes=judged_row["peak_bytes"],
                 )
             )
     return held
 
 
 def write() -> None:
-    """Write the tables into the page, and the files beside it."""
+    """Write the tables into the page, and the CSV files beside it."""
     ops, shares = single_ops(), plan_shares()
     text = PAGE.read_text()
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
@@ -113,15 +113,19 @@ def tables(ops: list[Held], shares: list[Held]) -> list[str]:
 
 
 def ratios(held: Iterable[Held], *, by_xla: bool = False) -> list[float]:
-    """Said over measured seconds, of those of which something is said."""
-    pairs = [(one.told_s if by_xla else one.priced_s, one.measured_s) for one in held]
+    """Priced seconds (or XLA's) over measured ones, of the shares that have both."""
+    pairs = [(share.told_s if by_xla else share.priced_s, share.measured_s) for share in held]
     return [said_s / measured_s for said_s, measured_s in pairs if said_s is not None]
 
 
 def error(values: Sequence[float], share: float = 0.5) -> float:
-    """A quantile of how far ratios are off, 0.1 for 10%."""
-    off = sorted(abs(value - 1.0) for value in values)
-    return off[min(len(off) - 1, int(share * len(off)))] if share != 0.5 else statistics.median(off)
+    """A quantile of the errors of ratios; 0.1 is 10%."""
+    errors = sorted(abs(value - 1.0) for value in values)
+    return (
+        errors[min(len(errors) - 1, int(share * len(errors)))]
+        if share != 0.5
+        else statistics.median(errors)
+    )
 
 
 def _percent(value: float) -> str:
@@ -155,8 +159,8 @@ def _families(ops: list[Held]) -> list[str]:
     by_family: dict[str, dict[str, list[Held]]] = collections.defaultdict(
         lambda: collections.defaultdict(list)
     )
-    for one in ops:
-        by_family[one.row["digest"]][one.row["plan"]].append(one)
+    for share in ops:
+        by_family[share.row["digest"]][share.row["plan"]].append(share)
     lines = [
         [
             family,
@@ -172,8 +176,8 @@ def _families(ops: list[Held]) -> list[str]:
         ]
         for family, members in by_family.items()
     ]
-    each = ("number", "price / measured", "error", "XLA / measured", "error")
-    head = ("family", *each, *(f"{word}, other sizes" for word in each))
+    columns = ("number", "price / measured", "error", "XLA / measured", "error")
+    head = ("family", *columns, *(f"{word}, other sizes" for word in columns))
     note = "Medians. XLA: its cost model as we read it, where it has a time for all of an op."
     return ["## Single ops", "", note, "", link_times.table(head, lines), ""]
 
@@ -181,13 +185,13 @@ def _families(ops: list[Held]) -> list[str]:
 def _transposes(ops: list[Held]) -> list[str]:
     lines = [
         [
-            one.program.removeprefix("transpose "),
-            f"{one.measured_s * 1e6:.1f}",
-            f"{one.priced_s * 1e6:.1f}",
-            "-" if one.told_s is None else f"{one.told_s * 1e6:.1f}",
+            share.program.removeprefix("transpose "),
+            f"{share.measured_s * 1e6:.1f}",
+            f"{share.priced_s * 1e6:.1f}",
+            "-" if share.told_s is None else f"{share.told_s * 1e6:.1f}",
         ]
-        for one in ops
-        if one.row["digest"] == "transpose"
+        for share in ops
+        if share.row["digest"] == "transpose"
     ]
     head = ("transpose", "measured, us", "priced, us", "XLA as read, us")
     return ["## Transposes", "", link_times.table(head, lines), ""]
@@ -195,27 +199,27 @@ def _transposes(ops: list[Held]) -> list[str]:
 
 def _by_program(shares: list[Held]) -> Mapping[str, list[Held]]:
     by_program: dict[str, list[Held]] = collections.defaultdict(list)
-    for one in shares:
-        by_program[one.program].append(one)
+    for share in shares:
+        by_program[share.program].append(share)
     return dict(sorted(by_program.items()))
 
 
-def _rank(members: list[Held], said: Callable[[Held], float | None]) -> str:
-    values = [said(one) for one in members]
+def _rank(members: list[Held], seconds_of: Callable[[Held], float | None]) -> str:
+    values = [seconds_of(share) for share in members]
     known = [value for value in values if value is not None]
     if len(members) < FEWEST or len(known) < len(members):
         return "-"
-    return f"{spearman(known, [one.measured_s for one in members], FEWEST):.2f}"
+    return f"{spearman(known, [share.measured_s for share in members], FEWEST):.2f}"
 
 
 def _programs(shares: list[Held]) -> list[str]:
     lines = []
     for name, members in _by_program(shares).items():
-        times_ms = [one.measured_s * 1e3 for one in members]
+        times_ms = [share.measured_s * 1e3 for share in members]
         peaks = [
-            (one.priced_bytes or 0.0) / one.row["peak_bytes"]
-            for one in members
-            if one.row["peak_bytes"]
+            (share.priced_bytes or 0.0) / share.row["peak_bytes"]
+            for share in members
+            if share.row["peak_bytes"]
         ]
         lines.append(
             [
@@ -223,9 +227,9 @@ def _programs(shares: list[Held]) -> list[str]:
                 str(len(members)),
                 f"{min(times_ms):.3g} to {max(times_ms):.3g}",
                 *_both(ratios(members)),
-                _rank(members, lambda one: one.priced_s),
+                _rank(members, lambda share: share.priced_s),
                 *_both(ratios(members, by_xla=True)),
-                _rank(members, lambda one: one.told_s),
+                _rank(members, lambda share: share.told_s),
                 *_both(peaks),
             ]
         )
@@ -239,9 +243,9 @@ def _programs(shares: list[Held]) -> list[str]:
 def _steps(shares: list[Held]) -> list[str]:
     lines = []
     for name, members in _by_program(shares).items():
-        waits = [one.row["host_s"] / one.row["kernels_s"] for one in members]
-        kernels = [one.row["n_kernels"] for one in members]
-        each_us = [one.row["kernels_s"] * 1e6 / one.row["n_kernels"] for one in members]
+        waits = [share.row["host_s"] / share.row["kernels_s"] for share in members]
+        kernels = [share.row["n_kernels"] for share in members]
+        each_us = [share.row["kernels_s"] * 1e6 / share.row["n_kernels"] for share in members]
         lines.append(
             [
                 name,
@@ -264,18 +268,18 @@ _PLAN_COLUMNS = (
 )  # fmt: skip
 
 
-def _op_row(one: Held) -> list[object]:
-    row = one.row
+def _op_row(share: Held) -> list[object]:
+    row = share.row
     return [
-        row["digest"], row["program"], row["plan"] == "fresh op", one.measured_s, one.priced_s,
-        one.told_s, row["n_kernels"], row["device"], row["jax"],
+        row["digest"], row["program"], row["plan"] == "fresh op", share.measured_s, share.priced_s,
+        share.told_s, row["n_kernels"], row["device"], row["jax"],
     ]  # fmt: skip
 
 
-def _plan_row(one: Held) -> list[object]:
-    row = one.row
+def _plan_row(share: Held) -> list[object]:
+    row = share.row
     return [
-        row["program"], row["plan"], one.measured_s, one.priced_s, one.told_s, row["step_s"],
-        row["host_s"], row["n_kernels"], row["peak_bytes"], one.priced_bytes, one.compiled_bytes,
-        row["tuned"], row["device"], row["jax"],
+        row["program"], row["plan"], share.measured_s, share.priced_s, share.told_s, row["step_s"],
+        row["host_s"], row["n_kernels"], row["peak_bytes"], share.priced_bytes,
+        share.compiled_bytes, row["tuned"], row["device"], row["jax"],
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Single ops of other sizes, on which no rule was read off; looked at once, on 2026-11-26."""
+"""Single ops of other sizes, off which no rule was read; they were judged once, on 2026-11-26."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.measured.ops import (
 
 
 def every() -> list[Single]:
-    """All of them; their families are those of ``ops``."""
+    """All fresh single ops; their families are those of ``ops``."""
     makers = (_moved, _multiplied, _computed, _summed, _looked_up, _convolved, _layers)
     return [single for make in makers for single in make()]
 

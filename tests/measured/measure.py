@@ -1,12 +1,12 @@
 """``python -m tests.measured.measure FOLDER OUT``: run the shares of a folder on an attached GPU.
 
-A few processes, one after the other, so that a crash costs few shares; in each, programs are
-compiled by several threads and then run one by one.  What is measured so far is in OUT at every
-moment.
+Several processes run one after the other, so that a crash costs few shares. In each, several
+threads compile programs, which are then run one by one. OUT holds every measurement as soon as it
+is made.
 
-Times are the profiler's: ``kernels_s`` is what kernels and copies of one step take together,
-``step_s`` the time from the start of the first to the end of the last.  Beside every instruction
-stands XLA's own time, from the same executable.
+Times are the profiler's: ``kernels_s`` is the sum of kernels and copies of one step, ``step_s`` the
+time from the start of the first to the end of the last. Every instruction has XLA's own time as
+well, from the same executable.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import numpy as np
 
 Row = dict[str, Any]
 STEPS, WARMUP = 4, 2
-DONATED_BYTES = 8e9  # beyond these only one step is measured, since each takes arrays of its own
-POOL = 2**20  # random numbers that arrays are made of, over and over
+DONATED_BYTES = 8e9  # beyond this only one step is measured, since each needs arrays of its own
+POOL = 2**20  # number of random numbers, repeated to fill arrays
 
 
 def main() -> int:
@@ -56,14 +56,14 @@ def main() -> int:
         _measure(args, shares[slice(*args.child)])
         return 0
     end = time.monotonic() + args.seconds
-    for first in range(0, len(shares), args.at_once):
+    for start in range(0, len(shares), args.at_once):
         left = end - time.monotonic()
         if left < 10:
-            print(f"time is up before share {first} of {len(shares)}", flush=True)
+            print(f"time is up before share {start} of {len(shares)}", flush=True)
             break
         command = [sys.executable, "-m", "tests.measured.measure", str(args.folder), str(args.out)]
         command += ["--threads", str(args.threads), "--seconds", str(left)]
-        command += ["--child", str(first), str(first + args.at_once)]
+        command += ["--child", str(start), str(start + args.at_once)]
         command += ["--graphs"] * args.graphs
         command += ["--texts", str(args.texts)] if args.texts else []
         flags = os.environ.get("XLA_FLAGS", "")
@@ -77,7 +77,7 @@ def main() -> int:
         except subprocess.TimeoutExpired:
             code = -1
         took_s = time.monotonic() - started
-        print(f"shares {first} and on: {took_s:.0f} s, exit {code}", flush=True)
+        print(f"shares {start} and on: {took_s:.0f} s, exit {code}", flush=True)
     return 0
 
 
@@ -96,7 +96,7 @@ def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
         started = time.monotonic()
         try:
             loaded = _jax_private.compile_module(text, [device], flags)
-        except Exception:  # another version has other tables or flags
+        except Exception:  # other versions have other tables or flags
             loaded = _jax_private.compile_module(text, [device])
         return loaded, time.monotonic() - started
 
@@ -124,7 +124,7 @@ def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
 class Event(NamedTuple):
     """A kernel or copy that ran on the device."""
 
-    instruction: str  #: of HLO; "" if it is not told
+    instruction: str  #: name of the HLO instruction; "" if the profiler gives none
     start_ns: float
     length_ns: float
 
@@ -168,8 +168,8 @@ def _run(share: Row, loaded: Any, device: Any, draw: _Draw) -> Row:
 
     def put() -> list[Any]:
         given = [
-            jax.device_put(host, device) if one is None else one
-            for host, one in zip(hosts, kept, strict=True)
+            jax.device_put(host, device) if array is None else array
+            for host, array in zip(hosts, kept, strict=True)
         ]
         jax.block_until_ready(given)
         return given
@@ -196,9 +196,9 @@ def _run(share: Row, loaded: Any, device: Any, draw: _Draw) -> Row:
 
 
 def _split(events: list[Event], n_steps: int) -> list[list[Event]]:
-    """The events of each step, which are equally many.
+    """Split events into steps, which have equally many.
 
-    Raises ValueError where they are not.
+    Raises ValueError if the number of events is no multiple of ``n_steps``.
     """
     events = sorted(events, key=lambda event: event.start_ns)
     each, rest = divmod(len(events), n_steps)
@@ -208,7 +208,7 @@ def _split(events: list[Event], n_steps: int) -> list[list[Event]]:
 
 
 def _events(folder: str) -> list[Event]:
-    """What ran on the device."""
+    """Kernels and copies that ran on the device."""
     from jax.profiler import ProfileData
 
     (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
@@ -226,7 +226,7 @@ def _events(folder: str) -> list[Event]:
 
 
 def _times(share: Row, loaded: Any, events: list[list[Event]]) -> Row:
-    """Seconds of a step and of its instructions; ``events`` of each step."""
+    """Seconds of a step and of its instructions, from the ``events`` of each step."""
     from toast_lab.compare.local_program import STAND_IN
     from toast_lab.runtime import _jax_private, gpu_times, hlo, hlo_text
 
@@ -245,12 +245,12 @@ def _times(share: Row, loaded: Any, events: list[list[Event]]) -> Row:
         for event in step:
             measured_s[event.instruction] += event.length_ns / 1e9 / len(events)
     instructions, stand_in_s = [], 0.0
-    for one in gpu_times.timed(module, "sm_90", 1, rounds=rounds):
-        own_s = measured_s.get(one.instruction.name, 0.0)
-        if one.op < 0 and STAND_IN in one.instruction.attributes:
-            stand_in_s += own_s
-        elif own_s > 0.0:
-            instructions.append([one.kind, one.op, one.times, own_s, one.time_s])
+    for timed in gpu_times.timed(module, "sm_90", 1, rounds=rounds):
+        spent_s = measured_s.get(timed.instruction.name, 0.0)
+        if timed.op < 0 and STAND_IN in timed.instruction.attributes:
+            stand_in_s += spent_s
+        elif spent_s > 0.0:
+            instructions.append([timed.kind, timed.op, timed.times, spent_s, timed.time_s])
     return {
         "step_s": statistics.median(steps_s) if steps_s else None,
         "kernels_s": statistics.median(sums_s) if sums_s else None,

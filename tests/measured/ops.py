@@ -1,6 +1,7 @@
-"""Single ops as a user would write them, for a GPU and for its price.
+"""Single ops as users write them, to be measured on a GPU and priced.
 
-Sizes are those of one device of a training job: from what launches dominate to what fills memory.
+Sizes are those of one device of a training job: from ops dominated by launches to ops that fill
+memory.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ class Single(NamedTuple):
 
 
 def shapes_of(dtype: Any, *shapes: tuple[int, ...]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Arrays of one type."""
+    """Abstract arrays of one type."""
     return tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
 
 
 def size_text(shape: tuple[int, ...]) -> str:
-    """A shape in words: "64x32"."""
+    """A shape as text, like "64x32"."""
     return "x".join(map(str, shape))
 
 
 def float_name(dtype: Any) -> str:
-    """As StableHLO spells it, "bf16"."""
+    """The StableHLO name of a type, like "bf16"."""
     return {"float32": "f32", "bfloat16": "bf16"}.get(jnp.dtype(dtype).name, jnp.dtype(dtype).name)
 
 
 def every() -> list[Single]:
-    """All of them; names are unique."""
+    """All single ops; their names are unique."""
     makers = (
         _transposes, _products, _batched, _few_rows, _elementwise, _reductions, _normalisations,
         _lookups, _sorts, _moves, _convolutions, _windows, _fourier, _loops, _random,
@@ -145,7 +146,7 @@ def _batched() -> Iterator[Single]:
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
-    """Of heads of 64 numbers."""
+    """Softmax attention with heads of size 64."""
     weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8, axis=-1)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
@@ -317,7 +318,7 @@ def _normalisations() -> Iterator[Single]:
 
 
 def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
-    """Over the last dim, in float32, as most libraries write it."""
+    """Normalise the last dim in float32, as most libraries write it."""
     wide = x.astype(F32)
     mean = wide.mean(-1, keepdims=True)
     spread = wide.var(-1, keepdims=True)
@@ -338,7 +339,7 @@ def _batch_norm(x: Any, scale: Any, shift: Any) -> Any:
 
 
 def whole_numbers(*shape: int) -> jax.ShapeDtypeStruct:
-    """An array of indices."""
+    """An abstract array of indices."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
@@ -474,7 +475,7 @@ def _moves() -> Iterator[Single]:
 
 
 def convolved_by(stride: int, groups: int = 1) -> Callable[[Any, Any], Any]:
-    """A convolution of images, or of volumes, of channels last."""
+    """A convolution of images or volumes with channels last."""
 
     def function(x: Any, kernel: Any) -> Any:
         spatial = x.ndim - 2

@@ -1,7 +1,7 @@
-"""``measured.jsonl``: what came back from a GPU, a row for each share.
+"""``measured.jsonl``: measurements on a GPU, a row for each share.
 
-Seconds of kernels are those of one step.  ``instructions``: for each that ran, [kind, op of ours or
--1, runs expected, measured_s, XLA's own seconds of one run or None].
+Seconds of kernels are those of one step. ``instructions`` has for each instruction that ran [kind,
+our op or -1, expected runs, measured_s, XLA's own seconds of one run or None].
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tests.corpus import compiled
 from tests.corpus.compiled import Row
 
 ROWS = Path(__file__).parent / "measured.jsonl"
-TOPOLOGY = "gpu:h100:8"  # whose plans of the corpus are measured
-PLAN_NAMES = ("op", "fresh op")  # of single ops: what rules were read off, and what was not
+TOPOLOGY = "gpu:h100:8"  # the corpus's plans for this topology are measured
+PLAN_NAMES = ("op", "fresh op")  # of single ops: those that rules were read off, and those not
 TUNED = ("all", "cuBLAS alone")
 _KEPT = (
     "program", "digest", "plan", "sharding_id", "device", "jax", "graphs", "tuned", "compile_s",
@@ -24,21 +24,21 @@ _KEPT = (
 
 
 def key(row: Row) -> tuple[str, str, str, str]:
-    """What names a share; a plan by its sharding too, since its name may go to another."""
+    """The fields that identify a share; a plan's sharding is among them, since names may change."""
     return row["program"], row["digest"], row["plan"], row.get("sharding_id", "")
 
 
 def rows() -> list[Row]:
-    """The rows that are kept."""
+    """Read the kept rows."""
     return compiled.read_rows(ROWS)
 
 
 def keep(files: Iterable[Path], *, tuned: str) -> None:
-    """Put rows that came back in place of earlier ones of the same shares.
+    """Keep rows that came back, in place of earlier ones of the same shares.
 
     Args:
-        files: as ``measure`` wrote them; what failed is left out, and said.
-        tuned: which products XLA tried out while it compiled, one of ``TUNED``.
+        files: files that ``measure`` wrote; failed shares are printed and left out.
+        tuned: which kernels of products XLA tried out as it compiled, one of ``TUNED``.
     """
     kept = {key(row): row for row in rows()}
     for file in files:
@@ -51,7 +51,7 @@ def keep(files: Iterable[Path], *, tuned: str) -> None:
 
 
 def _kept(row: Row) -> Row:
-    """What is worth keeping of a row as it came back."""
+    """Reduce a row that came back to the fields that are kept."""
     return {
         **{name: rounded(row[name]) for name in _KEPT},
         "peak_bytes": row["memory"]["peak"],
@@ -60,5 +60,5 @@ def _kept(row: Row) -> Row:
 
 
 def rounded(value: Any) -> Any:
-    """A number as it is kept: nothing was measured to more than four digits."""
+    """Round a float to four digits, the precision of the measurements."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

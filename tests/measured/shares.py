@@ -1,7 +1,7 @@
-"""What is to be measured: programs of one device, as files that a GPU's machine can take.
+"""Write shares: programs of one device, as files that are measured on a GPU's machine.
 
-A share is a plan of the corpus (its collectives are stand-ins) or a single op (``ops``).  Its text
-carries the numbers of our ops, so that a kernel's time finds its way back to them.
+A share is a plan of the corpus (with stand-ins for its collectives) or a single op (``ops``). Its
+text carries the numbers of our ops, so that the time of a kernel can be traced back to them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from toast_lab.sharding.plan import ShardingPlan
 
 ONE = {"one": 1}  # the mesh of a single op
 TIME_LIMIT_S = 300.0
-#: Single ops: those that rules were read off, and those that they are tested on.
+#: Makers of single ops: those that rules were read off, and those that test the rules.
 SINGLE = dict(zip(rows.PLAN_NAMES, (ops.every, fresh_ops.every), strict=True))
 
 
 def each_single(names: Collection[str]) -> Iterator[tuple[Row, Model, Problem]]:
-    """What names it, its model and its problem, of every single op; ``names`` are in ``SINGLE``."""
+    """(head, model, problem) of every single op of the groups ``names`` of ``SINGLE``."""
     for plan_name, make in SINGLE.items():
         for single in make() if plan_name in names else ():
             model, problem = single_problem(single)
@@ -45,19 +45,21 @@ def each_single(names: Collection[str]) -> Iterator[tuple[Row, Model, Problem]]:
 
 
 def head_of(single: ops.Single, plan_name: str) -> Row:
-    """What names a single op among the shares."""
+    """The fields that identify a single op among the shares."""
     return {"program": single.name, "digest": single.family, "plan": plan_name}
 
 
 def single_problem(single: ops.Single) -> tuple[Model, Problem]:
-    """A single op as a problem of one device."""
+    """The model and one-device problem of a single op."""
     model = from_jax(single.function, *single.arguments, name=single.name)
     return model, Problem(analyse(model), ONE, "h100")
 
 
 def generate(folder: Path, names: Collection[str]) -> None:
-    """Write what is not there yet; ``names`` are programs of the corpus, or names in
-    ``SINGLE``."""
+    """Write the shares that do not exist yet.
+
+    ``names`` are programs of the corpus, or names in ``SINGLE``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     listed = folder / "shares.jsonl"
     for head, model, plan in _wanted(names):
@@ -107,7 +109,7 @@ def write_share(folder: Path, head: Row, model: Model, plan: ShardingPlan) -> Ro
 
 
 def _arguments(program: Program, local: LocalProgram) -> list[Row]:
-    """How to draw each argument, as ``runtime.inputs.draw`` would."""
+    """The data for drawing each argument as ``runtime.inputs.draw`` would."""
     bounds = inputs.index_bounds(program)
     positive = inputs.under_roots(program) | inputs.under_fractions(program)
     return [

@@ -1,4 +1,4 @@
-"""What was measured on a GPU is whole, the page is made of it, and it can be measured again."""
+"""Measurements on a GPU are complete, the page follows from them, and they can be repeated."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_every_single_op_was_measured() -> None:
 def test_times_of_instructions_make_up_the_kernels() -> None:
     for row in rows.rows():
         named_s = sum(one[3] for one in row["instructions"]) + row["stand_in_s"]
-        # Sums are of the middle step, instructions of the mean one
+        # Sums are medians over steps, times of instructions are means
         assert named_s <= 1.2 * row["kernels_s"] + 1e-6, rows.key(row)
         if not row["graphs"]:
-            # The rest are copies of loops, which the profiler names after no instruction
+            # The rest are copies of loops, for which the profiler names no instruction
             assert named_s >= 0.4 * row["kernels_s"], rows.key(row)
 
 
@@ -82,7 +82,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
 
 
 def test_a_share_is_divided_and_run(tmp_path: Path) -> None:
-    """On the CPU, where the profiler names no kernels."""
+    """The way from a single op to a kept row works, here on the CPU, where no kernels are named."""
     single = next(one for one in ops.every() if one.name == "transpose bf16 1024x1024 to 1,0")
     model, problem = shares.single_problem(single)
     plan = Plan.from_actions(problem, [])

@@ -1,7 +1,7 @@
-"""``told.jsonl``: what our price and XLA's cost model say of the single ops that were measured.
+"""``told.jsonl``: our price and XLA's time of the measured single ops.
 
-Of plans of the corpus the same stands in its own files.  XLA's compiler for GPUs is what
-``toast-lab install-gpu-compiler`` gets; without it what it said before stays.
+For plans of the corpus, the corpus's own files have them. ``toast-lab install-gpu-compiler``
+installs XLA's compiler for GPUs; without it, XLA's earlier times stay.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TOPOLOGY = "gpu:h100:1"
 
 
 def read() -> dict[tuple[str, str, str, str], Row]:
-    """The rows that are kept, by share."""
+    """Read the kept rows, by share."""
     return {rows.key(row): row for row in compiled.read_rows(ROWS)}
 
 
 def generate() -> None:
-    """Ask both about every single op anew."""
+    """Price every single op anew, and ask XLA for its time."""
     before, fresh, is_there = read(), [], _has_compiler()
     for head, model, problem in shares.each_single(shares.SINGLE):
         plan = Plan.from_actions(problem, [])

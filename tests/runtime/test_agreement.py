@@ -1,6 +1,6 @@
-"""One judge of agreement.
+"""Runs and comparisons judge in the same way whether results agree.
 
-Tolerances by type and sum, and the same verdict from a run and from a comparison.
+Tolerances depend on types and on the length of sums.
 """
 
 from __future__ import annotations

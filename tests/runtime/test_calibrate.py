@@ -1,4 +1,4 @@
-"""Calibration of virtual devices for real: what is measured, kept and written."""
+"""Calibration measures virtual devices, keeps the points and writes a machine file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def test_a_time_limit_too_short_for_anything_is_an_error():
 
 
 def test_a_child_that_crashes_keeps_what_there_was(monkeypatch):
-    """The parent's side alone: the child sends two points and dies."""
+    """Points that a child sent before it crashed still give a machine.
+
+    Only the parent runs here; the child is simulated.
+    """
 
     def crashing(*_, on_event, **__):
         on_event(Hardware("gpu", "NVIDIA H100", 1, 8e10, {"jax": "0"}))

@@ -1,4 +1,4 @@
-"""Compiling ahead of time: on virtual CPU devices always, for TPUs where libtpu is installed."""
+"""Plans are compiled ahead of time, for virtual CPU devices and, if libtpu is installed, TPUs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Path]:
 
 
 def scanned() -> Model:
-    """Four equal layers in a loop, with a sum over the split dim in each."""
+    """Four equal layers in a loop, each with a sum over the split dim."""
 
     def fn(w, x):
         return jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), x, w)[0]
@@ -94,7 +94,7 @@ def test_the_second_time_comes_from_the_store(made: tuple[Compiled, Path]) -> No
     events: list[object] = []
     again = compile_plan(model, plan, "cpu:8", store=path, on_progress=events.append)
     assert (again, again.cached, events) == (compiled, True, [])
-    # The same shardings, come about in another way
+    # The same shardings by other actions
     other = dataclasses.replace(plan, key=plan.key + 1)
     assert compile_plan(model, other, "cpu:8", store=path).plan_key == other.key
     with CompiledStore(path, read_only=True) as store:
@@ -229,7 +229,7 @@ def test_cancelled_and_timed_out(tmp_path: Path) -> None:
 
 
 def test_a_crashed_compiler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown XLA flag ends the process."""
+    """A crash of the child, here by an unknown XLA flag, is reported with the compiler's words."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
     model = small_step()
     with pytest.raises(RunFailed, match="xla_no_such_flag"):

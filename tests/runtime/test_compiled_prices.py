@@ -1,4 +1,4 @@
-"""What a compiler said of a plan as prices: sums hold, what is wrong is refused."""
+"""A compiler's times become prices with the same sums; results that do not belong are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compiled_of(
     seed: int = 0,
     exposed_s: float | None = None,
 ) -> Compiled:
-    """As a compiler may tell it: in other places than we price, and some of it nowhere."""
+    """A made-up result of a compiler, which puts some times at other ops and some at none."""
     rng, cost = np.random.default_rng(seed), tl.price(problem, plan)
     last = problem.analysis.program.n_ops - 1
     cycles: dict[int, float] = {-1: 0.05 * factor * cost.compute_s * CLOCK_HZ}
@@ -82,7 +82,7 @@ def test_a_plan_that_was_not_judged_shares_what_it_has_in_common(problem):
     sources = {row.source for row in cost.ops}
     assert sources == {"compiled", "fitted"}
     assert 1.5 * by_rule.compute_s < cost.compute_s < 2.5 * by_rule.compute_s
-    # Without a schedule nothing is known of communication.
+    # Without a schedule, the compiler tells nothing about communication.
     assert cost.comm_s == pytest.approx(by_rule.comm_s)
 
 

@@ -1,6 +1,6 @@
-"""Priced and compiled collectives side by side.
+"""Differences between priced and compiled collectives have the right reasons.
 
-Every rule on hand-made sides, and whole programs on virtual CPUs.
+Every rule is tested on hand-made sides, and whole programs on virtual CPU devices.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def one(
 
 
 def test_rules(model: Model, product: int) -> None:
-    """Each pair of sides that differs in one way has the reason for that way."""
+    """Sides that differ in one way are given the reason for that difference."""
     w = next(
         name for name in model.program.value_name if model.program.value_dtype[0] == "f32" and name
     )
@@ -131,7 +131,10 @@ def test_a_move_beside_a_sum_of_other_shards(model: Model, product: int) -> None
 
 
 def test_what_we_do_at_an_op_goes_before_what_is_equal_elsewhere() -> None:
-    """An equal one of an op far away may be the way in which this one is done."""
+    """A collective is matched at its own op before equal ones elsewhere.
+
+    The compiler may use a collective that equals another op's in place of this op's own.
+    """
     square = np.zeros((8, 8), np.float32)
     model = frontends.from_jax(lambda x, w: x @ w @ w @ w @ w, square, square)
     first, *_, last = (op for op in model.program.ops() if model.program.kind[op] == "dot_general")
@@ -168,7 +171,10 @@ def test_what_is_named_after_a_transpose_of_a_product_serves_the_product() -> No
 
 
 def test_what_a_sum_is_scattered_onto_is_gathered() -> None:
-    """XLA makes one scatter of a scatter and the sum behind it."""
+    """A gather of the operand that XLA scatters onto is explained.
+
+    XLA makes one scatter of a scatter and the sum after it.
+    """
 
     def step(table: jax.Array, rows_: jax.Array, new: jax.Array) -> jax.Array:
         return table * 2 + jnp.zeros_like(table).at[rows_].add(new)
@@ -199,7 +205,7 @@ def test_five_quarters_are_no_parts(model: Model, product: int) -> None:
 
 
 def test_a_sum_over_two_axes_in_one_step(model: Model, product: int) -> None:
-    """A scatter along one axis and a sum over the other one became one sum over both."""
+    """A reduce_scatter along one axis and an all_reduce over another may become one all_reduce."""
     scatter = Side(product, "reduce_scatter", ("d",), LARGE, 1.0, "w")
     rest = Side(product, "all_reduce", ("m",), LARGE / 4, 1.0, "w")
     whole = Side(-1, "all_reduce", ("d", "m"), LARGE, 1.0, "", "f32")
@@ -288,7 +294,7 @@ def test_equal_ops_on_equal_operands_are_one_op_of_the_compiler() -> None:
 
 
 def nested(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A sum in two steps with a reshape between them, the same in one, and one of fewer dims."""
+    """A sum in two steps with a reshape between, the same in one step, and a sum of fewer dims."""
     return jnp.sin(x.sum(2)[:, :, None].sum((0, 2))), jnp.cos(x.sum((0, 2))), x.sum((1, 2))
 
 
@@ -328,7 +334,7 @@ def test_what_a_broadcast_made_need_not_be_gathered() -> None:
     (narrow,) = (program.value_name[value] for value in program.operands(wide))
     gather = Side(wide, "all_gather", ("d",), 16.0, 1.0, narrow)
     assert one(model, [gather], []) == [later]
-    # What is sent for the broadcast serves who reads the smaller value, too.
+    # The transfer for the broadcast also serves the op that reads the smaller value.
     elsewhere = gather._replace(op=joined)
     compiled = gather._replace(op=joined, bytes=24.0, value="", dtype="f32")
     assert sorted(one(model, [ours[0], elsewhere], [compiled])) == [
@@ -342,7 +348,7 @@ def wave(x: jax.Array) -> jax.Array:
 
 
 def twice(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Two equal sums and one of another operand, none of which meet."""
+    """Two equal sums and one of another operand; no op combines any of them."""
     return jnp.sin(x.sum(1)), jnp.cos(x.sum(1)), (x + 1).sum(1)
 
 

@@ -1,6 +1,6 @@
-"""Compiling for GPUs that need not be there.
+"""Plans are compiled for GPUs that need not be attached.
 
-What can be said without their compiler is tested always; the rest where its wheels are
+Tests that need XLA's compiler for GPUs run only if its wheels are installed
 (``toast-lab install-gpu-compiler``).
 """
 
@@ -53,7 +53,7 @@ needs_wheels = pytest.mark.skipif(
 
 
 def half_step() -> Model:
-    """A product of bfloat16 matrices, one into float32, and the first one's gradient."""
+    """A product of bfloat16 matrices, one with a float32 result, and the gradient of the first."""
 
     def step(w, v, x):
         h = jnp.tanh(x @ w)
@@ -70,7 +70,7 @@ HALF = [("batch", "d"), ("inner", "d"), ("outer", "m")]
 
 
 def report(peak: int, **changes: Any) -> compile_child.CompileReport:
-    """What a child sends of a program with this peak."""
+    """The report that a child sends for a program with this peak."""
     memory = dict.fromkeys(("argument", "output", "alias", "temp", "code"), 0)
     compiled = compile_child.CompileReport(
         device_kind="NVIDIA",
@@ -434,7 +434,7 @@ def test_a_gpu_without_tables_is_compiled_without_times() -> None:
 def test_where_collecting_times_fails_the_program_is_compiled_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As by a version whose tables lack the GPU; any other failure stays one."""
+    """A compiler whose tables lack the GPU still compiles; any other failure is reported."""
     asked: list[object] = []
 
     def compile_module(text: str, devices: object, flags: object = None) -> str:
@@ -468,7 +468,7 @@ with _standard_error() as log:
 
 
 def test_what_a_crashing_compiler_says_last_is_not_lost(tmp_path: Path) -> None:
-    """In a file it stays; a pipe has nobody to pass it on to, and says what came before."""
+    """If standard error is a file, the last words are in it; a pipe has only what came before."""
     with (tmp_path / "log").open("w+b") as log:
         done = subprocess.run(
             [sys.executable, "-c", SAYING], stdout=subprocess.PIPE, stderr=log, timeout=240

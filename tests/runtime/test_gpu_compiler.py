@@ -1,4 +1,4 @@
-"""Where XLA's compiler for GPUs is looked for, and how it is got; no wheel is needed here."""
+"""XLA's compiler for GPUs is found and installed; these tests need no wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JAX = gpu_compiler.wanted_version()
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
-    """What pip leaves of a wheel, without its content."""
+    """Write the metadata that pip leaves of an installed wheel, without its content."""
     place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     place.mkdir(parents=True)
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -26,7 +26,7 @@ def wheel(folder: Path, name: str, version: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the variable names and that is not there yet."""
+    """The folder that the environment variable names; it does not exist yet."""
     monkeypatch.setenv(gpu_compiler.FOLDER_VARIABLE, str(tmp_path / "own"))
     return tmp_path / "own"
 
@@ -81,7 +81,7 @@ def test_an_installed_jax_with_cuda_is_used_as_it_is(
     monkeypatch.syspath_prepend(str(site))
     found = gpu_compiler.find()
     assert (found.folder, found.assembler_version) == ("", "13.0.48")
-    # An own folder comes first
+    # The package's own folder comes first
     wheel(gpu_compiler.default_folder(), PLUGIN, JAX)
     wheel(gpu_compiler.default_folder(), ASSEMBLER, "12.9.86")
     assert gpu_compiler.find().folder == str(gpu_compiler.default_folder())
@@ -110,7 +110,7 @@ def test_the_users_flags_come_behind_ours_and_are_recorded(monkeypatch: pytest.M
 def instead_of_pip(
     monkeypatch: pytest.MonkeyPatch, code: str
 ) -> Callable[[], gpu_compiler.GpuCompiler]:
-    """Let ``install`` run this code; sys.argv[1] is the folder."""
+    """Let ``install`` run this code instead of pip; sys.argv[1] is the folder."""
     monkeypatch.setattr(gpu_compiler, "_pip", lambda f: [sys.executable, "-c", code, str(f)])
     return gpu_compiler.install
 
@@ -188,7 +188,7 @@ def test_what_pip_is_asked_for_is_pinned_and_alone(folder: Path) -> None:
 
 
 def test_nothing_of_it_is_imported_by_a_start_of_jax(folder: Path) -> None:
-    """A broken plugin in the folder disturbs nobody: only the compiling child looks there."""
+    """A broken plugin in the folder does no harm, since only the compiling child looks there."""
     plugin = folder / "jax_plugins" / "broken"
     plugin.mkdir(parents=True)
     (plugin / "__init__.py").write_text("def initialize():\n    raise SystemExit('disturbed')\n")

@@ -1,4 +1,4 @@
-"""What is believed of XLA's times of fusions, on texts of its form; expected numbers by hand."""
+"""XLA's times of fusions are corrected before they are used; expected times are worked by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cost(operations_us: float, memory_us: float, name: str = "") -> str:
 
 
 def time_us(inside: str, outside: str, *costs: str) -> float | None:
-    """Microseconds beside those of any kernel; ``outside`` is all up to the attributes."""
+    """Microseconds beyond those of any kernel; ``outside`` is the fusion up to its attributes."""
     text = f"""
 %fused (p: f32[1024]) -> f32[1024] {{
 {inside}
@@ -42,22 +42,22 @@ ENTRY %main (x: f32[1048576]) -> f32[1048576] {{
 
 PLAIN = "  ROOT %y = f32[1048576] negate(%p)"
 FUSION = "%f = f32[1048576] fusion(%x)"
-#: Bytes of ``FUSION``'s operand and result, once, in microseconds at 1 TB/s.
+#: Microseconds to move the operand and result of ``FUSION`` once at 1 TB/s.
 ONCE_US = 2 * 4 * MIB / 1e6
 
 
 @pytest.mark.parametrize(
     ("inside", "costs", "expected_us"),
     [
-        # Memory decides, operations are done meanwhile
+        # Memory time decides; operations are hidden behind it
         (PLAIN, [cost(10, 6)], 6.0),
         ("  ROOT %y = f32[1048576] sine(%p)", [cost(100, 6)], 20.0),
-        # Random bits are counted well
+        # Operations on random bits are counted correctly
         ("  ROOT %y = u32[1048576] xor(%p, %p)", [cost(20, 6)], 20.0),
-        # What is read again comes out of the cache, but for windows
+        # Repeated reads come from the cache, except those of windows
         (PLAIN, [cost(1, 50)], ONCE_US),
         ("  ROOT %y = f32[1048576] reduce-window(%p)", [cost(1, 50)], 0.35 * 50),
-        # Of a Triton fusion the first model says nothing
+        # The first model does not cover Triton fusions
         (PLAIN, [cost(1, 90_000), cost(1, 7, "indexing-cost-model"), cost(0, 0.01, "sol")], 7.0),
         (PLAIN, [cost(0, 0.01, "sol")], None),
         ("  ROOT %y = f32[1048576] sort(%p)", [cost(1, 6)], None),
@@ -71,9 +71,9 @@ def test_a_fusion(inside: str, costs: list[str], expected_us: float | None) -> N
 @pytest.mark.parametrize(
     ("dtype", "expected_us"),
     [
-        # Updates are read, and their places read and written; indices are read
+        # Updates and indices are read; the places of updates are read and written
         ("f32", (3 * 4 * 1024 * 64 + 4 * 1024) / 1e6),
-        # Narrow numbers are exchanged word by word
+        # Narrow types are updated by exchanging whole words
         ("bf16", gpu_fusions.NARROW_SUM_S * 1024 * 64 * 1e6),
     ],
 )

@@ -1,4 +1,4 @@
-"""GPUs to compile for: the known ones, own ones, and what is wrong with a description."""
+"""Known GPUs and users' own ones can be compiled for, and errors in a description are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toast_lab.runtime.gpu_target import FOLDER, NAMES, find
 
 
 def described(folder: Path, **changes: str) -> str:
-    """Path of a description like the H100's, with these lines changed; "" takes one out."""
+    """Write a description like the H100's, with changed lines; "" removes a line."""
     lines = (FOLDER / "h100.toml").read_text().splitlines()
     for key, value in changes.items():
         old = next((i for i, line in enumerate(lines) if line.startswith(f"{key} = ")), None)
@@ -81,7 +81,7 @@ def test_the_text_for_the_compiler_has_the_numbers_of_the_file() -> None:
 
 
 def test_blackwell_is_called_what_its_tables_are_found_by(tmp_path: Path) -> None:
-    """The compiler takes a word of the name for one of its tables, "180 GB" for a Grace one."""
+    """The compiler finds its tables by the GPU's name, and takes "180 GB" for a Grace GPU."""
     assert 'device_description_str: "NVIDIA B200"' in find("b200").proto_text()
     other = described(tmp_path, compute_capability='"10.0"', title='"GB200 of ours"')
     assert 'device_description_str: "NVIDIA GB200"' in find(other).proto_text()

@@ -1,8 +1,8 @@
-"""Collectives and times of programs that were compiled for GPUs, read from kept texts.
+"""Collectives and times of programs compiled for GPUs are read correctly from kept texts.
 
 ``step_h100.hlo`` and ``step_p100.hlo`` are one training step of a product of bfloat16 matrices, a
-second product into float32, and the gradient of the first, on a mesh d=2, m=4; ``scan_h100.hlo`` is
-a loop of four layers whose weights are split over the dim that is summed.
+second product with a float32 result, and the gradient of the first, on a mesh d=2, m=4;
+``scan_h100.hlo`` is a loop of four layers whose weights are split over the dim that is summed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def us(seconds: float) -> float:
 
 @pytest.mark.parametrize("name", ["step_h100", "step_p100"])
 def test_asynchronous_collectives_have_their_bytes_axes_and_ops(name: str) -> None:
-    """The compiler schedules the one text otherwise than the other, and that is all."""
+    """Collectives are the same in both texts, which differ only in the schedule."""
     found = hlo.collectives(text_of(name), MESH)
     assert sorted((c.op, c.kind, c.bytes, c.axes, c.parts[0].dtype) for c in found) == [
         (3, "all_gather", 512 * 256 * 2, ("d",), "bf16"),
         (5, "all_reduce", 1024 * 256 * 4, ("m",), "f32"),
         (8, "all_reduce", 4, ("d",), "f32"),
-        # Twice what is left of it and not three times; it has lost its name
+        # The bytes are its operand's, twice its result; it has lost its name
         (14, "reduce_scatter", 512 * 256 * 4, ("d",), "f32"),
         (18, "all_reduce", 4, ("d",), "f32"),
     ]
@@ -51,7 +51,10 @@ def test_asynchronous_collectives_have_their_bytes_axes_and_ops(name: str) -> No
 
 
 def test_times_of_a_step_on_h100() -> None:
-    """Fusions and measured products are summed; a product into float32 is 64 times too slow."""
+    """Fusions and measured products are summed; products with float32 results are left out.
+
+    XLA's time for the latter is 64 times too long.
+    """
     times = read(text_of("step_h100"))
     assert {op: us(s) for op, s in times.collective_s_by_op.items()} == {3: 12.64, 5: 43.456}
     compute_us = {
@@ -80,7 +83,10 @@ def test_times_of_a_step_on_h100() -> None:
 
 
 def test_what_crosses_hosts_was_not_measured() -> None:
-    """Of two hosts, d crosses them and m does not; XLA's numbers are the same for both."""
+    """Collectives between hosts have no time, since XLA's numbers ignore hosts.
+
+    Here axis d crosses the two hosts, and m does not.
+    """
     times = read(text_of("step_h100"), hosts=2)
     assert list(times.collective_s_by_op) == [5]
     crossing = {row.op for row in times.left_out if row.reason == gpu_times.BETWEEN_HOSTS}
@@ -101,7 +107,7 @@ def test_a_gpu_without_measured_tables_has_no_times() -> None:
     memory = DeviceMemory(bytes_per_s=7e11, near_bytes=4e6)
     assert gpu_times.read(module, "sm_60", 8) is None
     assert gpu_times.read(module, "sm_60", 8, memory=memory) is None
-    # With tables of somebody's own in the flags there are numbers, which nobody knows
+    # With tables of a user's own in the flags, XLA gives numbers of unknown origin
     forced = read(text_of("step_h100"), "sm_80")
     assert forced.collective_s_by_op == {}
     assert {row.kind for row in forced.left_out if row.reason == gpu_times.NO_TABLES} == {
@@ -161,15 +167,15 @@ def test_one_instruction(line: str, compute_us: float, reason: str, doubt: str) 
 @pytest.mark.parametrize(
     ("left", "right", "result", "time_us"),
     [
-        # An argument is read, whatever its size, also where it is looked at as another shape
+        # An argument is read whatever its size, even through a bitcast to another shape
         ("bf16[8,4096] iota()", "bf16[4096,4096] parameter(0)", "bf16[8,4096]", 33.554432),
         ("bf16[8,4096] iota()", "bf16[4096,4096] bitcast(%z)", "bf16[8,4096]", 33.554432),
-        # What was computed before it may be in the cache, up to its size
+        # A value computed before may be in the cache, up to the size of the cache
         ("bf16[8,4096] iota()", "bf16[4096,4096] iota()", "bf16[8,4096]", 7.5),
         ("bf16[8,4096] iota()", "bf16[4096,8192] iota()", "bf16[8,8192]", 67.108864),
-        # The table's own time is longer
+        # The table's time is longer than the traffic
         ("bf16[8,1024] parameter(1)", "bf16[1024,1024] parameter(0)", "bf16[8,1024]", 7.5),
-        # A result that is larger than the cache is written, a work space is not
+        # A result larger than the cache is written to memory, a workspace is not
         (
             "bf16[8192,64] iota()",
             "bf16[64,8192] iota()",

@@ -205,7 +205,10 @@ ENTRY %main (p: f32[16,64], x: f32[8,32]) -> f32[8,64] {
 
 
 def test_an_all_to_all_of_an_array_for_each_device_is_one_of_one_array() -> None:
-    """With a dim to cut it would be one of several merged ones, each of which is cut."""
+    """Without a dim attribute, the arrays are pieces of one array.
+
+    With one, they would be several merged collectives, each of them cut along that dim.
+    """
     line = (
         "  %a2a = (f32[1,8]{1,0}, f32[1,8]{1,0}, f32[1,8]{1,0}, f32[1,8]{1,0}) "
         "all-to-all(%w, %x, %y, %z), replica_groups=[2,4]<=[8]"

@@ -1,6 +1,6 @@
-"""Structure of HLO texts.
+"""The structure of HLO texts is read correctly: calls, trip counts and the compiler's estimates.
 
-Who calls whom, how often loops run, and the compiler's estimates; texts written by hand.
+The texts are written by hand.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def program(inside: int = 100, own: int = 0) -> str:
 
 
 def test_a_loop_counts_from_its_start_by_its_step() -> None:
-    """1, 3, 5, 7, 9: five rounds below 11."""
+    """The counter takes the values 1, 3, 5, 7 and 9: five rounds below 11."""
     module = hlo_text.parse(program())
     times = {e.computation.name: e.times for e in hlo_text.executed(module)}
     assert times == {
@@ -104,7 +104,7 @@ def test_a_loop_counts_from_its_start_by_its_step() -> None:
 
 
 def test_what_a_condition_sums_over_devices_runs_once_more_than_the_body() -> None:
-    """As in a loop that runs until all devices have converged."""
+    """A loop that runs until all devices have converged tests its condition once more."""
     summed = (
         "  %most = s32[] all-reduce(%i), channel_id=4, replica_groups={{0,2},{1,3}}, "
         'to_apply=%max, metadata={op_name="toast.3/while/cond/reduce_max"}\n'
@@ -144,7 +144,7 @@ def test_a_loop_whose_rounds_the_text_does_not_tell_is_asked_for_by_op() -> None
 
 
 def test_cycles_are_added_up_by_op_and_round() -> None:
-    """The fusion in the loop names no op itself: what is inside of it does."""
+    """A fusion that names no op itself counts for the op of its instructions."""
     assert cycles(hlo_text.parse(program(inside=100, own=30))) == {7: 500.0, 20: 30.0, -1: 7.0}
 
 

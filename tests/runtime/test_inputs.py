@@ -139,14 +139,15 @@ def test_windows_start_where_they_lie_inside() -> None:
         return jax.lax.dynamic_slice(x, (i, 0), (4, 8)), jax.lax.dynamic_update_slice(x, y, (j, j))
 
     shapes = S((16, 8), "float32"), S((), "int32"), S((), "int32"), S((2, 2), "float32")
-    # i cuts 4 of 16 (and 0 of 8 is no cut); j cuts 2 of 16 and 2 of 8, the narrower one counts.
+    # i starts windows of 4 in 16 (the index 0 of 8 is constant); j starts windows of 2 in 16 and in
+    # 8, of which the narrower counts.
     assert inputs.index_bounds(program_of(window, *shapes)) == {1: 13, 2: 7}
 
 
 def carried_along(first, second, third, use):
-    """A loop whose rounds use ``first`` and hand the others on.
+    """A loop that uses one value a round and hands the others on, a place further each round.
 
-    The third is used in the third round.
+    ``first`` is used in the first round, ``third`` from the third round on.
     """
 
     def fn(x, *carry):
@@ -178,7 +179,7 @@ def test_what_stands_under_a_root_is_not_negative() -> None:
         return p - m / (jnp.sqrt(v / 0.5) + 1e-8), v, jnp.log(1.0 + z.T), jnp.sum(p * p, axis=0)
 
     program = program_of(step, *[S((8, 4), "float32")] * 5)
-    # The second moment and z; a square is not followed to its root
+    # Found are the second moment and z; squares are not followed to their operands
     assert inputs.under_roots(program) == {1, 3}
     m, v, _, z, _ = inputs.draw(program)
     assert (m < 0).any()
@@ -210,7 +211,7 @@ def test_what_is_divided_by_keeps_away_from_zero() -> None:
         return scaled / jnp.sum(g * g, axis=0), scaled / jnp.sum(jnp.exp(n), axis=0)
 
     program = program_of(weighted, *[S((8, 8), "float32")] * 5)
-    # A square and an exponential are above zero whatever they are made of
+    # Squares and exponentials are positive whatever their operands
     assert inputs.under_fractions(program) == {0, 1}
     x, w, v, g, n = inputs.draw(program)
     assert np.abs((x @ w).sum(axis=0)).min() > 0.01
@@ -242,5 +243,5 @@ def test_the_papers_attention_is_far_from_dividing_by_nothing() -> None:
 
     exact = result(*(array.astype(np.float64) for array in single))
     error = np.abs(result(*single) - exact).max() / np.abs(exact).max()
-    # Sums in another order, as shards make them, have errors of this size
+    # Summing in another order, as shards do, makes errors of this size
     assert error < 1e-6

@@ -1,4 +1,4 @@
-"""The total of XLA's memory report, which the peak of a compiled program is taken from."""
+"""The total of XLA's memory report is read; it gives the peak of a compiled program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from toast_lab.runtime import compile_child
 from toast_lab.runtime.memory_report import assigned_bytes
 
-# The form of libtpu 0.0.42.1; GPUs' reports begin in the same way.
+# This is the form of libtpu 0.0.42.1; reports for GPUs begin in the same way.
 REPORT = """\
 Memory Space: default (color=0)
 Total bytes: {main} (863.16MiB)

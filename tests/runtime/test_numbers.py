@@ -1,4 +1,4 @@
-"""Numbers that the library is given are looked at where it is entered."""
+"""Numbers that users pass to the library are checked at once, and errors name them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from toast_lab.errors import InvalidProblem
     "value", [-1, 0.5, float("nan"), float("inf"), 10**20, "1", None, True, [1]]
 )
 def test_numbers_of_the_library_are_refused_with_their_name(value):
-    """A wrong seed, budget, count or limit is told in a sentence with its name.
+    """The error for a wrong seed, budget, count or limit names it.
 
-    It is told before any work is done.
+    It is raised before any work is done.
     """
     problem = tl.Problem(tl.analyse(tl.load("mlp")), "2")
     small = tl.Budget(seconds=None, evaluations=1)

@@ -1,6 +1,6 @@
-"""What is compiled of random plans communicates what they are priced with.
+"""Compiled random plans have the collectives that they are priced with.
 
-That random plans compute what the unsharded program computes is for ``tests/certification``.
+``tests/certification`` shows that they compute what the unsharded program computes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from toast_lab.runtime.run import run_many
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "xxt"])
 def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) -> None:
-    """On one mesh axis: the same gathers and transposes byte for byte, and as many bytes reduced.
+    """On one mesh axis, gathers and transposes are the same byte for byte, and reductions in sum.
 
-    XLA's CPU compiler keeps a reduce_scatter as all_reduce and slice and merges neighbouring
-    all_reduces, so reductions are compared in sum.  On two axes it also replaces some permutes by
-    gathers, so that no such equality holds.
+    XLA's CPU compiler turns a reduce_scatter into all_reduce and slice, and merges neighbouring
+    all_reduces, so only the bytes of all reductions together are compared. On two axes it also
+    replaces some permutes by gathers, so that no such equality holds.
     """
     model = frontends.load(name)
     analysis = analyse(model)
@@ -39,7 +39,7 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
         assert _reduced_bytes(priced) == _reduced_bytes(compiled), plan.actions
         seen |= {kind for kind, _ in compiled}
     assert "all_gather" in seen
-    # x times x transposed sums over nothing that is split.
+    # x times x transposed does not sum over a split dim.
     assert ("all_reduce" in seen) == (name != "xxt")
 
 

@@ -28,7 +28,7 @@ def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPla
 
 
 def small_step() -> Model:
-    """A step with a donated argument, whose second moment must not be negative."""
+    """A step with a donated argument, and a second moment that must not be negative."""
 
     def step(w, moment, x):
         gradient = x.T @ (x @ w)
@@ -46,9 +46,10 @@ def step_run() -> Run:
 
 
 def test_the_paper_attention_gathers_k_and_not_x() -> None:
-    """XLA forgets shardings on ordinary ops.
+    """Constraints make XLA gather k, as the paper's plan does.
 
-    Without constraints behind them it gathers x and computes k whole.
+    XLA ignores shardings on ordinary ops: without constraints after them, it gathers x and computes
+    k whole.
     """
     model = frontends.load("attention")
     made = run(model, plan_of(model, MESH, "S@1->d"), repeats=2, warmup=1)
@@ -59,12 +60,12 @@ def test_the_paper_attention_gathers_k_and_not_x() -> None:
 
 
 def test_an_fsdp_plan_gathers_each_parameter_once_for_forward_and_backward() -> None:
-    """XLA's CPU compiler merges equal gathers.
+    """XLA's CPU compiler merges equal gathers, so a parameter is not gathered for each use.
 
-    Found with 2 layers on d=8 and jaxlib 0.10.2 and 0.12.0.1: 20 parameters, 20 gathers in the
-    plan's price, 21 in the compiled program (the other one belongs to the embedding's gradient),
+    With 2 layers on d=8 and jaxlib 0.10.2 and 0.12.0.1 we found 20 parameters, 20 gathers in the
+    plan's price and 21 in the compiled program (the extra one belongs to the embedding's gradient),
     whether the annotated text holds one constraint for each gathered copy (15 on arguments) or one
-    for each use (31); same temporaries.
+    for each use (31). Temporaries were the same.
     """
     model = frontends.load(
         "transformer",
@@ -95,8 +96,7 @@ def test_times_memory_and_errors(step_run: Run) -> None:
     assert min(step_run.step_times_s) <= step_run.median_s <= max(step_run.step_times_s)
     assert step_run.spread_s >= 0
     assert step_run.compile_s > 0
-    # w and moment halved over d, x quartered over nothing but d: whole bytes are 8192, 8192 and
-    # 2048.
+    # w, moment and x are halved over d; their whole sizes are 8192, 8192 and 2048 bytes.
     assert step_run.argument_bytes == (8192 + 8192 + 2048) // 2
     assert step_run.output_bytes >= 4096 + 4
     assert step_run.alias_bytes == 4096
@@ -112,7 +112,7 @@ def test_times_memory_and_errors(step_run: Run) -> None:
 
 
 def test_inputs_without_signs_where_signs_give_nan(step_run: Run) -> None:
-    # The moment alone stands under the root, and is drawn without signs
+    # Only the moment is under a root, so only it is drawn without signs
     assert step_run.inputs == "normal"
     model = frontends.from_jax(
         lambda x, y: jnp.sqrt(x * y), S((8, 4), "float32"), S((8, 4), "float32")
@@ -287,9 +287,9 @@ def test_nothing_finite_to_compare_is_no_agreement() -> None:
 
 
 def test_programs_that_call_lapack_run() -> None:
-    """XLA's CPU client knows these routines only once JAX has lowered one in that process.
+    """LAPACK routines are registered before a program that calls them runs.
 
-    Without, it crashes.
+    XLA's CPU client knows them only after JAX has lowered one in that process, and crashes without.
     """
     model = frontends.from_jax(
         lambda a: jnp.linalg.qr(a + 3 * jnp.eye(8))[1], S((8, 8, 8), "float32")

@@ -1,7 +1,7 @@
-"""The compiler's schedule: reading its text, running it again, exposed time, keeping it.
+"""The compiler's schedule is read, replayed, searched for exposed time, and kept.
 
-The texts are XLA's own, of ``small_step`` (v6e, H100) and of four layers in a loop (B200), without
-the parts that nobody reads (shapes, layouts, literals).
+The texts are XLA's own, for ``small_step`` (v6e, H100) and for four layers in a loop (B200),
+without the parts that are not read (shapes, layouts, literals).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_the_names_of_the_schedule_are_those_of_the_compiled_text() -> None:
 
 
 def test_a_program_that_is_one_loop_has_the_order_of_its_entry() -> None:
-    """XLA schedules the computations alone in which something is asynchronous."""
+    """XLA schedules only computations with asynchronous parts, so the entry keeps its order."""
     text = text_of("scan_b200")
     opcodes = [row.instruction.opcode for row in text.scheduled[text.entry]]
     assert "while" in opcodes
@@ -135,7 +135,7 @@ def test_an_instruction_that_the_module_has_not_is_no_schedule() -> None:
 
 
 def test_on_tpus_computing_is_the_estimated_cycles() -> None:
-    """The schedule's own clock has 3,600 cycles for each little fusion."""
+    """Estimated cycles are used, since the schedule gives every little fusion 3,600 cycles."""
     module = hlo_text.parse((TEXTS / "step_v6e.hlo").read_text())
     cycles = [
         int(instruction.field("estimated_cycles") or 0)
@@ -149,7 +149,7 @@ def test_on_tpus_computing_is_the_estimated_cycles() -> None:
 
 
 def test_on_tpus_our_links_price_every_collective() -> None:
-    """Also those that the schedule has a time of: it takes lines of chips for rings."""
+    """Even the schedule's own times are replaced, since it takes lines of chips for rings."""
     asked: list[ScheduleStep] = []
 
     def price_s(step: ScheduleStep) -> float:
@@ -164,7 +164,7 @@ def test_on_tpus_our_links_price_every_collective() -> None:
 
 
 def test_on_gpus_collectives_take_what_the_tables_say() -> None:
-    """Of the schedule itself each instruction that does nothing hides a microsecond of them."""
+    """In the schedule itself, every no-op instruction would hide a microsecond of them."""
     schedule = replayed("scheduled_h100", lambda step: 3e-6 if step.bytes == 4 else None)
     taken = {
         event.name: event.end_s - event.start_s
@@ -177,7 +177,7 @@ def test_on_gpus_collectives_take_what_the_tables_say() -> None:
         told_us = float(line.partition('"exec_time_us":')[2].partition(",")[0])
         assert told_us > 1
         assert taken[name] == pytest.approx(told_us * 1e-6)
-    assert taken["all-reduce-start.1"] == pytest.approx(3e-6)  # 4 bytes: XLA says next to nothing
+    assert taken["all-reduce-start.1"] == pytest.approx(3e-6)  # 4 bytes: XLA's time is almost 0
     assert schedule.notes == ("priced by our links: 1 all_reduce",)
 
 
@@ -189,7 +189,7 @@ def test_what_nobody_prices_leaves_the_step_without_a_time() -> None:
 
 
 def test_a_step_without_the_time_of_a_library_call_has_no_time() -> None:
-    """XLA tells none of convolutions: the microsecond of its schedule would pass for it."""
+    """XLA has no time for convolutions, and its schedule's microsecond must not stand in for it."""
     raw = (TEXTS / "scheduled_h100.hlo").read_text()
     line = next(row for row in raw.splitlines() if "%custom-call.2 = " in row)
     module = hlo_text.parse(raw.replace(line, re.sub(r'"reification_cost":\[[^]]*\]', "", line)))
@@ -232,25 +232,25 @@ def done(name: str) -> ScheduleStep:
 @pytest.mark.parametrize(
     ("steps", "time_s", "exposed_s_by_op"),
     [
-        # Nothing beside it
+        # No computing beside the collective
         (
             [compute(2.0), ScheduleStep(SYNC, "ar", "all_reduce", 1, 3.0), compute(1.0)],
             6.0,
             {1: 3.0},
         ),
-        # Hidden
+        # A hidden collective
         ([start("a", 3.0), compute(4.0), done("a"), compute(1.0)], 5.0, {1: 0.0}),
-        # As long as what hides it
+        # A collective as long as the computing that hides it
         ([start("a", 4.0), compute(4.0), done("a")], 4.0, {1: 0.0}),
-        # Partly
+        # A partly hidden collective
         ([start("a", 3.0), compute(1.0), done("a"), compute(1.0)], 4.0, {1: 2.0}),
-        # Two in flight: what the first is waited for passes for the second as well
+        # Two in flight: the wait for the first also counts for the second
         (
             [start("a", 3.0), start("b", 5.0, 2), compute(1.0), done("a"), done("b")],
             5.0,
             {1: 2.0, 2: 2.0},
         ),
-        # One that nobody waits for in the end
+        # A collective that is never waited for
         ([start("a", 3.0), compute(1.0)], 1.0, {1: 0.0}),
         # A collective beside an asynchronous one
         (

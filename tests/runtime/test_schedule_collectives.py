@@ -1,4 +1,4 @@
-"""What the scheduler says of a collective is what the compiled text says of it."""
+"""The scheduler's text and the compiled text describe the same collectives."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_groups_are_those_of_the_compiled_text(name: str) -> None:
                 "mesh_axes_replica_group_list": [
                     {
                         "mesh": [{"axes": [{"size": ["4"]}, {"size": ["2"]}]}],
-                        "axes": [{}],  # the first axis: zeros are left out
+                        "axes": [{}],  # the first axis, since zeros are omitted
                     }
                 ]
             },
@@ -125,7 +125,10 @@ SHAPE = """
 
 
 def test_a_collective_that_was_renamed_after_scheduling_can_still_be_priced() -> None:
-    """Without its bytes it would be taken to be as long as all that hid it."""
+    """Its bytes are read from the schedule, so that it is priced by them.
+
+    Without bytes it would be taken to last as long as all that hides it.
+    """
     raw = (TEXTS / "scheduled_h100.schedule.txt").read_text()
     head = '      opcode: "all-gather-start"'
     text, why = schedule_text.parse(raw.replace(head, head + SHAPE, 1))

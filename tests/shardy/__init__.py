@@ -1,5 +1,5 @@
-"""Shardy as an oracle: its own lowering and propagation of a plan, laid beside ours.
+"""Shardy as an oracle: its own lowering and propagation of a plan, compared with ours.
 
-Plain functions that the tests and the certification call; nothing of the package needs them.  Start
+Tests and the certification call these plain functions; the package does not need them. Start
 reading at ``routes.compare_with_shardy``.
 """

@@ -1,4 +1,4 @@
-"""Shardy's own lowering, and the collectives that it writes into a module."""
+"""Run Shardy's own lowering, and read the collectives that it writes into a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDY_LOWERING = (
     "canonicalize",
     "sdy-resolve-permutation-factors",
     "func.func(sdy-reshard-to-collectives)",
-    # this makes reduce_scatters
+    # this pass makes reduce_scatters
     "canonicalize",
 )
 
@@ -24,36 +24,36 @@ class RawCollective(NamedTuple):
     #: "all_gather", "all_reduce", "all_slice", ...
     kind: str
     axes: Axes
-    #: the collective whose result it takes, -1: a value of the program
+    #: the collective whose result it takes, -1: it takes a value of the program
     parent: int
     #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes
-    #: put there
+    #: added
     op: int
-    #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value
-    #: i
+    #: index of that op's result; -1 - i: argument i of a region of the op, such as the value that a
+    #: loop starts its rounds with
     result: int
-    #: axes per dim
+    #: axes per dim before and after the collective
     before: tuple[Axes, ...]
     after: tuple[Axes, ...]
     shape: tuple[int, ...]
     element: str
-    #: does anything but further collectives take its result?
+    #: does any op other than a further collective take its result?
     read: bool
 
 
 def run_lowering(module: ir.Module) -> None:
     """Turn an annotated module into one with explicit sdy collectives, in place.
 
-    May abort the process.
+    The passes may abort the process.
     """
     for step in SHARDY_LOWERING:
         run_passes(module, f"builtin.module({step})")
 
 
 def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
-    """The sdy collectives in a function that ``run_lowering`` lowered, inside regions too.
+    """Read the sdy collectives in a function that ``run_lowering`` lowered, including regions.
 
-    Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1,
+    Ops carry their number as integer attribute ``key``; the function's arguments have numbers 0, 1,
     2, ...
 
     Returns:
@@ -77,22 +77,22 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
                 index = index_of.get(op.operation.operands[0], -1)
                 while index >= 0 and collectives[index].parent >= 0:
                     index = collectives[index].parent
-                at_start = (
+                origin = (
                     (collectives[index].op, collectives[index].result)
                     if index >= 0
                     else _origin(op.operands[0], main, key)
                 )
-                reshaped.append(at_start)
+                reshaped.append(origin)
             for region in op.operation.regions:
                 for inner in region.blocks:
                     visit(inner)
 
     visit(main.operation.regions[0].blocks[0])
-    return collectives, [place for place in reshaped if place[0] >= 0]
+    return collectives, [origin for origin in reshaped if origin[0] >= 0]
 
 
 def argument_axes(main: Any) -> list[tuple[Axes, ...]]:
-    """Axes per dim of each argument of a function, as it carries them."""
+    """Axes per dim of each argument of a function, from its annotations."""
     arguments = main.operation.regions[0].blocks[0].arguments
     return [dim_axes(sharding_of(value, main), len(value.type.shape)) for value in arguments]
 
@@ -127,7 +127,7 @@ def _read_collective(
 
 
 def _origin(value: Any, main: Any, key: str) -> tuple[int, int]:
-    """(number of the op that made a value, which of its results)."""
+    """(number of the op that made a value, index of the result)."""
     if isinstance(value.owner, ir.Block):
         position = ir.BlockArgument(value).arg_number
         if value.owner == main.operation.regions[0].blocks[0]:

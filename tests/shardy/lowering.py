@@ -1,16 +1,16 @@
-"""Shardy's own lowering of a plan, laid beside ours.
+"""Shardy's own lowering of a plan, in the form of our steps.
 
 The annotated program goes through Shardy's passes (propagation, explicit reshards, reshards to
-collectives) in a child process, since a failed check in a pass aborts; the collectives that come
-out are read off with mesh axes, bytes and the value that they work on, and compared with the steps
-that the listing shows and the cost model prices.
+collectives) in a child process, since a failed check in a pass aborts it. The resulting collectives
+are read with mesh axes, bytes and the value that they work on, and compared with the steps that the
+listing shows and the cost model prices.
 
-For the comparison an op carries the sharding that its operands imply, and where its result is kept
-otherwise comes behind it (``annotate(..., scattered=False)``): told the final sharding at once,
-Shardy may compute an op along other factors than the plan says, which is another plan.
+For the comparison an op carries the sharding that its operands imply, and a constraint behind the
+op says how its result is kept (``annotate(..., scattered=False)``). Given the final sharding at
+once, Shardy may compute an op along other factors than the plan's, which is another plan.
 
-Start reading at ``lower_with_shardy``; the comparison and what a difference may come from is in
-``routes.py``.
+Start reading at ``lower_with_shardy``; ``routes.py`` has the comparison and the reasons for
+differences.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 
 
 class Transfer(NamedTuple):
-    """One collective, ours or Shardy's; slices move nothing and are no collectives."""
+    """One collective, ours or Shardy's; slices move no data and are not collectives."""
 
-    #: the value of the program that it works on, -1: something that Shardy's passes put there
+    #: the value of the program that it works on, -1: a value that Shardy's passes added
     value: int
     kind: str  #: "all_gather", "all_reduce", "reduce_scatter", "all_to_all" or "permute"
     axes: tuple[str, ...]  #: in mesh order; part of an axis as "m:(1)2"
-    bytes: float  #: the larger of what a device holds before and after
+    bytes: float  #: the larger of a device's bytes before and after
 
     def __str__(self) -> str:
         return f"{self.kind} {{{','.join(self.axes)}}} of {self.bytes:g} bytes"
 
 
 class Lowered(NamedTuple):
-    """What came of one plan in the child."""
+    """The child's result for one plan."""
 
     collectives: list[RawCollective]
-    #: (op, result) of values that a reshape takes that is not in the program
+    #: (op, result) of the values that are reshaped by an op that the program does not have
     reshaped: list[tuple[int, int]]
-    failure: str  #: the error of a pass, or how the process died; empty if all went well
+    failure: str  #: the error of a pass, or how the process died; empty if neither
 
 
 def lower_with_shardy(
@@ -62,7 +62,7 @@ def lower_with_shardy(
 ) -> list[Lowered]:
     """Shardy's lowering of several plans of one model.
 
-    A plan at which the child dies is told so in its ``failure``; the others go on in a new child.
+    If the child dies at a plan, its ``failure`` says so, and a new child continues with the others.
     """
     return lower_texts(
         [annotate(model, p, scattered=False, numbered=True) for p in plans],
@@ -130,7 +130,7 @@ def theirs(plan: ShardingPlan, rows: Sequence[RawCollective]) -> Iterator[tuple[
 def root_values(program: Program, rows: Sequence[RawCollective]) -> list[int]:
     """For each row, the value of the program at the start of its chain of collectives.
 
-    It is -1 if there is none.
+    It is -1 if the chain starts at no value of the program.
     """
     roots: list[int] = []
     for row in rows:
@@ -146,7 +146,7 @@ def root_values(program: Program, rows: Sequence[RawCollective]) -> list[int]:
 def row_axes(row: RawCollective) -> tuple[str, ...]:
     """The axes of a row.
 
-    Those of a permute are all axes, never parts, of the dims that it changes.
+    For a permute they are all axes, whole ones, of the dims that it changes.
     """
     if row.kind != "collective_permute":
         return tuple(dict.fromkeys(row.axes))
@@ -158,7 +158,7 @@ def row_axes(row: RawCollective) -> tuple[str, ...]:
 
 
 def in_mesh_order(axes: Sequence[str], mesh: Mesh) -> tuple[str, ...]:
-    """Sort axes and parts of axes; an axis of which all parts are there is written whole."""
+    """Sort axes and parts of axes; an axis whose parts are all present is written whole."""
     parts: dict[str, list[str]] = {}
     for axis in axes:
         parts.setdefault(axis.partition(":")[0], []).append(axis)
@@ -177,7 +177,7 @@ def axis_size(axis: str, mesh: Mesh) -> int:
 
 
 def ways(dims: Sequence[Sequence[str]], mesh: Mesh) -> int:
-    """Into how many pieces axes per dim cut a tensor."""
+    """Number of pieces that axes per dim cut a tensor into."""
     return math.prod(axis_size(a, mesh) for axes in dims for a in axes)
 
 
@@ -191,7 +191,7 @@ def _itemsize(program: Program, value: int, element: str) -> float:
 def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
     """(step, Transfer) of every step of the plan that moves data.
 
-    The listing shows the steps so, and the cost model prices them so.
+    These are the steps that the listing shows and the cost model prices.
     """
     steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
     for i in range(len(steps.kind)):
@@ -204,7 +204,7 @@ def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
 
 
 def by_value(transfers: Iterator[tuple[int, Transfer]]) -> dict[int, list[Transfer]]:
-    """Transfers by the value that they work on."""
+    """Group transfers by the value that they work on."""
     found: dict[int, list[Transfer]] = collections.defaultdict(list)
     for _, transfer in transfers:
         found[transfer.value].append(transfer)

@@ -1,13 +1,13 @@
-"""Shardy's own propagation of argument shardings, laid beside ours.
+"""Compare Shardy's own propagation of argument shardings with ours.
 
-Both start from the unsharded program and take decisions, a dim of an argument on a mesh axis, one
-after another, each with its own propagation to the end.  Shardy's pass ``sdy-basic-propagate`` runs
-in a child process; it blocks where an op is wanted along two factors, as ours does.
-``sdy-aggressive-propagate`` settles such conflicts by the sizes of the tensors and is there to look
-at.
+Both start from the unsharded program and take one decision after another (a dim of an argument on a
+mesh axis), and propagate each to the end. Shardy's pass ``sdy-basic-propagate`` runs in a child
+process; like ours, it stops at an op that would be split along two factors.
+``sdy-aggressive-propagate`` settles such conflicts by the sizes of the tensors; it is for
+inspection only.
 
-Where the two differ, and why, is checked by ``tests/lowering/test_propagation_oracle.py``.  Start
-reading at ``compare_propagation``.  Reference: TOAST section 2.2; Shardy's documentation of
+``tests/lowering/test_propagation_oracle.py`` checks where the two differ, and why. Start
+reading at ``compare_propagation``. Reference: TOAST section 2.2; Shardy's documentation of
 propagation.
 """
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.ir.model import Model
 
-Decision = tuple[int, int, str]  #: argument, dim, mesh axis
+Decision = tuple[int, int, str]  #: (argument, dim, mesh axis)
 
 
 class Compared(NamedTuple):
-    """Specs of every value that both know of, after one list of decisions."""
+    """Specs of every value that both propagations know, after one list of decisions."""
 
-    #: arguments and results of ops; without constants and what loops and branches hand on
+    #: arguments and results of ops, without constants and values that loops and branches hand on
     values: tuple[int, ...]
     ours: tuple[Spec, ...]
     theirs: tuple[Spec, ...]
 
     @property
     def different(self) -> list[tuple[int, Spec, Spec]]:
-        """(value, ours, Shardy's) where they differ."""
+        """(value, our spec, Shardy's spec) of the values on which the two differ."""
         return [
             row for row in zip(self.values, self.ours, self.theirs, strict=True) if row[1] != row[2]
         ]
@@ -60,13 +60,13 @@ def compare_propagation(
     aggressive: bool = False,
     time_limit_s: float = 300.0,
 ) -> list[Compared]:
-    """Propagate each list of decisions by ours and by Shardy's pass.
+    """Propagate each list of decisions with our propagation and with Shardy's pass.
 
     Raises:
         RunFailed: a pass failed or crashed.
     """
     program, propagation = model.program, Propagation(analysis, mesh)
-    found = isolate.run_in_child(
+    shardy_specs = isolate.run_in_child(
         "tests.shardy.propagation:_propagate_all",
         model.stablehlo,
         mesh.axes,
@@ -77,7 +77,7 @@ def compare_propagation(
         activity="propagating with Shardy",
     )
     compared = []
-    for taken, (arguments, results) in zip(decisions, found, strict=True):
+    for taken, (arguments, results) in zip(decisions, shardy_specs, strict=True):
         state = propagation.unsharded()
         for argument, dim, axis in taken:
             propagation.shard(state, np.asarray([argument]), dim, mesh.axes.index(axis))
@@ -136,11 +136,12 @@ def _propagate(
     for argument, dim, axis in taken:
         with module.context, ir.Location.unknown(module.context):
             main = canonical.main_function(module)
-            held = argument_axes(main)
-            if any(axis == a.partition(":")[0] for dims in held[argument] for a in dims):
-                continue  # an earlier decision has reached it
-            held[argument] = tuple(
-                (*dims, axis) if d == dim else dims for d, dims in enumerate(held[argument])
+            argument_specs = argument_axes(main)
+            if any(axis == a.partition(":")[0] for dims in argument_specs[argument] for a in dims):
+                continue  # an earlier decision already put this axis on the argument
+            argument_specs[argument] = tuple(
+                (*dims, axis) if d == dim else dims
+                for d, dims in enumerate(argument_specs[argument])
             )
             main.attributes["arg_attrs"] = ir.ArrayAttr.get(
                 [
@@ -149,7 +150,7 @@ def _propagate(
                         if any(spec)
                         else {}
                     )
-                    for spec in held
+                    for spec in argument_specs
                 ]
             )
         _jaxlib.run_passes(

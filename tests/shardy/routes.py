@@ -1,16 +1,16 @@
-"""Our collectives of a plan against Shardy's, value by value, and why they differ where they do.
+"""Compare our collectives of a plan with Shardy's, value by value, and explain differences.
 
-The two agree on what a plan means if they bring every value to the same places: the same sharding
-at its definition and at each of its uses.  How a value gets from one to the other is a choice, and
-the two choose differently at times.  A difference is put down to a choice of route only after its
-ends were found equal; each reason is checked on the layouts and steps of the value at hand, and
-what no check explains has the reason ``""``.
+The two agree on what a plan means if they give every value the same shardings: at its definition
+and at each of its uses. The route from one to the other is a choice, and the two sometimes choose
+differently. A difference is ascribed to the route only if the shardings at both ends are equal.
+Each reason is checked on the layouts and steps of the value, and a difference that no check
+explains has the reason ``""``.
 
-Example: partial sums over ``d`` and ``m`` whose result is kept split over ``m``.  Ours is
-reduce_scatter over m and then all_reduce over d of the quarter that is left; Shardy sums everything
-over both and then slices.  Reason ``SUM_THEN_SLICE``.
+Example: partial sums over ``d`` and ``m`` whose result is kept split over ``m``. We use a
+reduce_scatter over m and then an all_reduce over d of the remaining quarter; Shardy sums everything
+over both and then slices. The reason is ``SUM_THEN_SLICE``.
 
-Reference: TOAST section 2.1; Shardy's reshard-to-collectives.  Start reading at
+Reference: TOAST section 2.1; Shardy's reshard-to-collectives. Start reading at
 ``compare_with_shardy``.
 """
 
@@ -35,7 +35,7 @@ from toast_lab.sharding.step_kinds import SLICE
 if TYPE_CHECKING:
     from toast_lab.ir.model import Model
 
-# -- routes: the ends were found equal -------------------------------------------------------------
+# -- routes between equal ends ---------------------------------------------------------------------
 STRAIGHT = (
     "Shardy goes straight from the definition to the uses, ours by way of the sharding in "
     "which it is kept"
@@ -84,18 +84,18 @@ REASONS = (
 
 
 class Difference(NamedTuple):
-    """One value of which our collectives are not Shardy's."""
+    """One value whose collectives differ between our steps and Shardy's lowering."""
 
-    value: int  #: -1: something that Shardy's passes made
+    value: int  #: -1: a value that Shardy's passes added
     name: str
     where: str  #: source line of the op that makes it
     ours: tuple[Transfer, ...]
     theirs: tuple[Transfer, ...]
-    reason: str  #: one of REASONS, "" if none holds
+    reason: str  #: one of REASONS, or "" if none applies
 
     @property
     def bytes(self) -> tuple[float, float]:
-        """Bytes that ours and Shardy's collectives handle on one device."""
+        """Bytes that our and Shardy's collectives handle on one device."""
         return sum(t.bytes for t in self.ours), sum(t.bytes for t in self.theirs)
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One plan, ours against Shardy's."""
+    """The comparison of one plan."""
 
     n_ours: int
     n_theirs: int
@@ -114,17 +114,17 @@ class Comparison(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Are the collectives of every value equal in kind, axes and bytes?"""
+        """Are the collectives of all values equal in kind, axes and bytes?"""
         return not self.differences
 
     @property
     def unexplained(self) -> list[Difference]:
-        """Differences for which no reason holds."""
+        """Differences to which no reason applies."""
         return [d for d in self.differences if not d.reason]
 
 
 def compare_with_shardy(model: Model, plan: ShardingPlan) -> Comparison:
-    """Lower ``plan`` with Shardy in a child process and compare."""
+    """Lower ``plan`` with Shardy in a child process, and compare its collectives with ours."""
     return compare_many(model, [plan])[0]
 
 
@@ -164,9 +164,9 @@ def compare(plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> C
 
 @functools.lru_cache(maxsize=4)
 def ops_of_other_rule(model: Model) -> frozenset[int]:
-    """Ops that our rules split further than Shardy's.
+    """Ops that our rules can split further than Shardy's.
 
-    Ours may split along factors along which Shardy's rules may not, or for which it has no rule.
+    Shardy either does not split them along some factor, or has no rule for them.
     """
     program = model.program
     context = _jaxlib.make_context()
@@ -187,7 +187,7 @@ def ops_of_other_rule(model: Model) -> frozenset[int]:
 
 
 class _Judge:
-    """Finds the reason of a difference from the layouts of one plan and Shardy's lowering of it."""
+    """Finds the reason for a difference from a plan's layouts and Shardy's lowering of the plan."""
 
     def __init__(self, plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> None:
         self.plan, self.program, self.rows = plan, plan.program, lowered.collectives
@@ -210,7 +210,7 @@ class _Judge:
                 self.users[int(plan.program.use_value[use])].append(op)
 
     def reason(self, value: int, mine: list[Transfer], other: list[Transfer]) -> str:
-        """The first reason that holds."""
+        """The first reason that applies."""
         if value < 0:
             return UNEXPLAINED
         if self.program.value_is_constant[value]:
@@ -225,15 +225,15 @@ class _Judge:
         return UNEXPLAINED
 
     def across_a_reshape(self, value: int) -> bool:
-        """Did Shardy reshape a moved copy of this value under another shape?
+        """Did Shardy move a copy of this value in another shape?
 
-        It may be a copy of the operand of the value's op as well.
+        A copy of an operand of the value's op counts as well.
         """
         near = {value, *self.program.operands(int(self.program.value_op[value]))}
         return any(near & self.reshapes_of(root) for root in self.moved)
 
     def reshapes_of(self, value: int) -> set[int]:
-        """Values that are this one in another shape."""
+        """The value and all values that reshapes make of it."""
         found, todo = {value}, [value]
         while todo:
             v = todo.pop()
@@ -249,9 +249,9 @@ class _Judge:
         return found
 
     def same_ends(self, value: int) -> bool:
-        """Does Shardy start from the same sharding as we do, and deliver the same ones?
+        """Does Shardy start from the same sharding as we do, and deliver the same ones to uses?
 
-        It is to start from the one in which our op leaves the value.
+        The start is the sharding in which our op leaves the value.
         """
         start = self.natural[value]
         wanted = {self.used[u] for u in self.uses[value]}
@@ -265,25 +265,27 @@ class _Judge:
                 return False
             if row.read:
                 delivered.add(row.after)
-        # A use that wants what the op leaves needs no collective, so it is not among those
-        # delivered.
+        # A use that reads the value as the op leaves it needs no collective, so its sharding is
+        # not among those delivered.
         return delivered <= wanted | {start} and wanted <= delivered | {start}
 
     def route(self, value: int, mine: list[Transfer], other: list[Transfer]) -> str:
-        """How two routes between the same ends differ."""
+        """The reason why two routes between the same ends differ."""
         sums, their_sums = _axes(mine, "all_reduce"), _axes(other, "all_reduce")
         scattered, their_scattered = _axes(mine, "reduce_scatter"), _axes(other, "reduce_scatter")
         if (scattered - their_scattered) and scattered - their_scattered <= their_sums:
-            rest = [t for t in mine if t.kind not in ("reduce_scatter", "all_reduce")]
+            our_rest = [t for t in mine if t.kind not in ("reduce_scatter", "all_reduce")]
             their_rest = [t for t in other if t.kind not in ("reduce_scatter", "all_reduce")]
-            if sums and self.sizes(rest) == self.sizes(their_rest):
+            if sums and self.sizes(our_rest) == self.sizes(their_rest):
                 return SUM_THEN_SLICE
             return SUM_FOR_OTHERS
         if self.sizes(mine) == self.sizes(other):
             return SAME_SIZE
         if self.kept_for_nothing(value):
             return STRAIGHT
-        mine_rest, their_rest = ([t for t in side if t.kind != "permute"] for side in (mine, other))
+        mine_rest, their_rest = (
+            [t for t in transfers if t.kind != "permute"] for transfers in (mine, other)
+        )
         fewer = len(mine) - len(mine_rest) > len(other) - len(their_rest)
         if fewer and self.sizes(mine_rest) == self.sizes(their_rest):
             return NO_PERMUTE
@@ -302,9 +304,9 @@ class _Judge:
         return OTHER_ROUTE
 
     def sizes(self, transfers: Sequence[Transfer]) -> collections.Counter[tuple[str, int, float]]:
-        """What is left of transfers when axes of equal size are alike.
+        """Kinds, numbers of devices and bytes of transfers, counted.
 
-        Their kinds, numbers of devices and bytes are left.
+        Axes of equal size are not told apart.
         """
         mesh = self.plan.mesh
         return collections.Counter(
@@ -313,7 +315,7 @@ class _Judge:
         )
 
     def in_parts(self, value: int) -> bool:
-        """Does Shardy take a mesh axis of this value apart?"""
+        """Does Shardy split a mesh axis of this value into parts?"""
         own = [row for row, root in zip(self.rows, self.roots, strict=True) if root == value]
         return any(
             ":" in axis
@@ -324,7 +326,7 @@ class _Judge:
         )
 
     def kept_for_nothing(self, value: int) -> bool:
-        """Is the value brought to a sharding that no use reads, and never held so by Shardy?"""
+        """Do we bring the value to a sharding that no use reads? Shardy never does so."""
         kept: Spec = self.kept[value]
         if kept == self.natural[value] or value in self.outputs:
             return False

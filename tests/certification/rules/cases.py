@@ -1,9 +1,7 @@
-"""The ops to certify.
+"""The ops to certify: for every kind, some ways in which JAX emits it.
 
-For every kind, some ways in which JAX emits it, over drawn sizes and attributes.
-
-A case gives a function to trace (or StableHLO text) and its arguments; the op of its kind is then
-cut out.
+Sizes and attributes are drawn. A case gives a function to trace (or StableHLO text) and its
+arguments; the op of its kind is then cut out of the traced program.
 """
 
 from __future__ import annotations
@@ -25,25 +23,25 @@ Made = tuple[Callable[..., Any] | str, list[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One way in which an op of ``kind`` comes up."""
+    """One way in which programs come to hold an op of ``kind``."""
 
     kind: str
     label: str
     make: Callable[[Draw], Made]
-    #: for which platform the function is lowered; it runs on the CPU all the same
+    #: platform that the function is lowered for; it runs on the CPU in any case
     platform: str = "cpu"
-    target: str = ""  #: of a custom call
+    target: str = ""  #: call target of a custom call
     reference: Reference | None = None
-    undefined: tuple[int, ...] = ()  #: results that hold whatever was in memory
+    undefined: tuple[int, ...] = ()  #: results that are uninitialised memory
     sharded: bool = True  #: does its rule have a factor that may be sharded?
 
     @property
     def name(self) -> str:
-        """``gather/embedding``."""
+        """Kind and label, as ``gather/embedding``."""
         return f"{self.kind}/{self.label}"
 
     def draw(self, draw: Draw) -> SingleOp:
-        """The op, cut out, with operand values."""
+        """Trace the function and cut out the op, with values of its operands."""
         fn, arguments = self.make(draw)
         if isinstance(fn, str):
             text = fn
@@ -796,7 +794,7 @@ _linear_algebra("lapack_sgesdd_ffi", jnp.linalg.svd)
 _linear_algebra("lapack_sgetrf_ffi", jax.scipy.linalg.lu_factor)
 _linear_algebra("lapack_spotrf_ffi", jnp.linalg.cholesky)
 _linear_algebra("lapack_strsm_ffi", lambda x: jnp.linalg.solve(x, x))
-_linear_algebra("lapack_sgeev_ffi", jnp.linalg.eig, undefined=(2,))  # left vectors, not asked for
+_linear_algebra("lapack_sgeev_ffi", jnp.linalg.eig, undefined=(2,))  # left vectors: not requested
 _linear_algebra("lapack_sgees_ffi", lax.linalg.schur)
 _linear_algebra("lapack_sgehrd_ffi", lax.linalg.hessenberg)
 _linear_algebra("lapack_ssytrd_ffi", lax.linalg.tridiagonal)

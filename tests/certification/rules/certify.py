@@ -1,14 +1,12 @@
-"""Certify one factor of one op's rule.
-
-That is done by running the op on shards, and by what XLA's partitioner makes of it.
+"""Certify one factor of one op's rule, by running the op on shards and by compiling it.
 
 *On shards*: the operands are cut along the factor, the op runs on each piece with local shapes, and
-the pieces of the result are put together (pass factor) or combined by the claimed monoid (reduction
-factor).  ``MEANING`` says what "runs on a piece" means for ops that look things up by index.
+the pieces of the result are concatenated (pass factor) or combined by the claimed monoid (reduction
+factor). ``MEANING`` says what "runs on a piece" means for ops that look up elements by index.
 
 *Compiled*: the op alone, annotated along the factor by the package's own lowering, compiled by XLA
-for virtual devices.  The result must be the same, and the compiled program may hold no collective
-beyond those in the steps.
+for virtual devices. The result must be the same, and the compiled program may hold no collective
+that the steps do not have.
 """
 
 from __future__ import annotations
@@ -52,17 +50,17 @@ MEANING = {
     ("chlo.ragged_dot", "pass"): "checked on shards only: XLA's CPU compiler has no ragged dot",
 }
 
-# Ops that cannot be run on a shard by themselves, see MEANING.
+# Ops that cannot be run on a single shard; see MEANING.
 NOT_ON_SHARDS = {"rng_bit_generator"}
-# Cases that the CPU compiler cannot compile for several devices, or computes otherwise there.
+# Cases that the CPU compiler cannot compile for several devices, or miscompiles.
 NOT_COMPILED = {
     "chlo.mulhi/pointwise": "XLA cannot convert a sharded mulhi",
     "reduce/NaN in a maximum": "XLA's CPU all_reduce loses NaN in max and min",
 }
 
-# Cases whose compiled op communicates although the op could do without, and does elsewhere: a plan
-# is priced for the compiler that does it well.  TPU: seen in programs that jaxlib 0.10.2 and libtpu
-# compiled ahead of time for v5e:2x2.
+# Cases in which the CPU compiler communicates although other compilers do not: plans are priced for
+# the better compiler. "TPU" refers to programs that jaxlib 0.10.2 and libtpu compiled ahead of time
+# for v5e:2x2.
 XLA_COMMUNICATES = {
     "chlo.top_k/": "the CPU compiler gathers a batch-sharded top-k; TPU's does not",
     "triangular_solve/": "the CPU compiler gathers right-hand sides; TPU's does not",
@@ -76,9 +74,9 @@ XLA_COMMUNICATES = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What certifying one factor of one op gave.
+    """The result of certifying one factor of one op.
 
-    Errors are empty where all is well, None where not tried.
+    An error is empty if the check passed, and None if the check was not made.
     """
 
     kind: str
@@ -88,11 +86,11 @@ class Outcome:
     ways: int
     local_error: str | None
     compiled_error: str | None
-    excuse: str = ""  #: why the compiled op may communicate more than it is priced for
+    excuse: str = ""  #: why the compiled op may communicate more than is priced
 
     @property
     def ok(self) -> bool:
-        """Certified by at least one road and refuted by none."""
+        """Did at least one check pass, and none fail?"""
         tried = [e for e in (self.local_error, self.compiled_error) if e is not None]
         return bool(tried) and not any(tried)
 
@@ -116,8 +114,8 @@ def certify(
     local: bool = True,
     compiled: bool = True,
 ) -> Outcome:
-    """Certify one factor (counted within the op) cut into ``ways``."""
-    own, factor = factor, factor + single.program.factors(single.op)[0]
+    """Certify one factor (counted within the op) cut into ``ways`` pieces."""
+    factor_in_op, factor = factor, factor + single.program.factors(single.op)[0]
     role = p.FACTOR_CLASSES[single.program.factor_class[factor]]
     wrong = compiled_error(single, factor, ways) if compiled else None
     excuse = next((reason for key, reason in XLA_COMMUNICATES.items() if case.startswith(key)), "")
@@ -128,7 +126,7 @@ def certify(
     return Outcome(
         single.kind,
         case,
-        own,
+        factor_in_op,
         role,
         ways,
         local_error(single, factor, ways, role) if local else None,
@@ -143,36 +141,38 @@ Arrays = list[np.ndarray]
 
 
 def local_error(single: SingleOp, factor: int, ways: int, role: str) -> str:
-    """What is wrong with the results put together from shards, "" if nothing."""
+    """The error of the results that shards are combined to, "" if they are right."""
     split_operands, split_results = single.factor_dims(factor)
-    pieces: list[Arrays] = []
+    results_by_shard: list[Arrays] = []
     for shard in range(ways):
         operands = [
             piece(a, dim, shard, ways)
             for a, dim in zip(single.operands, split_operands, strict=True)
         ]
         special = _SPECIAL.get((single.kind, role))
-        made = special(single, factor, operands, split_operands, shard, ways) if special else None
-        if made is None:
-            made = run_local(single, factor, ways, operands)
-        pieces.append(made)
-    found = []
+        shard_results = (
+            special(single, factor, operands, split_operands, shard, ways) if special else None
+        )
+        if shard_results is None:
+            shard_results = run_local(single, factor, ways, operands)
+        results_by_shard.append(shard_results)
+    combined = []
     for i, dim in enumerate(split_results):
-        parts = [made[i] for made in pieces]
+        parts = [shard_results[i] for shard_results in results_by_shard]
         if role == "reduction":
-            found.append(reduce(COMBINE[single.monoid], parts))
-        # A pass factor that this result does not carry: all shards must agree on it
+            combined.append(reduce(COMBINE[single.monoid], parts))
+        # This result does not have the pass factor, so all shards must give the same
         elif dim is None:
             if any(difference(part, parts[0]) for part in parts):
                 return f"result {i} differs from shard to shard"
-            found.append(parts[0])
+            combined.append(parts[0])
         else:
-            found.append(np.concatenate(parts, axis=dim))
-    return compare(found, single.expected, single.undefined)
+            combined.append(np.concatenate(parts, axis=dim))
+    return compare(combined, single.expected, single.undefined)
 
 
 def run_local(single: SingleOp, factor: int, ways: int, operands: Arrays) -> Arrays:
-    """The op on one shard's operands."""
+    """Run the op on the operands of one shard."""
     if single.reference:
         return [np.asarray(a) for a in single.reference(*operands)]
     return single_op.execute(local_text(single, factor, ways, single.pinned), single.free(operands))
@@ -206,7 +206,7 @@ COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 
 def neutral(monoid: str, dtype: np.dtype[Any]) -> Any:
-    """The element that changes nothing."""
+    """The neutral element of a monoid."""
     if monoid in ("add", "or"):
         return np.zeros((), dtype)
     if monoid == "mul":
@@ -266,7 +266,7 @@ def _scatter_pass(
     dim = split[0]
     map_ = _attribute(single.body, "scatter_dims_to_operand_dims")
     if dim is None or dim not in map_ or split[half + 1] is not None:
-        return None  # the factor stands on the updates too: nothing to move
+        return None  # the updates have the factor too, so no index has to be moved
     vector = _index_vector_dim(single.body)
     indices = operands[half].astype(np.int64)
     if vector == indices.ndim:
@@ -291,7 +291,7 @@ def _update_pass(
 ) -> Arrays | None:
     whole, update = single.operands[:2]
     if split[1] is not None:
-        return None  # the update has the factor too: it covers the dim
+        return None  # the update has the factor too, so it covers the dim
     out = operands[0].copy()
     where, source = [], []
     for d in range(whole.ndim):
@@ -317,9 +317,9 @@ MORE = "compiled: holds"
 
 
 def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
-    """The op split along ``factor`` only.
+    """A plan that splits the op along ``factor`` and nothing else.
 
-    Operands and results are kept as the op wants and leaves them.
+    Operands are kept as the op reads them, results as the op leaves them.
     """
     program = single.program
     op_factor = np.full((program.n_ops, 1), -1, np.int32)
@@ -340,7 +340,7 @@ def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
 
 
 def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
-    """What is wrong with the op compiled for ``ways`` devices along ``factor``, "" if nothing."""
+    """The error of the op compiled for ``ways`` devices along ``factor``, "" if it is right."""
     import jax
     from jax.sharding import NamedSharding
 
@@ -358,7 +358,7 @@ def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
             for i, a in enumerate(single.free(single.operands))
         ]
     outputs = _jax_private.execute(executable, arguments)
-    found = [
+    results = [
         np.asarray(
             jax.make_array_from_single_device_arrays(
                 program.dims(int(v)), NamedSharding(mesh, to_partition_spec(specs[int(v)])), parts
@@ -366,16 +366,16 @@ def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
         )
         for v, parts in zip(program.outputs, outputs, strict=True)
     ]
-    wrong = compare(found, single.expected, single.undefined)
+    wrong = compare(results, single.expected, single.undefined)
     if wrong:
         return f"compiled: {wrong}"
     steps = st.lower(program, plan.op_factor, plan.value_dim, np.asarray([ways]))
     priced = sorted({STEP_KINDS[k] for k in steps.kind} - {"compute"})
-    seen = sorted(
+    kinds = sorted(
         {c.kind for c in hlo.collectives(_jax_private.optimised_hlo(executable), {"a": ways})}
     )
-    if not set(seen) <= set(priced):
-        return f"{MORE} {', '.join(seen)}, priced as {', '.join(priced) or 'no collective'}"
+    if not set(kinds) <= set(priced):
+        return f"{MORE} {', '.join(kinds)}, priced as {', '.join(priced) or 'no collective'}"
     return ""
 
 
@@ -392,7 +392,7 @@ _TOLERANCE = {
 
 
 def compare(found: Arrays, expected: Arrays, undefined: tuple[int, ...] = ()) -> str:
-    """The first result that differs by more than its type's rounding, "" if none does.
+    """Describe the first result that differs by more than its type's rounding, "" if none does.
 
     ``undefined`` results may differ.
     """
@@ -404,9 +404,9 @@ def compare(found: Arrays, expected: Arrays, undefined: tuple[int, ...] = ()) ->
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> str:
-    """How two arrays differ, "" if they do not.
+    """Describe how two arrays differ, "" if they do not.
 
-    Integers must be equal, NaNs and infinities in the same places.
+    Integers must be equal, and NaNs and infinities must be in the same places.
     """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"

@@ -1,6 +1,6 @@
-"""How a case gets its sizes and numbers.
+"""``Draw``: the sizes and numbers of a case.
 
-They are drawn by hypothesis, so that a failure shrinks to small sizes.
+Hypothesis draws them, so that a failure shrinks to small sizes.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ class Draw:
         return int(self._data.draw(st.sampled_from([4, 8, 12, 16]), label=label))
 
     def small(self, low: int, high: int, label: str = "small") -> int:
-        """Any whole number from ``low`` to ``high``."""
+        """Any integer from ``low`` to ``high``, both included."""
         return int(self._data.draw(st.integers(low, high), label=label))
 
     def pick(self, options: Sequence[T], label: str = "pick") -> T:
-        """One of ``options``; the first is the simplest."""
+        """One of ``options``; failures shrink towards the first."""
         return self._data.draw(st.sampled_from(list(options)), label=label)
 
     def floats(self, *shape: int, dtype: Any = np.float32) -> np.ndarray:
-        """Normal numbers."""
+        """Normally distributed numbers."""
         found = self.rng.normal(size=shape)
         if np.issubdtype(dtype, np.complexfloating):
             found = found + 1j * self.rng.normal(size=shape)
         return np.asarray(found).astype(dtype)
 
     def ints(self, high: int, *shape: int, low: int = 0, dtype: Any = np.int32) -> np.ndarray:
-        """Integers from ``low`` to below ``high``."""
+        """Integers from ``low`` up to, but not including, ``high``."""
         return np.asarray(self.rng.integers(low, high, shape)).astype(dtype)
 
     def numbers(self, element: str, *shape: int) -> np.ndarray:
         """Numbers of a StableHLO element type.
 
-        Floats in (0.1, 0.9), integers small, bits either way.
+        Floats lie in (0.1, 0.9), integers are small, and booleans take both values.
         """
         from toast_lab.runtime.inputs import dtype_of
 

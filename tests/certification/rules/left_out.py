@@ -1,6 +1,6 @@
-"""Op kinds without certification, with the reason.
+"""Op kinds that are not certified, with the reason for each.
 
-They have no factor that may be sharded, or no own meaning.
+They have no factor that may be sharded, or no meaning of their own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LEFT_OUT: dict[str, str] = {
     "asin and acos only",
 }
 
-# chlo.broadcast_* are one rule; these two of them are certified.
+# All chlo.broadcast_* share one rule; these two are certified for it.
 BROADCASTING = ("chlo.broadcast_add", "chlo.broadcast_multiply")
 
 

@@ -1,9 +1,8 @@
-"""Factors that Shardy of jaxlib 0.10.2 (or a rule JAX wrote) shards and that are not local.
+"""Factors that Shardy shards although the op is not local along them; execution refutes each.
 
-Each is refuted by execution.
-
-``refute`` claims the factor as Shardy does and certifies it: that must fail, by a wrong result on
-shards, by a wrong result of the compiled op, or by communication that no step would show.
+The claims are those of Shardy in jaxlib 0.10.2, or of a rule that JAX wrote. ``refute`` claims the
+factor as Shardy does and certifies it. That must fail: by a wrong result on shards, by a wrong
+result of the compiled op, or by communication that no step would show.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ RNG = np.random.default_rng(0)
 
 
 class Narrowed(NamedTuple):
-    """One claim of Shardy's that we do not follow."""
+    """A claim of Shardy's about a factor that our rules do not follow."""
 
     make: Callable[[], SingleOp]
-    operand: int  #: the factor that leads this dim of this operand
+    operand: int  #: operand whose dim ``dim`` has the factor
     dim: int
     role: str = "pass"
     ways: int = 2
@@ -72,7 +71,7 @@ def _kernel_gradient() -> SingleOp:
 
 
 CLAIMS: dict[str, Narrowed] = {
-    # Every shard adds the init value, and so does the compiled program.
+    # Every shard adds the init value, in the compiled program too.
     "reduce from an init that is not neutral": Narrowed(
         lambda: _single(
             lambda x: lax.reduce(x, np.float32(5), lax.add, (0,)), "reduce", _floats(8, 4)
@@ -89,7 +88,7 @@ CLAIMS: dict[str, Narrowed] = {
         0,
         "reduction",
     ),
-    # No collective combines bits of integers.
+    # No collective combines integers bit by bit.
     "bitwise and of integers": Narrowed(
         lambda: _single(
             lambda x: lax.reduce_and(x, axes=(0,)), "reduce", RNG.integers(0, 99, (8, 4), np.int32)
@@ -98,7 +97,7 @@ CLAIMS: dict[str, Narrowed] = {
         0,
         "reduction",
     ),
-    # Elements move into their neighbours' places.
+    # Elements move to the places of their neighbours.
     "pad that shifts": Narrowed(
         lambda: _single(
             lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (1, -1, 0))), "pad", _floats(4, 8)
@@ -106,7 +105,7 @@ CLAIMS: dict[str, Narrowed] = {
         0,
         1,
     ),
-    # The two sides of the reshape share no factor; each side's own is not carried over.
+    # The two sides of the reshape share no factor, and neither side's own factor carries over.
     "reshape with nothing in common": Narrowed(
         lambda: _single(lambda x: x.reshape(9, 4), "reshape", _floats(4, 9)), 0, 0
     ),
@@ -129,7 +128,7 @@ CLAIMS: dict[str, Narrowed] = {
         0,
         1,
     ),
-    # Neighbours are needed where windows overlap.
+    # Overlapping windows need the elements of neighbours.
     "spatial dim of a kernel's gradient": Narrowed(_kernel_gradient, 0, 1, "reduction"),
     # The update may straddle two shards; XLA gathers the operand.
     "update of more than one element": Narrowed(
@@ -153,7 +152,7 @@ def factor_of(claim: Narrowed, single: SingleOp) -> int:
 
 
 def shardy_role(claim: Narrowed, single: SingleOp) -> str:
-    """What the rule on the op itself says of the factor."""
+    """The factor's role in the rule that Shardy puts on the op."""
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, single.text)
     _jaxlib.populate_rules(module)
@@ -168,9 +167,9 @@ def shardy_role(claim: Narrowed, single: SingleOp) -> str:
 
 
 def refute(name: str) -> tuple[str, str, str]:
-    """(Shardy's role of the factor, ours, what goes wrong if it is sharded).
+    """(Shardy's role of the factor, our role, the error if the factor is sharded).
 
-    Runs in a child with virtual devices.
+    This function runs in a child with virtual devices.
     """
     claim = CLAIMS[name]
     single = claim.make()
@@ -185,7 +184,7 @@ def refute(name: str) -> tuple[str, str, str]:
     try:
         outcome = certify(forced, name, own, claim.ways)
         wrong = outcome.local_error or outcome.compiled_error or ""
-    # Such an op cannot even be made of local shapes, or XLA refuses to compile it
+    # No such op exists for local shapes, or XLA refuses to compile it
     except Exception as error:
         wrong = f"{type(error).__name__}: {str(error)[:200]}"
     return shardy_role(claim, single), ours, wrong

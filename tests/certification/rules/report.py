@@ -8,10 +8,10 @@ from tests.certification.rules.certify import NOT_COMPILED, Outcome
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """One line a kind.
+    """A table with one line for each kind.
 
-    It counts cases, certifications of pass and of reduction factors, on shards and compiled, and
-    failures.
+    A line counts cases, certifications of pass and of reduction factors, on shards and compiled,
+    and failures.
     """
     by_kind: dict[str, list[Outcome]] = {}
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Runs all cases in one child process with virtual devices; gives plain outcomes."""
+"""Run all cases in child processes with virtual devices."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WAYS = 4  # the most pieces that a factor is cut into
 
 @functools.lru_cache(maxsize=2)
 def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
-    """Outcomes of all cases, and what failed as text.
+    """Outcomes of all cases, and a text for each failure.
 
-    Two child processes share the cases, one a core.
+    Two child processes share the cases, one on each core.
     """
     environment = devices.environment(devices.Devices("cpu", WAYS))
 
@@ -40,53 +40,53 @@ def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
         )
 
     with ThreadPoolExecutor(PARTS) as pool:
-        made = list(pool.map(child, range(PARTS)))
-    return [o for found, _ in made for o in found], [f for _, failures in made for f in failures]
+        parts = list(pool.map(child, range(PARTS)))
+    return [o for found, _ in parts for o in found], [f for _, failures in parts for f in failures]
 
 
 def run_cases(
     full: bool, only: str = "", part: int | None = None
 ) -> tuple[list[Outcome], list[str]]:
-    """Every case, or one part of them, over drawn sizes.  Runs in the child."""
+    """Run all cases, or one part of them, over drawn sizes. This function runs in the child."""
     from tests.certification.rules.cases import CASES
 
-    found: list[Outcome] = []
+    all_outcomes: list[Outcome] = []
     failures: list[str] = []
     for number, case in enumerate(CASES):
         if only in case.name and part in (None, number % PARTS):
             outcomes_of_case, failure = run_case(case, full)
-            found += outcomes_of_case
+            all_outcomes += outcomes_of_case
             if failure:
                 failures.append(f"{case.name}: {failure}")
-    return found, failures
+    return all_outcomes, failures
 
 
 def draws(case: Case, full: bool) -> int:
-    """How often a case is drawn; ops that act element by element have little to vary."""
+    """Number of draws of a case; element-wise ops need few, since little of them varies."""
     if full:
         return 3 if case.label == "pointwise" else 12
     return 1 if case.label == "pointwise" else short_draws()
 
 
 def short_draws() -> int:
-    """Draws of a case in the short form; a second Python takes fewer."""
+    """Number of draws of a case in the short form; ``TOAST_LAB_RULE_DRAWS`` sets it."""
     return int(os.environ.get("TOAST_LAB_RULE_DRAWS", "2"))
 
 
 def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
-    """One case: its outcomes and, if any failed, the smallest failure found as text."""
+    """Run one case; gives its outcomes and the smallest failure found as text, "" if none."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
     from tests.certification.rules.draw import Draw
 
-    found: list[Outcome] = []
+    tried: list[Outcome] = []
 
     def once(data: Any) -> None:
         single = case.draw(Draw(data))
-        now = certify_all(single, case, full)
-        found.extend(now)
-        wrong = [o for o in now if not o.ok]
+        certified = certify_all(single, case, full)
+        tried.extend(certified)
+        wrong = [o for o in certified if not o.ok]
         assert not wrong, "\n".join([*map(str, wrong), single.text])
 
     test = settings(
@@ -102,16 +102,16 @@ def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
     except Exception as error:
         places = traceback.extract_tb(error.__traceback__)
         ours = [p for p in places if "certification" in p.filename] or places
-        return found, (
+        return tried, (
             f"{type(error).__name__}: {str(error)[:3000]} ({ours[-1].filename}:{ours[-1].lineno})"
         )
-    return found, ""
+    return tried, ""
 
 
 def certify_all(single: SingleOp, case: Case, full: bool) -> list[Outcome]:
-    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it.
+    """Certify every factor that may be sharded, cut into 4 pieces, or 2 if 4 does not divide it.
 
-    In full, it is cut into both.
+    With ``full``, each is cut into 4 and into 2.
     """
     factors = certify.shardable_factors(single)
     if not case.sharded:

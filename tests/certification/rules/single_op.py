@@ -1,8 +1,8 @@
 """One op on its own: cut out of a traced program, run whole, and run on shards.
 
-The op is cut out of the canonical StableHLO with real operand values in front of it.
-``local_text`` writes the same op for local shapes; attributes that spell out sizes (slice sizes,
-limits, group counts) are made local too.
+The op is cut out of the canonical StableHLO, with the values that its operands have in the program.
+``local_text`` writes the same op for local shapes, and makes attributes local that spell out sizes
+(slice sizes, limits, group counts).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from toast_lab.runtime import _jax_private
 Shape = tuple[int, ...]
 Reference = Callable[..., Sequence[Any]]
 _WRITTEN_RULE = re.compile(r"(, )?sdy\.sharding_rule = #sdy\.op_sharding_rule<[^>]*->[^>]*>")
-# Kinds whose init values are constants in the program
+# Kinds whose init values have to be constants in the program
 _STATIC = {"reduce", "reduce_window", "select_and_scatter"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SingleOp:
-    """A module whose ``@main`` is one op, with what it reads and gives.
+    """A module whose ``@main`` is one op, with the op's operand values and expected results.
 
-    The constants that the op starts from are in it as well.
+    The module also holds the constants that the op starts from.
     """
 
     kind: str
@@ -42,15 +42,15 @@ class SingleOp:
     program: Program
     op: int  #: its number in ``program``
     body: str  #: the op in MLIR's generic form
-    helpers: str  #: functions that it names
+    helpers: str  #: functions that the op calls
     operands: list[np.ndarray]
     expected: list[np.ndarray]
-    pinned: dict[int, str]  #: operands that are constants in ``text``, as MLIR writes them
-    reference: Reference | None = None  #: what the op computes, where XLA's CPU compiler lacks it
-    undefined: tuple[int, ...] = ()  #: results that hold whatever was in memory
+    pinned: dict[int, str]  #: operands that are constants in ``text``, in MLIR syntax
+    reference: Reference | None = None  #: computes the op if XLA's CPU compiler lacks it
+    undefined: tuple[int, ...] = ()  #: results that are uninitialised memory
 
     def factor_dims(self, factor: int) -> tuple[list[int | None], list[int | None]]:
-        """The dim of each operand and result that ``factor`` leads, None: none."""
+        """The dim of each operand and each result that has ``factor``, or None."""
         program = self.program
 
         def of(names: list[int]) -> int | None:
@@ -62,12 +62,12 @@ class SingleOp:
         ]
 
     def free(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Those of the operands' values that are arguments of ``text``."""
+        """The values of the operands that are arguments of ``text``."""
         return [v for i, v in enumerate(values) if i not in self.pinned]
 
     @property
     def monoid(self) -> str:
-        """What combines partial results."""
+        """The monoid that combines partial results."""
         return p.MONOIDS[self.program.monoid[self.op]]
 
 
@@ -76,7 +76,7 @@ def _tensors(values: Any) -> list[tuple[Shape, str]]:
 
 
 def tensor_type(shape: Sequence[int], element: str) -> str:
-    """``tensor<2x3xf32>``."""
+    """A tensor type in MLIR syntax, as ``tensor<2x3xf32>``."""
     return "tensor<" + "".join(f"{s}x" for s in shape) + element + ">"
 
 
@@ -88,9 +88,9 @@ def cut_out(
     reference: Reference | None = None,
     undefined: tuple[int, ...] = (),
 ) -> SingleOp:
-    """The first op of ``kind`` in a module, with its operand values.
+    """Cut the first op of ``kind`` out of a module, with the values of its operands.
 
-    For custom calls it is the first of call target ``target``.
+    Of custom calls, the first with call target ``target`` is cut out.
     """
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)
@@ -98,10 +98,10 @@ def cut_out(
     main = canonical.main_function(module)
     with context, ir.Location.unknown():
         op = next(
-            one.operation
-            for one in main.operation.regions[0].blocks[0].operations
-            if canonical.short_kind(one) == kind
-            and (not target or own_rules.call_target(one.operation) == target)
+            candidate.operation
+            for candidate in main.operation.regions[0].blocks[0].operations
+            if canonical.short_kind(candidate) == kind
+            and (not target or own_rules.call_target(candidate.operation) == target)
         )
         body = op.get_asm(print_generic_op_form=True, enable_debug_info=False)
         helpers = "\n".join(
@@ -120,23 +120,23 @@ def cut_out(
     single = module_text(body, operands, results, pinned, helpers)
     program = parse(single).program
     (number,) = [o for o in program.ops() if program.kind[o] == kind]
-    made = SingleOp(
+    single_op = SingleOp(
         kind, single, program, number, body, helpers, values, [], pinned, reference, undefined
     )
     expected = (
         [np.asarray(a) for a in reference(*values)]
         if reference
-        else execute(single, made.free(values))
+        else execute(single, single_op.free(values))
     )
-    return dataclasses.replace(made, expected=expected)
+    return dataclasses.replace(single_op, expected=expected)
 
 
 def _operand_values(
     module: Any, main: Any, op: Any, arguments: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Values of the op's operands.
+    """Compute the values of the op's operands.
 
-    ``@main`` returns them instead of its results; what follows is dropped.
+    ``@main`` is made to return them instead of its results, and the ops after them are dropped.
     """
     block = main.operation.regions[0].blocks[0]
     operands = list(op.operands)
@@ -163,27 +163,31 @@ def module_text(
     pinned: dict[int, str],
     helpers: str = "",
 ) -> str:
-    """A module whose ``@main`` is ``body`` on operands and results of these shapes.
+    """Write a module whose ``@main`` is ``body`` on operands and results of these types.
 
-    Pinned operands are constants.
+    Pinned operands become constants.
     """
     match = re.match(r'^(?:%[\w:#]+ = )?("[\w.]+")\(([^)]*)\)', body)
     assert match, body
-    rest = body[match.end() : body.rfind(" : (")]
-    types = [tensor_type(*t) for t in operands]
-    made = [tensor_type(*t) for t in results]
+    attributes = body[match.end() : body.rfind(" : (")]
+    operand_types = [tensor_type(*t) for t in operands]
+    result_types = [tensor_type(*t) for t in results]
     lines = [f"    %in{i} = stablehlo.constant {value}" for i, value in pinned.items()]
     names = ", ".join(f"%in{i}" for i in range(len(operands)))
-    arguments = ", ".join(f"%in{i}: {t}" for i, t in enumerate(types) if i not in pinned)
-    signature = f"({', '.join(types)}) -> ({', '.join(made)})"
-    outputs = ", ".join(f"%out#{i}" for i in range(len(made))) if len(made) > 1 else "%out"
-    head = f"%out:{len(made)}" if len(made) > 1 else "%out"
+    arguments = ", ".join(f"%in{i}: {t}" for i, t in enumerate(operand_types) if i not in pinned)
+    signature = f"({', '.join(operand_types)}) -> ({', '.join(result_types)})"
+    outputs = (
+        ", ".join(f"%out#{i}" for i in range(len(result_types)))
+        if len(result_types) > 1
+        else "%out"
+    )
+    head = f"%out:{len(result_types)}" if len(result_types) > 1 else "%out"
     lines += [
-        f"    {head} = {match.group(1)}({names}){rest} : {signature}",
-        f"    return {outputs} : {', '.join(made)}",
+        f"    {head} = {match.group(1)}({names}){attributes} : {signature}",
+        f"    return {outputs} : {', '.join(result_types)}",
     ]
     main = (
-        f"  func.func public @main({arguments}) -> ({', '.join(made)}) {{\n"
+        f"  func.func public @main({arguments}) -> ({', '.join(result_types)}) {{\n"
         + "\n".join(lines)
         + ("\n  }")
     )
@@ -195,7 +199,7 @@ def execute(text: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     import jax
 
     device = jax.devices()[0]
-    with jax.enable_x64(True):  # or 64-bit arrays would be cut to 32 on their way in
+    with jax.enable_x64(True):  # otherwise JAX would convert 64-bit arrays to 32 bits
         inputs = [jax.device_put(a, device) for a in arrays]
     outputs = _jax_private.execute(_compiled(text), inputs)
     return [np.asarray(parts[0]) for parts in outputs]
@@ -212,7 +216,7 @@ def _compiled(text: str) -> Any:
 
 
 def local_text(single: SingleOp, factor: int, ways: int, pinned: dict[int, str]) -> str:
-    """``single`` for the local shapes that splitting ``factor`` into ``ways`` leaves."""
+    """The module of ``single`` for the local shapes after splitting ``factor`` into ``ways``."""
     split_operands, split_results = single.factor_dims(factor)
     operands = [
         (cut(a.shape, dim, ways), e)
@@ -224,7 +228,7 @@ def local_text(single: SingleOp, factor: int, ways: int, pinned: dict[int, str])
     ]
     adjust = _LOCAL.get(single.kind)
     body = adjust(single, split_operands, split_results, ways) if adjust else single.body
-    body = _WRITTEN_RULE.sub("", body)  # what JAX writes on a call spells out whole sizes
+    body = _WRITTEN_RULE.sub("", body)  # the rule that JAX writes on a call spells out whole sizes
     return module_text(body, operands, results, pinned, single.helpers)
 
 
@@ -234,7 +238,7 @@ def elements(single: SingleOp) -> list[str]:
 
 
 def cut(shape: Shape, dim: int | None, ways: int) -> Shape:
-    """A shape with one dim cut."""
+    """A shape with one dim cut into ``ways`` pieces."""
     return tuple(s // ways if i == dim else s for i, s in enumerate(shape))
 
 
@@ -257,8 +261,8 @@ def _local_slice(single: SingleOp, operands: list, results: list, ways: int) -> 
 
 
 def _local_sizes(single: SingleOp, operands: list, results: list, ways: int) -> str:
-    # A dim that slices take whole is whole on a shard too; a dim of which they take one element
-    # stays at one.
+    # If slices take a whole dim, they take the whole local dim on a shard; if they take one
+    # element, they still take one.
     whole = single.operands[0].shape
     return _replace_ints(
         single.body,
@@ -273,7 +277,7 @@ def _local_convolution(single: SingleOp, operands: list, results: list, ways: in
     body = single.body
     for key in ("feature_group_count", "batch_group_count"):
         groups = int(re.search(rf"\b{key} = (\d+)", body).group(1))  # type: ignore[union-attr]
-        # The group factor is the one that stands on all three tensors.
+        # The group factor is the one that all three tensors have.
         if (
             groups > 1
             and operands[0] is not None

@@ -1,6 +1,6 @@
-"""Every factor of every op's rule, certified by execution.
+"""Execution certifies every factor of every op's rule.
 
-The short form (see ``python -m tests.certification``).
+This is the short form (see ``python -m tests.certification``).
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def test_what_shardy_claims_and_we_do_not_is_wrong(
     name: str, refuted: dict[str, tuple[str, str, str]]
 ) -> None:
     shardy, ours, wrong = refuted[name]
-    # "whole": a later Shardy says the same as we do, as jaxlib 0.12 does of pads, reshapes and
+    # "whole": a later Shardy agrees with us, as that of jaxlib 0.12 does about pads, reshapes and
     # updates.
     assert shardy in (narrowed.CLAIMS[name].role, "whole")
     assert ours in ("need_replication", "permutation"), "neither is ever sharded"
     assert wrong, "certified after all: ours may be taken back"
 
 
-# -- the certification itself: it must notice ------------------------------------------------------
+# -- the certification itself: it must notice errors -----------------------------------------------
 
 
 def _product() -> SingleOp:
