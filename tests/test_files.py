@@ -98,7 +98,7 @@ def test_what_is_interrupted_leaves_the_old_file_and_nothing_else(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("no/such/plan.json", "No such file or directory; make its folder first"),
+        ("no/such/plan.json", "No such file or directory; create its folder first"),
         (".", "Is a directory; this is a folder, give a file"),
         ("file/plan.json", "Not a directory; give a file in a folder"),
         ("x" * 300, "File name too long; give a shorter name"),

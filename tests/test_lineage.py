@@ -75,7 +75,7 @@ def test_an_analysis_travels_without_text_and_finds_its_model_again():
 
 def test_one_sentence_says_that_a_plan_is_of_another_program(problem):
     plan, other = tl.replicated(problem), tl.Problem(analysed("attention"), {"d": 2})
-    sentence = "this plan shards mlp .* another program than attn"
+    sentence = "this plan is for the program mlp .* not for attn"
     for ask in (
         lambda: tl.price(other, plan),
         lambda: tl.listing(other, plan),

@@ -26,7 +26,7 @@ def test_a_size_of_memory_is_read(text: str, size_gib: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "GiB", "8 G", "8 gibs", "nan", "inf", "1e400", "8 GiB GiB"])
 def test_what_is_no_size_of_memory_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size of memory; give a number of GiB"):
+    with pytest.raises(ValueError, match="is not a memory size; give a number of GiB"):
         read_gib(text)
 
 
@@ -36,5 +36,6 @@ def test_how_a_plan_came_about() -> None:
     assert history_text(("B->data", "refined in 2 places")) == "B->data, refined in 2 places"
     chosen = ("roles: all axes free, optimal", "refined in 1 place")
     assert history_text(chosen) == (
-        "no actions, all was chosen at once (roles: all axes free, optimal, refined in 1 place)"
+        "no actions, everything was chosen at once "
+        "(roles: all axes free, optimal, refined in 1 place)"
     )

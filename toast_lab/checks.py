@@ -100,7 +100,7 @@ def row_offence(
     for kind, names, wording in ((str, texts, "a text"), (dict, objects, "an object")):
         for name in names:
             if not isinstance(row.get(name), kind):
-                return f"{name} must be {wording}, it is {row.get(name)!r:.60}"
+                return f"{name} must be {wording}, got {row.get(name)!r:.60}"
     for name in numbers:
         if row.get(name) is not None and (offence := number_offence(row[name], least)):
             return f"{name} {offence}"
@@ -121,6 +121,6 @@ def _shown(value: Any) -> str:
     """A short text for any value, for messages."""
     if isinstance(value, numbers.Integral) and abs(int(value)) >= 10**4000:
         # Python refuses to convert numbers of that length to text.
-        return "a whole number of thousands of digits"
+        return "a whole number with thousands of digits"
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

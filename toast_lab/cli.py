@@ -27,21 +27,22 @@ from toast_lab.commands.command_options import command_parser
 COMMANDS = (
     ("analyse", "analyse", "show the colours, conflicts and compatibility sets of a model"),
     ("search", "search", "search for the best plan; Ctrl-C keeps the best so far"),
-    ("race", "race", "run several methods on one problem; Ctrl-C keeps what they have by then"),
+    ("race", "race", "run several methods on one problem; Ctrl-C keeps the results so far"),
     (
         "sweep",
         "sweep",
-        "search models x meshes x machines x methods x seeds; resumable, Ctrl-C keeps the rows",
+        "search every combination of models, meshes, machines, methods and seeds; resumable, "
+        "Ctrl-C keeps the rows so far",
     ),
     ("bench", "bench", "rerun the evaluation of the paper"),
     ("price", "price", "estimate time and memory of a plan"),
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
-    ("why", "why", "tell why a plan has a collective, and what would remove it"),
+    ("why", "why", "explain why a plan has a collective, and what would remove it"),
     ("diff", "diff", "compare two saved plans: tensors, collectives, time, memory"),
     (
         "report",
         "report",
-        "write one HTML file that explains a plan, to send to somebody; it needs no server",
+        "write one self-contained HTML file that explains a plan",
     ),
     (
         "list",
@@ -52,9 +53,13 @@ COMMANDS = (
     (
         "export",
         "export",
-        "turn a saved plan into code: its fewest constraints, Python, a patch, a test",
+        "turn a saved plan into code: the fewest constraints as Python or a patch, or a test",
     ),
-    ("compare", "compare", "measure saved plans side by side; Ctrl-C keeps what was measured"),
+    (
+        "compare",
+        "compare",
+        "measure saved plans side by side; Ctrl-C keeps the measurements so far",
+    ),
     ("replay", "replay", "time one device's share of a saved plan on one device"),
     ("runs", "runs", "list the measurements that compare has kept"),
     (
@@ -67,15 +72,16 @@ COMMANDS = (
     (
         "install-gpu-compiler",
         "install_gpu_compiler",
-        "install XLA's compiler for GPUs (about 200 MB) into a folder that only compiling looks "
-        "at; no GPU and no CUDA are needed",
+        "install XLA's compiler for GPUs (about 200 MB) into a folder that is used only for "
+        "compiling; neither a GPU nor CUDA is needed",
     ),
     ("models", "models", "list the built-in models and their sizes"),
     ("machines", "machines", "list the machines that plans can be priced on, with their sources"),
     (
         "calibrate",
         "calibrate",
-        "measure the attached devices and write a machine file; Ctrl-C keeps what it has by then",
+        "measure the attached devices and write a machine file; Ctrl-C keeps the "
+        "measurements so far",
     ),
     ("serve", "serve", "open the explorer in a browser"),
 )
@@ -121,7 +127,7 @@ def _run(args: argparse.Namespace, debug: bool) -> int:
             f"{error.filename}: {error.strerror}" if error.filename else str(error), 1, debug
         )
     except Exception as error:
-        message = f"a defect of TOAST Lab, not of your input: {type(error).__name__}: {error}"
+        message = f"a bug in TOAST Lab, not in your input: {type(error).__name__}: {error}"
         return _fail(f"{message}. --debug shows where", 1, debug)
 
 

@@ -25,11 +25,11 @@ PathLike = str | os.PathLike[str]
 ADVICE = {
     errno.ENOSPC: "make room there, or give a file on another disk",
     errno.EDQUOT: "make room below your quota, or give a file on another disk",
-    errno.EFBIG: "raise the limit of file sizes, or give a file on another disk",
+    errno.EFBIG: "raise the limit on file sizes, or give a file on another disk",
     errno.EACCES: "give a file in a folder that you may write to",
     errno.EPERM: "give a file in a folder that you may write to",
     errno.EROFS: "give a file on a disk that can be written to",
-    errno.ENOENT: "make its folder first, or give another file",
+    errno.ENOENT: "create its folder first, or give another file",
     errno.ENOTDIR: "give a file in a folder",
     errno.EISDIR: "this is a folder, give a file",
     errno.ENAMETOOLONG: "give a shorter name",

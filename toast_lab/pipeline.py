@@ -94,8 +94,8 @@ def search(
     if judge is not None:
         if resume is not None:
             raise InvalidProblem(
-                "resume= goes on with a search that nobody judges; with judge= "
-                "give Judging(topology, resume=result)"
+                "resume= continues a search without a judge; to continue one with a judge, "
+                "give judge=Judging(topology, resume=result)"
             )
         how = judge if isinstance(judge, Judging) else Judging(judge)
         arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}

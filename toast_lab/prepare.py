@@ -345,7 +345,7 @@ def main(arguments: Sequence[str]) -> int:
     if not stamp.exists():
         prepare(*NEEDS)
         kernel_files.write(stamp, b"")
-    print(f"all kernels are there, after {time.monotonic() - began:.1f} s")
+    print(f"all kernels are prepared, after {time.monotonic() - began:.1f} s")
     return 0
 
 

@@ -87,7 +87,7 @@ class RowStore:
         is_ours = self.connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
         if tables and not (is_ours and self.table in tables):
             raise StoreError(
-                f"{self.path} is a database of something else; give another file for results"
+                f"{self.path} is a database of another program; give another file for results"
             )
         if version > self.version:
             raise StoreError(
@@ -147,7 +147,7 @@ class RowStore:
             return f": another process has held it for {BUSY_S:g} s"
         if "unable to open" in text or "readonly" in text:
             return (
-                f". Is its folder there and can it be written to? --store and {self.variable} "
+                f". Does its folder exist, and can it be written to? --store and {self.variable} "
                 "name another file"
             )
         return ""

@@ -98,7 +98,7 @@ def read_gib(text: str) -> float:
     (8.0, 8.0, 0.5, 74.50580596923828)
     >>> read_gib("8 cups")
     Traceback (most recent call last):
-    ValueError: '8 cups' is no size of memory; give a number of GiB, or one with its unit (512 MiB)
+    ValueError: '8 cups' is not a memory size; give a number of GiB, or one with a unit (512 MiB)
     """
     normalised = text.strip().replace(",", "").casefold()
     unit = next((unit for unit in _BYTES if normalised.endswith(unit)), "")
@@ -108,7 +108,7 @@ def read_gib(text: str) -> float:
         size_gib = math.nan
     if not math.isfinite(size_gib):
         raise ValueError(
-            f"{text!r} is no size of memory; give a number of GiB, or one with its unit (512 MiB)"
+            f"{text!r} is not a memory size; give a number of GiB, or one with a unit (512 MiB)"
         )
     return size_gib
 
@@ -166,7 +166,7 @@ def gap_text(gap: float | None, *, of_all: bool = False) -> str:
     """
     if gap is None:
         return ""
-    whose = "of the space, by whatever method," if of_all else "that this method can make"
+    whose = "of the space, whatever the method," if of_all else "that this method can make"
     if gap < 1e-9:
         return f"Proven: no plan {whose} scores lower."
     # The gap is a share of the bound; the sentence states it as a share of the plan's score.
@@ -232,5 +232,7 @@ def history_text(history: Sequence[str], between: str = ", ") -> str:
     joined = between.join(history)
     took_actions = any("->" in action for action in history)
     return (
-        joined if took_actions or not joined else f"no actions, all was chosen at once ({joined})"
+        joined
+        if took_actions or not joined
+        else f"no actions, everything was chosen at once ({joined})"
     )

@@ -181,4 +181,4 @@ def test_a_judge_of_another_machine_is_said_before_it_starts(session: Session) -
     assert page.controls.run.name == "Run and confirm"
     settings.judge.value = ""
     assert page.controls.run.name == "Run the search"
-    assert "cannot judge here" in settings.reasons.object
+    assert "not available here" in settings.reasons.object

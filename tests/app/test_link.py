@@ -95,9 +95,9 @@ def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(
         ("step=evil", "no such page"),
         ("load=os:system", "no such field"),
         ("&".join(["act=a->b"] * 100), "at most 64 actions"),
-        ("act=" + "a" * 200, "at most 64 actions of 120 characters"),
-        ("model=" + "a" * 7000, "nothing of it is read"),
-        ("&".join(f"a{i}=1" for i in range(300)), "nothing of it is read"),
+        ("act=" + "a" * 200, "at most 64 actions of at most 120 characters"),
+        ("model=" + "a" * 7000, "and is ignored"),
+        ("&".join(f"a{i}=1" for i in range(300)), "and is ignored"),
     ],
 )
 def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: str) -> None:

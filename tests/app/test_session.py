@@ -331,7 +331,7 @@ def test_what_does_not_fit_is_not_told_in_green(session: Session) -> None:
     session.searches.start()
     settle(session)
     message = session.notices.messages[-1]
-    assert "Nothing found fits" in message.text
+    assert "No plan found fits" in message.text
     assert message.level == "error"
 
 

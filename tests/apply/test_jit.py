@@ -93,9 +93,9 @@ def test_flax_modules_are_changed_in_place() -> None:
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     said = here("refusals")
     assert "x: [16, 8] in the plan, [8, 8] here" in said["shapes"]
-    assert "Their arguments are alike" in said["program"]
+    assert "Their arguments agree" in said["program"]
     assert "this plan is for 8 devices" in said["few"]
-    assert "here are 4" in said["few"]
+    assert "there are 4" in said["few"]
     assert "'data': 4, 'model': 2" in said["mesh"]
     assert "not both" in said["both"]
     assert not [k for k, v in said.items() if v.startswith("unexpected") and k != "around"]
@@ -136,4 +136,4 @@ def test_attributes_of_modules_change_as_under_nnx_jit() -> None:
         row["values"][0] == pytest.approx(row["values"][1], rel=1e-5) for row in found["rows"]
     )
     assert found["same"]
-    assert "another program than step" in found["said"]
+    assert "not for step" in found["said"]

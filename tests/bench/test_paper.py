@@ -198,7 +198,7 @@ def test_verdicts_are_computed_and_not_written(
 
     def verdicts(made: list[CaseResult]) -> list[str]:
         text = page(content(made), tmp_path, tmp_path / "evaluation.md")
-        table = text[text.index("| target | found |") : text.index("Our plan at least")]
+        table = text[text.index("| target | found |") : text.index("Our plan is at least")]
         return re.findall(r"\*\*(.+?)\*\*", table)
 
     rows = some(found)

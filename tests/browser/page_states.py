@@ -187,7 +187,7 @@ def _race(page: Page, subject: Subject) -> None:
     button(page, "Race").click()
     fill(page, "seconds each", "1")
     button(page, "Run the race").click()
-    expect(page.get_by_text(re.compile("3 of 3 through")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("3 of 3 methods done")).first).to_be_visible(timeout=SLOW)
     expect(button(page, "Run the race")).to_be_enabled(timeout=SLOW)
 
 

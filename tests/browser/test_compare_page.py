@@ -129,7 +129,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     expect(page.get_by_role("gridcell", name=re.compile("^over data")).first).to_be_visible()
 
     tab(page, "Memory")
-    expect(page.get_by_text("Held where data parallel peaks")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("In memory where data parallel peaks")).to_be_visible(timeout=SLOW)
     # A step has two corners; an op begins at the first of them
     begins = "memory.filter((_, i) => i % 2 === 0)"
     expect_data(
@@ -146,7 +146,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
 
     tab(page, "Memory")
     row(page, "unsharded").click()
-    expect(page.get_by_text("Held where unsharded peaks")).to_be_visible()
+    expect(page.get_by_text("In memory where unsharded peaks")).to_be_visible()
     row(page, "data parallel").click()
 
     tab(page, "A | B")
@@ -238,7 +238,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
             with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         page.wait_for_timeout(100)
-    expect(page.get_by_text("What was measured before stays.").first).to_be_visible()
+    expect(page.get_by_text("Earlier measurements are kept.").first).to_be_visible()
     assert plan.inner_text() == measured
 
     page.get_by_role("button", name="Execute the selected plan").click()

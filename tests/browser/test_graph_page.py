@@ -233,7 +233,7 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
 
     # hues for the bytes of the dims, with their key in the legend
     page.get_by_label("hue shows").select_option("bytes that carry it")
-    expect(page.get_by_text("the bytes of all whole values that have the dim")).to_be_visible(
+    expect(page.get_by_text("the unsharded bytes of all values that have the dim")).to_be_visible(
         timeout=SLOW
     )
     page.get_by_label("hue shows").select_option("mesh axis of a plan")

@@ -74,7 +74,7 @@ def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
     with large.open("wb") as file:
         file.truncate(MAX_UPLOAD_BYTES + 2**20)
     page.locator("input[type=file]").first.set_input_files(large)
-    said(page, "large.mlir has 65.0 MiB, and at most 64 MiB are taken here")
+    said(page, "large.mlir has 65.0 MiB; at most 64 MiB are allowed here")
     # The model loaded before is still there
     expect(page.get_by_text("31 of 31 names").filter(visible=True).first).to_be_visible()
 
@@ -98,10 +98,10 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     field.press_sequentially("=7")
     expect(page.get_by_text("4 × 7 = 28 devices on tpu-v5e.")).to_be_visible()
     sizes = ", ".join(map(str, sorted({*SIZES["attention"].values()})))
-    expect(page.get_by_text(f"No dim divides by model=7; sizes are {sizes}.")).to_be_visible()
+    expect(page.get_by_text(f"model=7 divides no dim; the sizes are {sizes}.")).to_be_visible()
     field.press("Backspace")
     field.press_sequentially("2000")
-    expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
+    expect(page.get_by_text("at most 4,096 are allowed here")).to_be_visible()
     expect(take).to_be_disabled()
     expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()  # not applied yet
     field.fill("a=2,b=8")
@@ -132,7 +132,7 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
     expect(stages).to_be_visible(timeout=SLOW)
     # Every model name on the page is that of the new model, and no fact about attention is shown
     # as if it were the new model's
-    said(page, "Loading t7b. Until it is there, pages 2 to 5 show attention.")
+    said(page, "Loading t7b. Until it is loaded, pages 2 to 5 show attention.")
     expect(page).to_have_title("loading t7b · TOAST Lab")
     expect(page).to_have_url(re.compile(r"model=t7b&"))
     expect(page.locator(".subject")).to_have_text("loading t7b …attention until then")
@@ -197,7 +197,7 @@ def test_reports_are_shown_in_full(load_page: Page) -> None:
     page.get_by_text(re.compile(r"^Sizes \(4\)")).click(timeout=SLOW)
     page.get_by_role("button", name="Reports in full").click()
     expect(page.locator("canvas:visible")).to_have_count(0)
-    for words in ("no axis", "what would do"):
+    for words in ("no axis", "remedy"):
         cell = page.get_by_text(words, exact=True).locator("visible=true").first
         expect(cell).to_be_visible()
     cut = page.locator(".tabulator-cell:visible").evaluate_all(

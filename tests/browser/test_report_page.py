@@ -97,7 +97,7 @@ def test_it_opens_from_the_disk_with_graph_conflict_and_timeline(
         expect(canvas).to_be_visible()
     assert graph(page, "named('names').data_source.get_length()") > 3
     if name == "mlp":
-        expect(page.get_by_text("every dim can be cut without asking")).to_be_visible()
+        expect(page.get_by_text("every dim can be cut independently")).to_be_visible()
         return
     row = page.locator("tr[data-pick^=conflict]").nth(1)
     row.click()

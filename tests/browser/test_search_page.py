@@ -173,7 +173,7 @@ def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
     slider = page.locator(".noUi-handle").locator("visible=true").first
     slider.focus()
     page.keyboard.press("Home")
-    expect(page.get_by_text("simulation 1, best found by number 1")).to_be_visible()
+    expect(page.get_by_text("simulation 1, best plan from simulation 1")).to_be_visible()
     then = page.locator("dl.facts").locator("visible=true").first.inner_text()
     assert re.search(r"best step\n(.*), 1.00× unsharded speed\n(?s:.*)\nunsharded\n\1,", then), then
     expect(page.get_by_text("none: unsharded is the best so far")).to_be_visible()
@@ -182,7 +182,7 @@ def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
     wait_for_bokeh(page, "search tree", COLUMN.format("action"), ["unsharded"])
     page.get_by_role("button", name="Live").click()
     page.get_by_role("button", name="Curves", exact=True).click()
-    expect(page.get_by_text("simulation 1, best found by number 1")).to_have_count(0)
+    expect(page.get_by_text("simulation 1, best plan from simulation 1")).to_have_count(0)
     expect(page.locator("dl.facts").locator("visible=true").first).to_have_text(
         now, use_inner_text=True
     )
@@ -257,7 +257,7 @@ def test_a_search_is_started_without_scrolling(searched: Page) -> None:
 
 
 def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
-    expect(searched.get_by_role("heading", name="what it does with the arguments")).to_be_visible()
+    expect(searched.get_by_role("heading", name="how it cuts the arguments")).to_be_visible()
     rules = searched.locator("li", has_text=re.compile(r" on data.*: .*\(\d+ arguments?\)"))
     expect(rules.first).to_be_visible()
 
@@ -349,9 +349,9 @@ def test_settings_are_checked_while_they_are_typed(
     expect(run).to_be_enabled(timeout=SLOW)
     for label, wrong, message, right in (
         ("options", "exploraton=1", 'did you mean "exploration"', "exploration=1"),
-        ("seconds", "soon", "'soon' is no number; give one from 0.5 to 86,400 seconds", "5"),
-        ("seed", "1.5", "'1.5' is no whole number", "1"),
-        ("memory limit, GiB", "8 gallons", "'8 gallons' is no size of memory", "8 GiB"),
+        ("seconds", "soon", "'soon' is not a number; give one from 0.5 to 86,400 seconds", "5"),
+        ("seed", "1.5", "'1.5' is not a whole number", "1"),
+        ("memory limit, GiB", "8 gallons", "'8 gallons' is not a memory size", "8 GiB"),
     ):
         field = page.get_by_label(label, exact=True).locator("visible=true")
         field.fill(wrong)  # Enter is not pressed: typing is enough

@@ -206,7 +206,7 @@ def test_a_hostile_address_does_nothing_and_says_so(
     expect(page.locator(".status")).to_contain_text("load")
     assert page.locator("img[src=x]").count() == 0
     expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()
-    expect(page.locator(".status")).to_contain_text("Esc puts this away")
+    expect(page.locator(".status")).to_contain_text("Press Esc to dismiss")
     act(page, "Escape")
     expect(page.locator(".status")).to_have_text("")
     expect(page.locator(".status")).to_be_hidden()
@@ -267,11 +267,11 @@ def test_the_search_is_run_held_stepped_and_cancelled_by_keys(
     act(page, "s")
     expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     act(page, "Space")
-    expect(page.get_by_text("Going on.").first).to_be_visible()
+    expect(page.get_by_text("Resumed.").first).to_be_visible()
     act(page, "Space")
     expect(page.get_by_text("Paused.").first).to_be_visible()
     act(page, "Escape")
-    expect(page.get_by_text("no job runs")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("no job is running")).to_be_visible(timeout=SLOW)
 
 
 # -- sessions --------------------------------------------------------------------------------------
@@ -293,12 +293,12 @@ def test_two_browsers_see_nothing_of_each_other(
     expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     act(other, "4")
     expect(other.get_by_text("0 simulations").first).to_be_visible(timeout=SLOW)
-    expect(other.get_by_text("no job runs")).to_be_visible()
+    expect(other.get_by_text("no job is running")).to_be_visible()
     expect(other.get_by_text("attention", exact=True).first).to_be_visible()
     act(other, "2")
     expect(other.get_by_role("heading", name="nothing selected")).to_be_visible()
     assert "job=" not in other.url
     assert "conflicts=" not in other.url
     act(page, "Escape")
-    expect(page.get_by_text("no job runs")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("no job is running")).to_be_visible(timeout=SLOW)
     other.context.close()

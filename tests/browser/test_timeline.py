@@ -53,7 +53,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
     tab(page, "Timeline")
-    expect(page.get_by_text("compile it for the compiler's schedule above it")).to_be_visible(
+    expect(page.get_by_text("compile it to see the compiler's schedule above")).to_be_visible(
         timeout=SLOW
     )
     compile_while_a_field_changes(page)

@@ -272,9 +272,7 @@ def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
         "    return %0 : tensor<8xf32>\n  }\n}\n"
     )
     _, out, _ = toast("analyse", str(path))
-    assert (
-        "Coverage: 1 of 1 ops cannot be split; 100.0% of the bytes must be whole around them" in out
-    )
+    assert "Coverage: 1 of 1 ops cannot be split; they need 100.0% of the bytes whole" in out
     assert re.search(r"custom_call +1 +- +100.0% +all .*no sharding", out)
     row = json.loads(toast("analyse", str(path), "--json")[1])["coverage"]["rows"][0]
     assert (row["reason"], row["count"], row["bytes"], row["flops_share"]) == (
@@ -298,7 +296,7 @@ def test_where_actions_stop_is_shown_when_asked_for(toast: Any) -> None:
     ]
     argv = ["analyse", "transformer", "--set", *sizes, "mode=forward"]
     _, out, _ = toast(*argv)
-    assert "2 kinds of ops split along some of their dims only (--all shows them)" in out
+    assert "2 kinds of ops can be split along some of their dims only (--all shows them)" in out
     _, out, _ = toast(*argv, "--all")
     assert re.search(r"^concatenate +2 +0 .* key ", out, re.MULTILINE)
 
@@ -376,7 +374,7 @@ def test_a_module_and_a_file_are_models_too(
     assert json.loads(toast("analyse", str(path), "--json")[1])["model"]["name"] == "net"
     status, _, err = toast("analyse", str(path), "--set", "layers=2")
     assert status == 2
-    assert "is a file, its sizes are fixed" in err
+    assert "is a file; its sizes are fixed" in err
 
 
 def test_models_knows_the_sizes_without_importing_them(toast: Any) -> None:
@@ -553,7 +551,7 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
         (["analyse", "surely_gone:make"], ["cannot import surely_gone", "on the path"]),
         (
             ["analyse", "mlp", "--set", "bach=2", "7"],
-            ["'bach'", 'did you mean "batch"', "'7' is not of the form"],
+            ["'bach'", 'did you mean "batch"', "expected size=value, got '7'"],
         ),
         (["analyse", "mlp", "--set", "hidden=x"], ["hidden=x: 'x' is not a whole number"]),
         (["analyse", "mlp", "--mesh", "4by2"], ["cannot read the mesh '4by2'", 'write "4x2"']),
@@ -588,7 +586,7 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
             ["search", "mlp", "--option", "depth=8", "patience=few"],
             ["patience=few", "a whole number"],
         ),
-        (["search", "mlp", "--option", "depth"], ["not of the form option=value"]),
+        (["search", "mlp", "--option", "depth"], ["expected option=value, got 'depth'"]),
         (
             ["search", "mlp", "--resume", "no_such.npz"],
             ["no_such.npz", "cannot read this search trace"],
@@ -627,7 +625,7 @@ def test_a_plan_of_another_program(toast: Any, tmp_path: Path) -> None:
     assert toast("price", "mlp", "--actions", "B->data", "--save", path)[0] == 0
     status, _, err = toast("price", "attention", "--plan", path)
     assert status == 2
-    assert "by more than their kind it knows" in err
+    assert "beyond their kind it recognises only" in err
 
 
 def test_failed_work_exits_with_1(
@@ -647,7 +645,7 @@ def test_failed_work_exits_with_1(
         (
             RuntimeError("oops"),
             1,
-            "toast-lab: a defect of TOAST Lab, not of your input: RuntimeError: oops",
+            "toast-lab: a bug in TOAST Lab, not in your input: RuntimeError: oops",
         ),
         (isolate.Cancelled("loading: cancelled"), 1, "toast-lab: loading: cancelled"),
         (KeyboardInterrupt(), 130, "toast-lab: interrupted"),

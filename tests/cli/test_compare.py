@@ -65,7 +65,7 @@ def test_compare_prints_keeps_and_lists(toast: Any, plans: list[str], tmp_path: 
     assert "sequence" not in out
     with open(table) as file:
         assert [r["id"] for r in csv.DictReader(file)] == ["3"]
-    assert "Nothing in" in toast("runs", "--model", "gns")[1]
+    assert "No results in" in toast("runs", "--model", "gns")[1]
     status, out, _ = toast("runs", "show", "1", "--json")
     shown = json.loads(out)
     assert shown["plan"]["actions"] == ["S@1->data"]
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said(toast: Any, plans: list[str], tmp_path: Path) -> 
     status, _, err = toast("runs", "shwo", "1")
     assert (status, 'write "toast-lab runs" or "toast-lab runs show 3"' in err) == (2, True)
     status, _, err = toast("compare", "attention", plans[0], plans[0], *SIZES)
-    assert (status, "given twice" in err) == (2, True)
+    assert (status, "plans given twice" in err) == (2, True)
     status, _, err = toast("compare", "attention", str(tmp_path / "none.json"), *SIZES)
     assert (status, "cannot read" in err) == (2, True)
     (tmp_path / "runs.sqlite").write_bytes(b"no database at all" * 100)

@@ -20,7 +20,7 @@ def test_a_result_is_kept_listed_shown_and_found_again(
     assert main([*COMPILE, "--store", path]) == 0
     assert "compiled in" in capsys.readouterr().out
     assert main([*COMPILE, "--store", path]) == 0
-    assert "kept from before" in capsys.readouterr().out
+    assert "taken from the kept results" in capsys.readouterr().out
 
     assert main(["compiled", "--store", path]) == 0
     listed = capsys.readouterr().out

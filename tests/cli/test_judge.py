@@ -28,6 +28,6 @@ def test_a_judge_of_another_machine_is_said_before_and_after(toast: Any) -> None
     status, out, err = toast("search", *NET, "--machine", "tpu-v5e")
     assert status == 0, err
     assert "note: cpu:2 is the machine cpu, and prices are for tpu-v5e" in err
-    assert "the judge is of another machine than the prices" in " ".join(out.split())
+    assert "the judge and the prices are of different machines" in " ".join(out.split())
     row = next(line for line in out.splitlines() if "best judged" in line)
     assert row.split()[5] == "-", "a ratio of two machines"

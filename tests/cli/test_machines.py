@@ -51,7 +51,7 @@ def test_the_table_tells_every_number_and_its_source(toast: Any) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["machines", "--mesh", "4x4"], ["--mesh 4x4", "on which machine"]),
+        (["machines", "--mesh", "4x4"], ["--mesh 4x4", "name a machine"]),
         (["machines", "tpu-v4", "--mesh", "64x128"], ["8192 devices", "tpu-v4", "at most 4096"]),
         (["machines", "tpu-v44"], ['did you mean "tpu-v4"']),
         (["machines", "none.toml"], ["none.toml", "No such file"]),

@@ -102,9 +102,9 @@ def test_a_number_out_of_range_is_refused_by_its_option(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "mlp", "--devices", "cpu:2"], "the mesh needs 8 devices, 'cpu:2' are 2"),
+        (["run", "mlp", "--devices", "cpu:2"], "the mesh needs 8 devices, but 'cpu:2' has only 2"),
         (["run", "mlp", "--devices", "cqu:8"], "cannot read devices"),
-        (["run", "mlp", "--devices", f"cpu:{HUGE}"], "no machine has so many"),
+        (["run", "mlp", "--devices", f"cpu:{HUGE}"], "no machine has that many"),
         (["compile", "mlp", "--topology", "tpu:v5e:9x9"], "9x9"),
         (["compile", "mlp", "--topology", "cpu:3"], "3"),
         (["search", "mlp", "--mesh", f"4x{HUGE}"], "cannot read the mesh"),

@@ -69,7 +69,7 @@ def test_wrong_input_is_said_at_once(toast: Any, argv: list[str], said: list[str
 def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
     status, out, err = toast(*SWEEP, "--seeds", "0-1", "--out", str(tmp_path))
     assert (status, err) == (0, "")
-    assert "2 searches, 2 of them made now" in out
+    assert "2 searches, 2 of them new" in out
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert [(r["model"], r["method"], r["seed"], r["status"]) for r in rows] == [
         ("mlp", "mcts", "0", "BUDGET"),

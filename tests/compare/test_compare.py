@@ -163,7 +163,7 @@ def test_gradients_of_files_and_of_modules() -> None:
     model = scores()
     plans = plans_of(model)
     from_file = frontends.from_stablehlo(model.stablehlo)
-    assert "brings no function" in module.gradients.prepare(from_file, list(plans.values())).why_not
+    assert "has no function" in module.gradients.prepare(from_file, list(plans.values())).why_not
     own_model = frontends.load("tests.compare.own_models:make_scores", batch=16)
     prepared = module.gradients.prepare(own_model, [plan_of(own_model, MESH, ("batch", "d"))])
     assert prepared.why_not == ""

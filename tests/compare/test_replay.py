@@ -89,7 +89,7 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     assert replayed.estimate_s == replayed.median_s + cost.comm_s
     assert replayed.predicted_time_s == cost.time_s
     assert (
-        f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(replayed.removed_counts.items()))}"
+        f"removed: {', '.join(f'{n} {k}' for k, n in sorted(replayed.removed_counts.items()))}"
         in str(replayed)
     )
     assert json.loads(json.dumps(replayed.to_json()))["estimate_s"] == replayed.estimate_s
@@ -240,7 +240,7 @@ def test_wrong_requests() -> None:
     built, problem = model("mlp"), Problem(analysed("mlp"), {"d": 2})
     with pytest.raises(InvalidPlan, match="for the mesh d=4, not for d=2"):
         replay.replay(built, plan(Problem(analysed("mlp"), {"d": 4})), problem=problem)
-    with pytest.raises(InvalidPlan, match="this plan shards"):
+    with pytest.raises(InvalidPlan, match="this plan is for the program"):
         replay.replay(model("attention"), plan(problem))
     with pytest.raises(InvalidProblem, match="repeats must be at least 1"):
         replay.replay(built, plan(problem), repeats=0)

@@ -210,14 +210,14 @@ def test_files_of_others_and_of_newer_versions(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = other.read_bytes()
-    with pytest.raises(StoreError, match="a database of something else"):
+    with pytest.raises(StoreError, match="a database of another program"):
         ComparisonStore(other)
     assert other.read_bytes() == before
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot open .*Is its folder there"):
+    with pytest.raises(StoreError, match=r"cannot open .*Does its folder exist"):
         ComparisonStore(tmp_path / "file" / "runs.sqlite")
     with pytest.raises(StoreError, match="there are no kept results"):
         ComparisonStore(tmp_path / "none.sqlite", read_only=True)
@@ -239,7 +239,7 @@ def _read_only_folder(tmp_path: Path) -> None:
         (folder / "runs.sqlite").chmod(0o444)
         with ComparisonStore(folder / "runs.sqlite", read_only=True) as store:
             assert len(store.rows()) == 1
-        with pytest.raises(StoreError, match="Is its folder there and can it be written to"):
+        with pytest.raises(StoreError, match="Does its folder exist, and can it be written to"):
             keep(comparison(), folder / "runs.sqlite")
     finally:
         folder.chmod(0o755)

@@ -424,7 +424,7 @@ def test_targets_are_those_of_the_machine_first_with_reasons(problem: Problem) -
     odd = Problem(problem.analysis, {"data": 3}, "tpu-v5e")
     first = judge_targets(odd)[0]
     assert not first.possible
-    assert "no slice of tpu-v5e has 3 devices; there are slices of 1, 4, 8" in first.refusal
+    assert "no slice of tpu-v5e has 3 devices; slices have 1, 4, 8" in first.refusal
     # A user's own machine file is taken to describe the attached devices
     own_problem = Problem(
         problem.analysis, problem.mesh, dataclasses.replace(problem.machine, name="our rack")

@@ -213,7 +213,8 @@ def test_value_bytes_are_those_of_the_program() -> None:
 def test_str_tables_what_is_held() -> None:
     text = str(coverage(from_text(SECRET)))
     assert (
-        "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
+        "2 of 3 ops cannot be split, with 0 of the FLOPs; they need 80.0% of the bytes whole"
+        in text
     )
     assert (
         "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for "

@@ -130,7 +130,7 @@ def test_bad_lists_are_refused_with_all_offenders(problem):
         PriceList(wrong)
     with pytest.raises(InvalidProblem, match="scales"):
         PriceList((), 0.0)
-    with pytest.raises(InvalidProblem, match="no price list"):
+    with pytest.raises(InvalidProblem, match="not a price list"):
         PriceList.from_json({"format": 1})
     with pytest.raises(InvalidProblem, match="format 7"):
         PriceList.from_json({"format": 7})

@@ -72,5 +72,5 @@ def test_the_report_and_its_data(problem):
 
 def test_plans_of_other_problems_are_refused(problem):
     other = Problem(analysed("mlp"), MESH)
-    with pytest.raises(InvalidPlan, match="this plan shards mlp"):
+    with pytest.raises(InvalidPlan, match="this plan is for the program mlp"):
         difference(problem, tl.replicated(problem), tl.replicated(other))

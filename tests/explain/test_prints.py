@@ -79,7 +79,7 @@ def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(fou
     assert lines[:10] == all_lines[:10]
     assert lines[10:] == [
         f"... and {len(all_lines) - 10} more lines: "
-        f"{stage.__name__}.annotated_listing(analysis) has all"
+        f"{stage.__name__}.annotated_listing(analysis) gives all of them"
     ]
 
 

@@ -125,7 +125,7 @@ def test_questions(problem):
     line = rows[3].where.rpartition("/")[2]
     assert {r.collective.where for r in why(problem, asked, line)} == {rows[3].where}
     with pytest.raises(
-        ToastError, match=rf"this plan has {len(rows)} collectives, there is no number 999"
+        ToastError, match=rf"this plan has {len(rows)} collectives, so there is no number 999"
     ):
         why(problem, asked, 999)
     with pytest.raises(ToastError, match=r"did you mean.*all_reduce"):
@@ -168,5 +168,5 @@ def test_a_line_that_calls_a_library_is_known_and_texts_name_files_without_their
 
 def test_a_plan_that_sends_nothing_is_told_so():
     nothing_sent = Problem(analysed("mlp"), {"data": 2})
-    with pytest.raises(ToastError, match="has no collectives at all"):
+    with pytest.raises(ToastError, match="has no collectives, so there is none"):
         why(nothing_sent, plan(nothing_sent, ("B", "data")), "all_gather")

@@ -32,7 +32,9 @@ def test_library_code_missing_lines_and_shared_expressions_are_told_apart() -> N
     library = np.__file__
     assert "no source line" in patch._no_expression(equation())
     assert "library code (__init__.py)" in patch._no_expression(equation(library))
-    assert "also make others" in patch._no_expression(equation(library, __file__))
+    assert "also makes values without this constraint" in patch._no_expression(
+        equation(library, __file__)
+    )
 
 
 def test_packages_of_other_environments_are_libraries_too(tmp_path: Path) -> None:

@@ -225,9 +225,9 @@ def test_annotations_that_contradict_pins_or_each_other_are_named():
     problem = problem_of(tl.from_jax(f, *ARGUMENTS))
     with pytest.raises(
         InvalidProblem,
-        match=r"puts dim 0 of .* \(size 16\) over data=4, against pin result=\(-, -\)",
+        match=r"puts dim 0 of .* \(size 16\) over data=4, which contradicts pin result=\(-, -\)",
     ):
         problem.pin("result", (None, None)).keep_annotations()
     loose = problem.pin("result", (None, None)).keep_annotations(strict=False)
     assert loose.pins.texts == ["pin result=(-, -)"]
-    assert "against pin result=(-, -)" in loose.pins.notes[0]
+    assert "contradicts pin result=(-, -)" in loose.pins.notes[0]

@@ -38,7 +38,7 @@ WEIGHTS = [f"layers[{i}].{name}" for i in range(3) for name in ("weight", "bias"
 def test_equinox_module_as_an_argument(eqx: Any) -> None:
     model = from_jax(lambda net, x: jax.vmap(net)(x), mlp(eqx), X)
     assert arguments(model) == [*(f"net.{name}" for name in WEIGHTS), "x"]
-    assert "bound, being no arrays: net.activation = " in model.notes[0]
+    assert "bound, because they are not arrays: net.activation = " in model.notes[0]
     tree, _ = model.trees
     (net, x) = tree.unflatten(list(range(7)))
     assert (net.layers[2].bias, net.activation, x) == (5, None, 6)

@@ -156,7 +156,7 @@ def test_partial_binds_what_is_no_array() -> None:
 def test_closing_over_weights_is_noted() -> None:
     weights = np.ones((1024, 512), np.float32)
     model = from_jax(lambda x: x @ weights, leaf(4, 1024))
-    assert "closes over 1 arrays with 2.1 MB" in " ".join(model.notes)
+    assert "closes over 1 arrays of 2.1 MB in all" in " ".join(model.notes)
     assert from_jax(lambda x: x @ weights[:8, :8], leaf(4, 8)).notes == ()
 
 
@@ -256,12 +256,14 @@ def test_a_function_that_raises_says_what() -> None:
     def fn(x: jax.Array) -> jax.Array:
         raise RuntimeError("no such head count")
 
-    with pytest.raises(FrontendError, match="fn does not trace: RuntimeError: no such head count"):
+    with pytest.raises(
+        FrontendError, match="fn cannot be traced: RuntimeError: no such head count"
+    ):
         from_jax(fn, leaf(3))
 
 
 def test_a_wrong_number_of_arguments() -> None:
-    with pytest.raises(FrontendError, match="does not trace: TypeError"):
+    with pytest.raises(FrontendError, match="cannot be traced: TypeError"):
         from_jax(lambda x, y: x + y, leaf(3))
 
 

@@ -200,7 +200,7 @@ def test_64_bit_inputs_are_narrowed_with_a_note() -> None:
     module, inputs = make_encoder()
     model = tl.from_torch(module, *inputs)
     assert model.program.value_dtype[arguments(model).index("tokens")] == "i32"
-    assert "64-bit arguments are 32-bit here" in " ".join(model.notes)
+    assert "64-bit arguments become 32-bit" in " ".join(model.notes)
 
 
 def test_dynamic_shapes_are_refused() -> None:

@@ -123,23 +123,23 @@ def test_progress_is_reported(write: Callable[[str], str]) -> None:
         ("def make():\n    return ('fn', ())\n", r"must return \(fn, args\)"),
         (
             "def make():\n    return net, {'w': shape(4, 4)}, shape(4, 4)\n",
-            r"got 3 things \(function, dict, ShapeDtypeStruct\).*return net, \(\.\.\.\)",
+            r"got 3 values \(function, dict, ShapeDtypeStruct\).*return net, \(\.\.\.\)",
         ),
         (
             "def make():\n    return net, {'w': shape(4, 4)}, shape(4, 4), shape(4, 4)\n",
-            r"got 4 things \(function, dict, ShapeDtypeStruct, ShapeDtypeStruct\)",
+            r"got 4 values \(function, dict, ShapeDtypeStruct, ShapeDtypeStruct\)",
         ),
         (
             "def make():\n    return net, (), {'dim_name': {}, 'lr': 1.0}\n",
-            r"'dim_name' \(did you mean \"dim_names\"\?\), 'lr'.*Options are donate_argnums",
+            r"'dim_name' \(did you mean \"dim_names\"\?\), 'lr'.*The options are donate_argnums",
         ),
         (
             "def make():\n    return net, ({'w': shape(4, 4)}, 'text')\n",
-            r"net does not trace.*bound, being no arrays: x = 'text'",
+            r"net cannot be traced.*bound, because they are not arrays: x = 'text'",
         ),
         (
             "def make():\n    return net, ({'w': shape(4, 4)}, shape(5, 5))\n",
-            r"net does not trace.*\.py:\d+: return jnp.tanh",
+            r"net cannot be traced.*\.py:\d+: return jnp.tanh",
         ),
         ("def other():\n    pass\n", r"has no make"),
         ("1 / 0\n", r"importing user_module_\d+ raised ZeroDivisionError"),

@@ -122,7 +122,7 @@ def test_random_bits_by_a_custom_call_act_element_by_element() -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("__cudnn$fmhaSoftmax", "carries the whole shapes"),
+        ("__cudnn$fmhaSoftmax", "contains the whole shapes"),
         ("tpu_custom_call", "written by hand"),
         ("something_new", "no sharding rule for custom_call @something_new"),
     ],

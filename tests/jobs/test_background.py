@@ -162,7 +162,7 @@ def test_race(problem: tl.Problem) -> None:
     assert run.best is not None
     assert run.best.score == result.best.score
     assert run.points["beam"][-1].score == result.rows[1].score
-    assert "2 of 2 through" in repr(run)
+    assert "2 of 2 methods done" in repr(run)
 
 
 def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
@@ -175,7 +175,7 @@ def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
     def tell() -> None:
         shown = repr(run).split(", ")
         progress.append(
-            ([row.status for row in run.rows], run.state, "0 of 2 through" in shown[-1])
+            ([row.status for row in run.rows], run.state, "0 of 2 methods done" in shown[-1])
         )
 
     events: list[SimpleNamespace] = []
@@ -194,7 +194,7 @@ def test_a_race_says_how_far_each_method_is(problem: tl.Problem) -> None:
         (["BUDGET", "waits"], "searching", False),
         (["BUDGET", "prepares"], "searching", False),
     ]
-    assert repr(run).endswith("1 of 2 through")
+    assert repr(run).endswith("1 of 2 methods done")
 
 
 def test_what_cannot_be_started_is_said_at_once(problem: tl.Problem) -> None:

@@ -167,7 +167,7 @@ def test_every_offender_of_a_file_is_named(tmp_path: Path) -> None:
         "links[0].collectives.all_reduce.byte_s is missing",
         "links[0].collectives.reduce: no such key",
         "links[0].collectives.permute = 7 is not a table",
-        "links[0].collectives on topology = 'ring' (only of a switch",
+        "links[0].collectives on topology = 'ring' (only for a switch",
         "links[1].collectives = [1] is not a table",
     ):
         assert text in message

@@ -187,7 +187,7 @@ def test_meshes_larger_than_the_pod_are_refused(name, fits, too_large, most):
     assert np.all(laid(name, fits).bytes_per_s > 0)
     with pytest.raises(
         InvalidProblem,
-        match=rf"has {make_mesh(too_large).n_devices} devices, {name} joins .* {most}",
+        match=rf"has {make_mesh(too_large).n_devices} devices, but {name} joins .* {most}",
     ):
         Problem(analysed("mlp"), too_large, name)
 
@@ -365,7 +365,7 @@ def test_a_problem_takes_a_machine_file(tmp_path):
             ("[flops]", 'compilr = "tpu"\n[flops]'),
             ['compilr: no such key (did you mean "compiler"'],
         ),
-        (("[flops]", "[flops"), ["no TOML"]),
+        (("[flops]", "[flops"), ["not TOML"]),
         (("[flops]", "flops = 3\n[other]"), ["flops = 3 is not a table", "other: no such key"]),
     ],
 )
@@ -397,7 +397,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InvalidProblem, match="directory"):
         machine(tmp_path / "folder.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidProblem, match="no TOML"):
+    with pytest.raises(InvalidProblem, match="not TOML"):
         machine(tmp_path / "bytes.toml")
     (tmp_path / "huge.toml").write_bytes(b"#" * (machine_file.LARGEST_BYTES + 1))
     with pytest.raises(InvalidProblem, match="too many"):

@@ -180,7 +180,7 @@ def test_what_is_the_machine_of_the_problem_comes_first_in_the_list() -> None:
     [
         (59, True, True, "within the 55.9 GiB that JAX takes of 74.5"),
         (61, False, True, "more than the 55.9 GiB that JAX takes of 74.5 by default"),
-        (81, False, False, "more than the 74.5 GiB there are"),
+        (81, False, False, "more than the 74.5 GiB of the device"),
     ],
 )
 def test_whether_it_fits_is_decided_here(
@@ -198,7 +198,10 @@ def test_whether_it_fits_is_decided_here(
 def test_notes_say_what_the_numbers_do_not() -> None:
     widened = "p100 has no bfloat16: XLA keeps such values as float32, at twice the memory"
     half = result("gpu:p100:8", 1, half_step(), times=None)
-    assert half.notes == (widened, "XLA has no measured tables of p100 (sm_60): no times")
+    assert half.notes == (
+        widened,
+        "XLA has no measured tables for p100 (sm_60), so there are no times",
+    )
     assert widened in str(half)
     assert result("gpu:p100:8", 1, times=None).notes == half.notes[1:]
     assert result("gpu:h100:8", 1, half_step()).notes == ()
@@ -230,7 +233,7 @@ def test_a_price_of_another_machine_is_never_compared_without_a_word() -> None:
     same, other = (diff_compiled(Problem(analysis, MESH, m), plan, made) for m in ("h100", "a100"))
     assert (same.machines, made.priced_elsewhere("h100")) == ("", "")
     assert other.machines == "compiled for gpu:h100:8 (NVIDIA), priced on the machine a100"
-    assert str(other).startswith(f"{other.machines}: compare no times\n")
+    assert str(other).startswith(f"{other.machines}: do not compare times\n")
     assert "priced on" not in str(same)
 
 
@@ -248,14 +251,14 @@ def test_the_explorer_says_of_a_compiled_plan_what_python_does() -> None:
 
     small = said("gpu:h100:8", 2**30, times=times)
     assert small["for"] == "gpu:h100:8, but priced on a100"
-    assert small["fits"] == "yes, into the 55.88 GiB that JAX takes of 74.51 GiB"
+    assert small["fits"] == "yes, within the 55.88 GiB of 74.51 GiB that JAX reserves"
     assert small["by XLA's tables"] == "2 ms computing, 1 ms in collectives, 1 left out"
     large = said("gpu:a100:8", 61 * 10**9, times=None)
     assert large["for"] == "gpu:a100:8"
-    assert "only with more than JAX takes, 55.88 GiB of" in large["fits"]
+    assert "only beyond the 55.88 GiB of" in large["fits"]
     assert "by XLA's tables" not in large
-    assert "no measured tables of a100" in large["note"]
-    assert "no, there are 74.51 GiB" in said("gpu:a100:8", 10**11)["fits"]
+    assert "no measured tables for a100" in large["note"]
+    assert "no, the device has 74.51 GiB" in said("gpu:a100:8", 10**11)["fits"]
     assert set(said("cpu:8", 5, times=None)) == {"for", "peak"}
     timed = dataclasses.replace(
         result("gpu:h100:8", 5, model), cycles_by_op={3: 10**6}, clock_hz=1e9
@@ -426,8 +429,8 @@ def test_a_gpu_without_tables_is_compiled_without_times() -> None:
     compiled = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:a100:8", store=False)
     assert compiled.times is None
     assert compiled.notes == (
-        "XLA has no measured tables of a100 (sm_80): no times",
-        "no schedule: XLA tells no schedule for a100, of which it has no tables",
+        "XLA has no measured tables for a100 (sm_80), so there are no times",
+        "no schedule: XLA gives no schedule for a100, for which it has no tables",
     )
 
 

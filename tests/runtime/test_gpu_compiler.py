@@ -47,7 +47,10 @@ def test_both_wheels_in_the_folder_are_found(folder: Path) -> None:
         ([(PLUGIN, JAX)], [f"there is no {ASSEMBLER}"]),
         (
             [(PLUGIN, "0.1.0"), (ASSEMBLER, "12.9.86")],
-            [f"{PLUGIN} 0.1.0 goes with another JAX than the {metadata.version('jax')} installed"],
+            [
+                f"{PLUGIN} 0.1.0 belongs to another version of JAX than the installed "
+                f"{metadata.version('jax')}"
+            ],
         ),
     ],
 )
@@ -91,7 +94,7 @@ def test_an_assembler_that_is_too_new_for_the_gpu_is_refused() -> None:
     new = gpu_compiler.GpuCompiler("", {"jax-cuda13-pjrt": JAX, "nvidia-cuda-nvcc": "13.0.48"})
     gpu_compiler.check(new, gpu_target.find("h100"))
     with pytest.raises(
-        InvalidProblem, match=r"capability 6\.0; .* CUDA 13\.0\.48 knows none below"
+        InvalidProblem, match=r"capability 6\.0, .* CUDA 13\.0\.48 supports none below"
     ):
         gpu_compiler.check(new, gpu_target.find("p100"))
     old = gpu_compiler.GpuCompiler("", {PLUGIN: JAX, ASSEMBLER: ASSEMBLER_VERSION})
@@ -152,7 +155,7 @@ def test_a_folder_with_other_things_is_never_replaced(
     folder.mkdir()
     (folder / "thesis.tex").write_text("x")
     install = instead_of_pip(monkeypatch, WRITE)
-    with pytest.raises(InvalidProblem, match="holds other things than the GPU compiler"):
+    with pytest.raises(InvalidProblem, match="holds something other than the GPU compiler"):
         install()
     assert (folder / "thesis.tex").read_text() == "x"
 

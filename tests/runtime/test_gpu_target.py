@@ -115,8 +115,8 @@ def test_an_unknown_gpu_says_how_to_describe_one() -> None:
         ({"compute_capability": "9.0"}, ["compute_capability = 9.0", 'such as "9.0"']),
         ({"compute_capability": ""}, ["compute_capability is missing"]),
         ({"clock_ghz": "1.9"}, ["clock_ghz: no such key", 'did you mean "clock_hz"']),
-        ({"title": '"a\\nb"'}, ["title = 'a\\nb' is not a text of one line"]),
-        ({"sources": "5"}, ["this is no TOML"]),
+        ({"title": '"a\\nb"'}, ["title = 'a\\nb' is not one line of text"]),
+        ({"sources": "5"}, ["this is not TOML"]),
         ({"shared_memory_per_block_bytes": "999999"}, ["999999 is more than the 233472"]),
         ({"l2_bytes": "1e300"}, ["l2_bytes = 1e+300 is not a positive number"]),
     ],
@@ -138,5 +138,5 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidProblem, match="too many for the description of a GPU"):
         find(str(tmp_path / "large.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidProblem, match="this is no TOML"):
+    with pytest.raises(InvalidProblem, match="this is not TOML"):
         find(str(tmp_path / "binary.toml"))

@@ -125,7 +125,7 @@ def test_the_users_arrays_are_checked_all_at_once() -> None:
     program = frontends.load("mlp").program
     good = inputs.draw(program)
     assert inputs.check(program, good)[0] is good[0]
-    with pytest.raises(InvalidProblem, match=rf"takes {len(good)} arrays, 1 are given"):
+    with pytest.raises(InvalidProblem, match=rf"takes {len(good)} arrays, but 1 are given"):
         inputs.check(program, good[:1])
     bad = [a[:1] for a in good[:-1]] + [good[-1].astype(np.float64)]
     with pytest.raises(InvalidProblem) as caught:

@@ -159,7 +159,7 @@ def test_several_plans_share_one_child() -> None:
     made = run_many(model, plans, "cpu:4", repeats=1, warmup=0)
     assert [r.max_relative_error for r in made] == [0.0, 0.0]
     assert made[0].reference_compile_s == made[1].reference_compile_s
-    with pytest.raises(InvalidProblem, match=r"as many devices each, got \[2, 4\]"):
+    with pytest.raises(InvalidProblem, match=r"the same number of devices, but need \[2, 4\]"):
         run_many(model, [plans[0], plan_of(model, {"d": 2})])
 
 
@@ -180,13 +180,13 @@ def test_64_bit_inputs_stay_64_bit() -> None:
 def test_too_few_devices_and_other_wrong_requests() -> None:
     model = frontends.load("mlp")
     plan = plan_of(model, MESH)
-    with pytest.raises(InvalidProblem, match="the mesh needs 8 devices, 'cpu:4' are 4"):
+    with pytest.raises(InvalidProblem, match="the mesh needs 8 devices, but 'cpu:4' has only 4"):
         run(model, plan, "cpu:4")
     with pytest.raises(InvalidProblem, match=r"cannot read devices 'gpus' \(did you mean \"gpu\""):
         run(model, plan, "gpus")
     with pytest.raises(InvalidProblem, match="repeats must be at least 1"):
         run(model, plan, repeats=0)
-    with pytest.raises(InvalidPlan, match="this plan shards"):
+    with pytest.raises(InvalidPlan, match="this plan is for the program"):
         run(frontends.load("attention"), plan)
 
 
@@ -205,7 +205,7 @@ def test_fewer_attached_than_the_mesh_needs() -> None:
     here = len(jax.devices("cpu"))
     assert devices.attached(devices.Devices("cpu", here)) == jax.devices("cpu")
     with pytest.raises(
-        InvalidProblem, match=rf"{here} cpu devices are attached, the mesh needs {here + 1}"
+        InvalidProblem, match=rf"{here} cpu devices are attached, but the mesh needs {here + 1}"
     ):
         devices.attached(devices.Devices("cpu", here + 1))
 

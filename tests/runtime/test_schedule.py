@@ -107,7 +107,7 @@ def test_a_text_that_is_cut_off_anywhere_gives_no_schedule_and_a_reason() -> Non
         ("cycles_per_microsecond: 1", "cycles_per_microsecond: nan", "has no number: 'nan'"),
         ("entry_computation_id", "entry_id", "no schedule of the program's entry computation"),
         ("hlo_module {", "hlo_module {\n}\n}", "closes what was never opened"),
-        ("  name:", "  <binary>\n  name:", "is no field: '<binary>'"),
+        ("  name:", "  <binary>\n  name:", "is not a field: '<binary>'"),
         ("end_timestamp_cycles: ", "end_timestamp_cycles: -", "ends before it starts"),
         ("computation_schedules", "schedules", "no schedule of the program's entry computation"),
         ("operand_ids: ", "operand_ids: x", "has no whole number: 'x"),
@@ -128,7 +128,7 @@ def test_an_instruction_that_the_module_has_not_is_no_schedule() -> None:
     broken = raw.rpartition("    id: ")
     text, why = schedule_text.parse(broken[0] + "    id: 9" + broken[2])
     assert text is None
-    assert "that is not in it" in why
+    assert "which it does not define" in why
 
 
 # -- with clocks -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_what_nobody_prices_leaves_the_step_without_a_time() -> None:
     schedule = replayed("scheduled_h100")
     assert schedule.time_s is None
     assert schedule.exposed_s > 0
-    assert schedule.notes == ("no clock at all: 1 all_reduce; so no time of one step",)
+    assert schedule.notes == ("without any clock: 1 all_reduce; so a step has no time",)
 
 
 def test_a_step_without_the_time_of_a_library_call_has_no_time() -> None:
@@ -197,7 +197,7 @@ def test_a_step_without_the_time_of_a_library_call_has_no_time() -> None:
     steps = schedule_steps.steps_of(text_of("scheduled_h100"), module, MESH, clocks=clocks)
     schedule = replay(steps, lambda _: 1e-6)
     assert schedule.time_s is None
-    assert "no clock at all: 1 custom-call; so no time of one step" in schedule.notes
+    assert "without any clock: 1 custom-call; so a step has no time" in schedule.notes
     assert replayed("scheduled_h100", lambda _: 1e-6).time_s is not None
 
 
@@ -478,7 +478,7 @@ def test_processors_have_no_schedule_and_say_so() -> None:
     compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=False)
     assert compiled.schedule is None
     assert compiled.time_s is None
-    assert "no schedule: XLA tells no schedule for cpu:8" in compiled.notes
+    assert "no schedule: XLA gives no schedule for cpu:8" in compiled.notes
 
 
 def test_the_dump_goes_when_the_child_dies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,7 +520,7 @@ def test_gpus_without_tables_say_that_they_have_no_schedule() -> None:
     model = small_step()
     compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "gpu:a100:8", store=False)
     assert compiled.schedule is None
-    assert "no schedule: XLA tells no schedule for a100, of which it has no tables" in (
+    assert "no schedule: XLA gives no schedule for a100, for which it has no tables" in (
         compiled.notes
     )
 

@@ -98,7 +98,7 @@ def test_a_plan_of_another_length_is_refused_and_does_not_end_the_process(traces
     with np.load(io.BytesIO(data)) as file:
         short = file["best.op_axis"][:7]
     path = saved(tmp_path, changed(data, best__op_axis=short))
-    wanted = r"best.op_axis has shape \(7, 2\), the program has 14 ops and the mesh 2 axes"
+    wanted = r"best.op_axis has shape \(7, 2\), but the program has 14 ops and the mesh 2 axes"
     with pytest.raises(InvalidProblem, match=wanted):
         isolate.run_in_child(
             "tests.search.mutations:go_on", "mcts", path, env={"JAX_PLATFORMS": "cpu"}
@@ -120,8 +120,8 @@ def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [
-        ("beam", "row.score", "row.score of row 0 is 0, its time and memory give 1"),
-        ("beam", "row.time_s", "row.score of row 0 is 1, its time and memory give 0"),
+        ("beam", "row.score", "row.score of row 0 is 0, but its time and memory give 1"),
+        ("beam", "row.time_s", "row.score of row 0 is 1, but its time and memory give 0"),
         ("mcts", "memory.tree.reward", ""),
         ("mcts", "memory.tree.seen", ""),
         ("mcts refining", "memory.tree.closed", "is open without any choice"),
@@ -161,7 +161,8 @@ def test_prices_of_another_version_are_refused_with_both(traces, tmp_path, monke
     _ = problem.baseline
     monkeypatch.setattr(type(problem.pricer()), "totals", slower)
     with pytest.raises(
-        InvalidProblem, match=r"row.time_s of the best simulation, .* is .*, its plan has .* here"
+        InvalidProblem,
+        match=r"row.time_s of the best simulation, .* is .*, but its plan has .* here",
     ):
         tl.search(problem, resume=path, budget=mutations.BUDGET)
 
@@ -171,7 +172,8 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_unpacked(trac
     tracemalloc.start()
     try:
         with pytest.raises(
-            InvalidProblem, match="it unpacks to 512 MiB, at most 64 MiB are read from a file of"
+            InvalidProblem,
+            match="it unpacks to 512 MiB, but at most 64 MiB are read from a file of",
         ):
             Trace.load(path)
         assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
@@ -193,7 +195,7 @@ def test_an_array_that_says_it_is_longer_than_it_is_takes_no_memory(traces, tmp_
     path = saved(tmp_path, target.getvalue())
     wanted = (
         r"row.score says that it has shape \(1000000000000,\) of float64, "
-        r"8000000000000 bytes, and holds 80"
+        r"8000000000000 bytes, but holds 80"
     )
     with pytest.raises(InvalidProblem, match=wanted):
         Trace.load(path)
@@ -208,7 +210,8 @@ def test_a_changed_number_is_told_by_the_checksum_alone(traces, tmp_path):
     target = io.BytesIO()
     np.savez_compressed(target, **kept)
     with pytest.raises(
-        InvalidProblem, match=r"its contents have checksum [0-9a-f]{32}, it says [0-9a-f]{32}"
+        InvalidProblem,
+        match=r"it says checksum [0-9a-f]{32}, but its contents have checksum [0-9a-f]{32}",
     ):
         Trace.load(saved(tmp_path, target.getvalue()))
     Trace.load(saved(tmp_path, changed(data, node__visits=kept["node.visits"])))

@@ -148,7 +148,9 @@ def test_a_name_belongs_to_one_class_and_every_field_is_described() -> None:
     class Other(Toy):
         """Another one."""
 
-    with pytest.raises(ValueError, match=r"Other: tests.search.test_methods:Toy is called 'toy'"):
+    with pytest.raises(
+        ValueError, match=r"Other: tests.search.test_methods:Toy is already called 'toy'"
+    ):
         register(Other)
 
     @dataclasses.dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_a_method_without_actions_has_simpler_plans_too() -> None:
 def test_what_cannot_be_asked_for(result: SearchResult[Plan]) -> None:
     with pytest.raises(InvalidProblem, match="within"):
         result.simple(-0.1)
-    with pytest.raises(InvalidProblem, match="not known"):
+    with pytest.raises(InvalidProblem, match="lacks the problem"):
         dataclasses.replace(result, problem=None).simple()
 
 

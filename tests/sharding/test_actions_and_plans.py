@@ -224,12 +224,12 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
     with pytest.raises(
         InvalidPlan,
         match=(
-            r"not for attn: by more than their kind it knows 25% of its 4 arguments "
+            r"not for attn: beyond their kind it recognises only 25% of its 4 arguments "
             r"and 0% of its 10"
         ),
     ):
         Plan.load(tmp_path / "plan.json", attention)
-    with pytest.raises(InvalidPlan, match="this plan shards mlp"):
+    with pytest.raises(InvalidPlan, match="this plan is for the program mlp"):
         price(attention, mlp_plan)
     with pytest.raises(InvalidPlan, match="for the mesh b=4, not for c=4"):
         price(Problem(analysed("mlp"), {"c": 4}), mlp_plan)
@@ -244,7 +244,7 @@ def test_damaged_plans_are_refused_with_every_offender(tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(InvalidPlan) as caught:
         Plan.load(tmp_path / "plan.json", problem)
-    assert "w2 has no dimension 5" in str(caught.value)
+    assert "w2 has no dim 5" in str(caught.value)
     assert "dot_general" in str(caught.value)
     assert "has no such dim" in str(caught.value)
 

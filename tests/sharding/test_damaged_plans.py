@@ -141,14 +141,14 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
         ),
         (
             lambda d: d["ops"][0].update(runs=[[10**7], [1]]),
-            "it stands for 10000001 ops, at most 10000000",
+            "it stands for 10000001 ops, more than 10000000",
         ),
         (
             lambda d: d["mesh"].update(data="4"),
-            "mesh must give each axis its size, it is {'data': '4', 'model': 2}",
+            "mesh must give each axis its size, but it is {'data': '4', 'model': 2}",
         ),
-        (lambda d: d.update(key=7), "key must be up to 16 hexadecimal digits, it is 7"),
-        (lambda d: d.update(arguments=[]), "arguments must be an object by path, it is a list"),
+        (lambda d: d.update(key=7), "key must be up to 16 hexadecimal digits, but it is 7"),
+        (lambda d: d.update(arguments=[]), "arguments must be an object by path, but it is a list"),
         (lambda d: d["program"].pop("digest"), "program must have a digest, a text"),
         (lambda d: (d.pop("ops"), d.pop("program")), "it lacks program, ops"),
     ],
@@ -160,14 +160,14 @@ def test_what_is_wrong_is_said_with_its_place(problem, saved, tmp_path, change, 
     path.write_text(json.dumps(data))
     with pytest.raises(InvalidPlan, match=message) as caught:
         tl.Plan.load(path, problem)
-    assert "give another copy of it, or save it anew" in str(caught.value)
+    assert "give another copy of it, or save it again" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "it is no JSON, or was cut off, at line 1, column 2"),
-        (b"\xff\xfe", "it is no text: byte 0 is 0xff"),
+        (b"{", "it is not JSON, or is cut off, at line 1, column 2"),
+        (b"\xff\xfe", "it is not text: byte 0 is 0xff"),
         (b"[" * 100_000, "nested too deeply"),
         (b"[]", "not a TOAST Lab plan, it has no format"),
     ],

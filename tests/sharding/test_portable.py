@@ -151,7 +151,7 @@ def test_what_the_plan_knows_nothing_of_is_said():
     plan = Plan.from_specs(source, {"x": ("data", None)})
     transferred = Plan.from_json(saved(plan), target)
     assert len(transferred.notes) == 1
-    assert "knows nothing like them" in transferred.notes[0]
+    assert "nothing in the plan resembles them" in transferred.notes[0]
     assert "1 sort" in transferred.notes[0]
     assert "tanh" not in transferred.notes[0]
     assert transferred.argument_specs()["x"] == (("data",), ())
@@ -318,7 +318,7 @@ def test_an_edit_on_purpose_takes_the_checksum_out(kept):
     edited = path.read_text().replace('"batch->data"', '"by hand"')
     path.write_text(edited)
     with pytest.raises(
-        InvalidPlan, match='after an edit on purpose remove the line with "checksum"'
+        InvalidPlan, match='if it was edited on purpose, remove the line with "checksum"'
     ):
         Plan.load(path, problem)
     lines = edited.splitlines(keepends=True)

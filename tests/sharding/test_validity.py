@@ -65,7 +65,7 @@ def test_numbers_are_in_the_text() -> None:
     value_dim[0] = [0, 0, 9]
     offences = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
     size = PROGRAM.dims(0)[0]
-    assert any(f"dimension 0 has size {size}, not divisible by 6" in text for text in offences)
-    assert any("no dimension 9, its rank is 2" in text for text in offences)
+    assert any(f"dim 0 has size {size}, not divisible by 6" in text for text in offences)
+    assert any("no dim 9, its rank is 2" in text for text in offences)
     value_dim[0] = -1
     assert offenders(PROGRAM, MESH, Sharding(op_factor, value_dim)) == []

@@ -129,7 +129,7 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(remote, "CONNECT_S", 0.5)
     with pytest.raises(
         InvalidProblem,
-        match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler",
+        match=r"no scheduler with workers answered at tcp://127.0.0.1:1 .*dask scheduler",
     ):
         run_sweep([task("mcts")], open_store(tmp_path), Workers("tcp://127.0.0.1:1"))
 

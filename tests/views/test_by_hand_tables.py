@@ -74,7 +74,7 @@ def test_rows_of_actions_say_what_came_and_went(problem):
     assert frame["collectives"][1].startswith("+")
     words = sent_text(change(steps[0].sent, steps[1].sent).items())
     assert sum(int(w[1:]) for w in words.replace(",", " ").split() if w.startswith("+")) == n
-    assert sent_text(()) == "no collective came or went"
+    assert sent_text(()) == "no collectives added or removed"
 
 
 def test_collectives_stand_by_line_and_add_up(train):

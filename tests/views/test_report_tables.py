@@ -50,7 +50,7 @@ def test_sizes_frame(awkward: Analysis) -> None:
     frame = r.sizes_frame(Problem(awkward, {"a": 4, "b": 5}).divisibility())
     assert list(frame) == r.DIMS_COLUMNS
     row = frame.set_index("colour").loc["x_columns"]
-    assert (row["size"], row["divided by"], row["what would do"]) == (
+    assert (row["size"], row["divided by"], row["remedy"]) == (
         30,
         "b",
         "a=4: pad to 32, or an axis of 2",

@@ -238,7 +238,8 @@ def serve(
     start_early()
     warm_up()
     print(
-        f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True
+        f"Starting TOAST Lab; it will answer on port {port} of {address} in a few seconds ...",
+        flush=True,
     )
     if refusal:
         print(refusal, flush=True)

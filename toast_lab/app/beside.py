@@ -43,7 +43,7 @@ class BesidePane(look.Pane):
         self.next.disabled = next_action is None
         if item is None:
             self._head.object = quiet(
-                "What would a search do? Ask it: a few seconds, beside the page."
+                "What would a search do? Ask it: it takes a few seconds, in the background."
             )
             self._list.object = ""
             return

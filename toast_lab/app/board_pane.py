@@ -200,8 +200,7 @@ class BoardPane(look.Pane):
     def _show_detail(self) -> None:
         if not self.board.disputes:
             message: Any = (
-                "No tensor of this program has two dims that would be sharded alike: nothing to "
-                "settle."
+                "No tensor of this program has two dims of one colour: there is nothing to settle."
             )
             self._detail.object = quiet(message)
             return

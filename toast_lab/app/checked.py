@@ -83,7 +83,7 @@ def number(
     20.0
     >>> number(0, 9, whole=True)("1.5")
     Traceback (most recent call last):
-    ValueError: '1.5' is no whole number; give one from 0 to 9
+    ValueError: '1.5' is not a whole number; give one from 0 to 9
     >>> number(1, 9, unit=" GiB", empty="the machine's")("")
     """
     span = f"from {least:,g} to {most:,g}{unit}"
@@ -98,9 +98,9 @@ def number(
         try:
             value = int(plain) if whole else float(plain)
         except ValueError:
-            raise ValueError(f"{text!r} is no {kind}; give one {span}") from None
+            raise ValueError(f"{text!r} is not a {kind}; give one {span}") from None
         if not least <= value <= most:
-            or_none = f", or nothing: {empty}" if empty else ""
+            or_none = f", or leave it empty: {empty}" if empty else ""
             raise ValueError(f"{text} is out of range; give a {kind} {span}{or_none}")
         return value
 

@@ -59,7 +59,7 @@ class Confirmations(param.Parameterized):
             if problem is None:
                 raise ToastError("Load a model first.")
             if not self.judge:
-                raise ToastError("Choose who judges the plans first.")
+                raise ToastError("Choose a judge of the plans first.")
             self._work.check_idle()
             state = ConfirmState(problem, self.judge, self.compiles)
             request = ConfirmRequest(

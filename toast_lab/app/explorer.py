@@ -273,7 +273,7 @@ class Explorer(look.Pane):
         session = self.session
         job = session.job
         self.cancel.disabled = job is None
-        text = "no job runs"
+        text = "no job is running"
         if job is not None:
             is_held = job is session.work.job and session.work.paused
             activity = session.searches.held_state if is_held else DOING[job.kind]
@@ -283,7 +283,7 @@ class Explorer(look.Pane):
             text,
             cls="quiet" if job is not None else "quiet idle",
             style="text-align: right",
-            title=job.title if job is not None else "no job runs",
+            title=job.title if job is not None else "no job is running",
         )
 
     def show_messages(self) -> None:
@@ -299,7 +299,7 @@ class Explorer(look.Pane):
         self._status.object = h(
             "div",
             shown_text,
-            h("span", " Esc puts this away.", cls="away") if is_error else "",
+            h("span", " Press Esc to dismiss.", cls="away") if is_error else "",
             cls=f"status {newest.level if newest else ''}",
             title=shown_text,
             role="status",

@@ -64,7 +64,8 @@ BILLIONS = SolvedCase(
     actions=("batch->data", "d_model->data", "hidden->model", "heads->model", "vocab->model"),
     picture=(
         "Five actions, mirrored to all 18 layers: examples and states cut along data, weights "
-        "along model. Right, what a step takes and whether it fits; below, what each device runs."
+        "along model. On the right, the time of a step and whether it fits; below, what each "
+        "device runs."
     ),
     sizes=MappingProxyType({"batch": 32, "sequence": 2048, "dtype": "bfloat16"}),
 )

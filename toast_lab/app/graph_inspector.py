@@ -76,7 +76,7 @@ class GraphInspector:
             cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
             lines.append(h("p", cost, " ", ESTIMATED))
         else:
-            lines.append(quiet("Empty. Shard a selected colour on a mesh axis to begin one."))
+            lines.append(quiet("Empty. To begin one, shard a selected colour on a mesh axis."))
         self._manual.object = join(lines)
         self.undo.visible = bool(session.hand.trail.past)
 

@@ -46,8 +46,8 @@ def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
             )
         except RunFailed:
             raise ToastError(
-                f"{pattern!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of "
-                "repeats take that long; write it without them, or search for plain text."
+                f"{pattern!r} took longer than {PATTERN_LIMIT_S:g} s. Nested repetitions are slow: "
+                "rewrite the pattern without them, or search for plain text."
             ) from None
     else:
         hits = containing(pattern, ops + names)

@@ -169,8 +169,8 @@ class HandPlan:
         colour = problem.analysis.groups[group]
         if not colour.shardable:
             return f"{colour.name} cannot be sharded: no op can be split along it."
-        size = f"{colour.name} has size {colour.size}, or it uses them all already."
-        return f"No axis of {problem.mesh} changes anything here: {size}"
+        size = f"{colour.name} has size {colour.size}, or uses them all already."
+        return f"No axis of {problem.mesh} would change anything: {size}"
 
     def refusals(self, offered: Sequence[ActionPrice]) -> list[str]:
         """The reason for every axis on which the selected colour has no action left."""
@@ -193,7 +193,7 @@ class HandPlan:
         group, problem = self._selection.group, self._problem
         if group is None or problem is None:
             self._notices.say(
-                "Select a name or a conflict first: its colour is what an action shards.", "error"
+                "Select a name or a conflict first: an action shards its colour.", "error"
             )
             return
         with self._notices.guarded():
@@ -254,7 +254,7 @@ class HandPlan:
                 kept_actions = actions if at is None else actions[:at]
                 self.take(list(kept_actions))
             onward = (
-                f"; going on from {', '.join(kept_actions) or 'unsharded'}"
+                f"; continuing from {', '.join(kept_actions) or 'unsharded'}"
                 if kept_actions != actions
                 else ""
             )

@@ -98,7 +98,7 @@ class HistoryPane(look.Pane):
             sentence: Any = (
                 "The unsharded program."
                 if action_count
-                else "Nothing yet. Take an action left, or choose a side on the board."
+                else "Nothing yet. Take an action on the left, or choose a side on the board."
             )
         else:
             sent = change(steps[self.at - 1].sent, steps[self.at].sent)

@@ -30,13 +30,14 @@ COMMANDS = (
     Command("drawer", ("d",), "show or hide the listing below", "selection"),
     Command("undo", ("u", "Ctrl+z"), "undo the last change by hand", "plan by hand"),
     Command("redo", ("r", "Ctrl+y", "Ctrl+Shift+z"), "redo it", "plan by hand"),
-    Command("run", ("Space",), "run the search, pause it, go on", "search"),
-    Command("step", ("s",), "one simulation, then stand still", "search"),
+    Command("run", ("Space",), "run, pause or resume the search", "search"),
+    Command("step", ("s",), "run one simulation, then pause", "search"),
     Command("stop", ("x",), "stop and keep the best", "search"),
     Command(
         "cancel",
         ("Esc",),
-        "close a message or table, leave a field, end what runs (a search keeps its best)",
+        "close a message or table, leave a field, end the running job (a search keeps its best "
+        "plan)",
         "everywhere",
     ),
     Command("theme", ("t",), "theme: as the system, light or dark", "everywhere"),
@@ -104,7 +105,7 @@ def _run(explorer: Any) -> None:
     if session.work.runs():
         if session.work.runs("search", "race"):
             session.searches.pause()
-            session.notices.say("Paused." if session.work.paused else "Going on.")
+            session.notices.say("Paused." if session.work.paused else "Resumed.")
         return
     session.step = "search"
     explorer.page("search").run_now()

@@ -150,13 +150,13 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     query_text = query_text.lstrip("?")
     if len(query_text) > MAX_QUERY:
         return LinkedView(), [
-            f"the address has {len(query_text):,} characters, more than {MAX_QUERY:,}: nothing of "
-            "it is read"
+            f"the address has {len(query_text):,} characters, more than {MAX_QUERY:,}, and is "
+            "ignored"
         ]
     try:
         pairs = parse_qsl(query_text, max_num_fields=200, errors="replace")
     except ValueError:
-        return LinkedView(), ["the address has more than 200 fields: nothing of it is read"]
+        return LinkedView(), ["the address has more than 200 fields, and is ignored"]
     texts_by_key: dict[str, list[str]] = {}
     for key, value in pairs:
         texts_by_key.setdefault(key, []).append(value)
@@ -189,7 +189,9 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
         values["step"] = step
     actions = texts_by_key.get("act", [])
     if len(actions) > MAX_ACTIONS or any(len(action) > MAX_TEXT for action in actions):
-        refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
+        refused.append(
+            f"act: must be at most {MAX_ACTIONS} actions of at most {MAX_TEXT} characters"
+        )
     else:
         values["actions"] = tuple(actions)
     return LinkedView(model=model, sizes=sizes, **values), refused
@@ -211,49 +213,49 @@ def _short(text: str) -> str:
 
 def _size(model: str, key: str, default: Any, text: str) -> Any:
     if len(text) > MAX_TEXT:
-        raise ValueError(f"more than {MAX_TEXT} characters")
+        raise ValueError(f"has more than {MAX_TEXT} characters")
     choices = registry.choices(model).get(key)
     if choices is not None:
         if text not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
+            raise ValueError(f"must be one of {', '.join(choices)}")
         return text
     if isinstance(default, bool):
         if text not in ("True", "False"):
-            raise ValueError("True or False")
+            raise ValueError("must be True or False")
         return text == "True"
     most = MOST_REPEATS if key in REPEATS else LARGEST_SIZE
     if isinstance(default, tuple):
         numbers = [_whole(number_text, most) for number_text in text.split(",")]
         if len(numbers) > 16:
-            raise ValueError("at most 16 numbers")
+            raise ValueError("must be at most 16 numbers")
         return tuple(numbers)
     if isinstance(default, int):
         return _whole(text, most)
-    raise ValueError("a link does not set this")
+    raise ValueError("cannot be set by a link")
 
 
 def _whole(text: str, most: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise ValueError(f"a whole number from 1 to {most:,}")
+        raise ValueError(f"must be a whole number from 1 to {most:,}")
     return int(text)
 
 
 def _mesh(text: str) -> str:
     if len(text) > MAX_TEXT:
-        raise ValueError(f"more than {MAX_TEXT} characters")
+        raise ValueError(f"has more than {MAX_TEXT} characters")
     return str(make_mesh(text))
 
 
 def _machine(text: str) -> str:
     if text not in MACHINES:
-        raise ValueError("a link names built-in machines only")
+        raise ValueError("a link can name built-in machines only")
     return text
 
 
 def _memory(text: str) -> float:
     value = float(text) if len(text) <= 20 else float("nan")
     if not 0 < value < 1e6:
-        raise ValueError("GiB above 0")
+        raise ValueError("must be a number of GiB above 0 and below 1,000,000")
     return value
 
 
@@ -261,20 +263,20 @@ def _numbers(text: str) -> tuple[int, ...]:
     if len(text) > MAX_NAMES_TEXT or not re.fullmatch(
         r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text
     ):
-        raise ValueError("numbers and ranges, as in 3-5.9")
+        raise ValueError("must be numbers and ranges, as in 3-5.9")
     numbers: list[int] = []
     for range_text in text.split("."):
         start_text, _, end_text = range_text.partition("-")
         start, stop = int(start_text), int(end_text or start_text)
         if stop - start + len(numbers) >= MAX_NAMES:
-            raise ValueError(f"more than {MAX_NAMES:,} numbers")
+            raise ValueError(f"has more than {MAX_NAMES:,} numbers")
         numbers += range(start, stop + 1)
     return tuple(numbers)
 
 
 def _word(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9_]{1,24}", text):
-        raise ValueError("a word")
+        raise ValueError("must be a word of a-z, 0-9 and _, of at most 24 characters")
     return text
 
 
@@ -329,10 +331,10 @@ def _apply(session: Any, view: LinkedView) -> None:
         session.selection.level = view.level
     if view.program and view.program != session.loaded.digest[: len(view.program)]:
         session.notices.say(
-            "The link's selection and plan are of another program and are left out: a link carries "
-            "built-in models only. Load its model and open the link again."
+            "The link's selection and plan belong to another program and are left out: a link "
+            "carries built-in models only. Load its model and open the link again."
             if not view.model
-            else "The link's selection and plan are of another version of this model and are "
+            else "The link's selection and plan belong to another version of this model and are "
             "left out.",
             "error",
         )

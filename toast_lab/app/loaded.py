@@ -62,8 +62,8 @@ class LoadedState(param.Parameterized):
         )
         if problem.mesh.n_devices > MAX_DEVICES:
             raise InvalidPlan(
-                f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most {MAX_DEVICES} "
-                "here"
+                f"mesh {problem.mesh} has {problem.mesh.n_devices} devices; at most "
+                f"{MAX_DEVICES:,} are allowed here"
             )
         return problem
 

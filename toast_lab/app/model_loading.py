@@ -39,15 +39,15 @@ def refuse_file(name: str, nbytes: int) -> None:
     """Refuse a file that is evidently wrong before it is read. Raises FrontendError."""
     if name.casefold().endswith((".py", ".ipynb", ".pyc", ".so")):
         raise FrontendError(
-            f"{name} is code, and a file dropped here is never run. Give your own model to the "
-            "server that you start: toast-lab serve my.module:make. Or export it first, with "
+            f"{name} is code, and a file dropped here is never run. Start the server with your own "
+            "model: toast-lab serve my.module:make. Or export it first, with "
             "jax.export.export(f)(*args).serialize()"
         )
     if nbytes > MAX_UPLOAD_BYTES:
         raise FrontendError(
-            f"{name} has {nbytes / 2**20:.1f} MiB, and at most {MAX_UPLOAD_BYTES / 2**20:.0f} MiB "
-            "are taken here. Mostly such a file holds weights as constants: export the program "
-            "with its parameters as arguments. Or read it with tl.from_stablehlo(path) and "
+            f"{name} has {nbytes / 2**20:.1f} MiB; at most {MAX_UPLOAD_BYTES / 2**20:.0f} MiB are "
+            "allowed here. Such a file usually holds weights as constants: export the program with "
+            "its parameters as arguments, or read it with tl.from_stablehlo(path) and "
             "tl.explore(model)."
         )
     if not nbytes:

@@ -134,7 +134,9 @@ class PlanStore(param.Parameterized):
                     'type actions as "colour->axis", separated by commas; for instance batch->data'
                 )
             if len(actions) > MAX_ACTIONS_TYPED:
-                raise InvalidPlan(f"{len(actions)} actions, at most {MAX_ACTIONS_TYPED}")
+                raise InvalidPlan(
+                    f"{len(actions)} actions are too many: at most {MAX_ACTIONS_TYPED} are allowed"
+                )
             plan = plan_of_actions(problem.space, actions)
             item = self.add(self.free_name(name.strip() or "typed"), "typed", plan)
             listed = ", ".join(item.plan.actions)
@@ -199,7 +201,7 @@ class PlanStore(param.Parameterized):
             names = ", ".join(row.name for row in measured)
             lines.append(f"{names}: executed on {measured[0].devices}.{stored}")
         lines += [
-            f"{row.name}: {row.status}: {row.message} What was measured before stays."
+            f"{row.name}: {row.status}: {row.message} Earlier measurements are kept."
             for row in failed
         ]
         level: Level = "good"
@@ -277,7 +279,7 @@ class PlanStore(param.Parameterized):
         self.exported = job.result
         message = "\n".join(job.result.words)
         self._notices.say(
-            f"Made {job.result.file}{': ' if message else ''}{message or '.'}", "good"
+            f"Exported {job.result.file}{': ' if message else ''}{message or '.'}", "good"
         )
 
     # -- questions ---------------------------------------------------------------------------------

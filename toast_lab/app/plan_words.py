@@ -34,5 +34,5 @@ def step_words(line: str) -> str:
     if is_action(line):
         return line
     if line.startswith("refined"):
-        return "single places, beyond colours"
-    return "all of the program at once, by an integer program"
+        return "single ops and values, not whole colours"
+    return "the whole program at once, by an integer program"

@@ -101,13 +101,16 @@ class ProblemPane(look.Pane):
         try:
             toml_text = content[: MAX_MACHINE_TEXT + 1].decode()
         except UnicodeDecodeError:
-            self.session.notices.say(f"{name} is no text, so no machine file", "error")
+            self.session.notices.say(
+                f"{name} is not a text file, so it is not a machine file", "error"
+            )
             return
         self.machine.value = OWN
         self.toml.param.update(value=toml_text, value_input=toml_text)
         self.check(toml=toml_text)
         self.session.notices.say(
-            f"{name} is in the field on the right; use it once nothing is wrong with it."
+            f"{name} is in the field on the right: correct any errors, then press “Use this mesh "
+            "and machine”."
         )
 
     def _named(self) -> Machine | None:

@@ -22,8 +22,8 @@ def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[Shar
         plan = plan_of_actions(problem.space, actions)
     except InvalidPlan:
         raise ToastError(
-            f"{method} makes plans that no actions give, so what it had reported cannot be made "
-            "again; stop such a search instead of cancelling it"
+            f"the plans of {method} are not sequences of actions, so the plan that it had reported "
+            "cannot be rebuilt; stop such a search instead of cancelling it"
         ) from None
     lost = ", before it was refined" if len(actions) < len(reported) else ""
     return plan, f"Ended early; this is the best plan that it had reported{lost}."

@@ -107,8 +107,8 @@ class Searches(param.Parameterized):
             self._work.check_idle()
             if job is None or problem is None or not job.left_trace:
                 raise ToastError(
-                    "There is no search to go on from: run one first, or choose the file of a "
-                    "saved one."
+                    "There is no search to resume: run one first, or choose the file of a saved "
+                    "one."
                 )
             settings = {key: job.about[key] for key in ("method", "seed", "options")}
             self._launch(problem, settings, job.trace_path)
@@ -229,11 +229,11 @@ class Searches(param.Parameterized):
             self._notices.say(
                 "Stopping: the best plan is kept"
                 + (
-                    ". What was judged is kept, too, and not judged again."
+                    ". Verdicts are kept, too, and no plan is judged again."
                     if self._work.job.kind == "confirm"
                     else ", and a search can be resumed."
                 )
-                + " Cancel once more to end it at once."
+                + " Cancel again to end it at once."
             )
         else:
             self._work.cancel()
@@ -294,7 +294,7 @@ class Searches(param.Parameterized):
         self.race.raced = job.result
         best = best_row(self.race.rows)
         level: Level = "good" if best is not None and best.fits else "error"
-        misfit_note = "" if level == "good" or best is None else " No plan fits the memory."
+        misfit_note = "" if level == "good" or best is None else " No plan fits into memory."
         self._notices.say(f"The race is over: {self.race.verdict()}{misfit_note}", level)
 
     # -- other pages -------------------------------------------------------------------------------

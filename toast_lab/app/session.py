@@ -159,7 +159,7 @@ class Session(param.Parameterized):
         shown_model = self.loaded.model
         message = f"{title[:1].upper()}{title[1:]}."
         if shown_model is not None:
-            message += f" Until it is there, pages 2 to 5 show {shown_model.name}."
+            message += f" Until it is loaded, pages 2 to 5 show {shown_model.name}."
         self.notices.say(message)
 
     def _loaded(self, job: Job) -> None:

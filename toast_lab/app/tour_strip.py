@@ -185,7 +185,9 @@ class TourStrip(look.Pane):
         assert step is not None
         paragraphs: list[Any] = []
         if tour.preparing:
-            paragraphs.append(quiet(f"One moment: {step.scene.model} is traced and analysed."))
+            paragraphs.append(
+                quiet(f"One moment: {step.scene.model} is being traced and analysed.")
+            )
         elif tour.away:
             paragraphs.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:

@@ -16,7 +16,7 @@ from toast_lab.views.markup import h, quiet
 
 ABOUT = (
     "It reads a program (JAX, torch, StableHLO), finds out which dimensions of its tensors can be "
-    "cut together, and answers: how to shard it over your devices, what a step will then take, and "
+    "cut together, and answers: how to shard it over your devices, how long a step will take, and "
     "whether it fits."
 )
 UPLOAD_HELP = (

@@ -172,16 +172,16 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
             raise InvalidPlan("give a mesh or devices, not both")
         if dict(mesh.shape) != size_of or tuple(mesh.axis_names) != plan.mesh.axes:
             raise InvalidPlan(
-                f"this plan is for the mesh {size_of}, the one given is {dict(mesh.shape)}"
+                f"this plan is for the mesh {size_of}, but the one given is {dict(mesh.shape)}"
             )
         return mesh
     available = list(jax.devices() if devices is None else devices)
     device_count = plan.mesh.n_devices
     if len(available) < device_count or (devices is not None and len(available) != device_count):
         raise InvalidPlan(
-            f"this plan is for {device_count} devices ({plan.mesh}), here are {len(available)}"
+            f"this plan is for {device_count} devices ({plan.mesh}), but there are {len(available)}"
             + (f" ({available[0].platform})" if available else "")
-            + ". For virtual ones start Python with "
+            + ". For virtual devices start Python with "
             f'XLA_FLAGS="--xla_force_host_platform_device_count={device_count}".'
         )
     return jax.sharding.Mesh(
@@ -231,10 +231,10 @@ def different(plan: ShardingPlan, model: Model) -> str:
         ]
         return f"Donated {'; '.join(changes)}: give the same donate_argnums."
     counts = (
-        f"{ours.n_ops - ours.n_arguments} ops in the plan's, "
-        f"{theirs.n_ops - theirs.n_arguments} here"
+        f"the plan's program has {ours.n_ops - ours.n_arguments} ops, "
+        f"this one {theirs.n_ops - theirs.n_arguments}"
     )
-    return f"Their arguments are alike; {counts}. Was it planned with the same code and versions?"
+    return f"Their arguments agree; {counts}. Was the plan made with the same code and versions?"
 
 
 def _shapes(program: Program) -> dict[str, list[int]]:
@@ -273,5 +273,5 @@ def _implementation(dtype: Any) -> str:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:
             return kind
     raise InvalidPlan(
-        f"results of type {dtype} are random keys of a kind that is none of {', '.join(kinds)}"
+        f"results of type {dtype} are random keys of an unknown kind; known: {', '.join(kinds)}"
     )

@@ -68,7 +68,7 @@ def _abstract(*_: Any, callee: Callee) -> list[Any]:
 
 
 def _outside_jit(*_: Any, callee: Callee) -> Any:
-    raise InvalidPlan(f"{callee.name} runs a sharding plan, which needs jax.jit around it")
+    raise InvalidPlan(f"{callee.name} runs a sharding plan, so it must be called inside jax.jit")
 
 
 def _lower(context: Any, *arguments: Any, callee: Callee) -> Any:
@@ -89,7 +89,7 @@ def _lower(context: Any, *arguments: Any, callee: Callee) -> Any:
     for op in list(source.body.operations):
         name = ir.StringAttr(op.attributes["sym_name"]).value
         if name != "main":
-            raise InvalidPlan(f"{callee.name}: its module holds {name!r} beside @main")
+            raise InvalidPlan(f"{callee.name}: its module holds {name!r} besides @main")
         main = op
     assert main is not None
     for attribute in _INTERFACE:

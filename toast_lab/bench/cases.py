@@ -84,7 +84,7 @@ CASES = (
         },
         compiled={"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
         why=(
-            "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs "
+            "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 per data shard, needs "
             "117 GiB unsharded."
         ),
     ),
@@ -105,9 +105,9 @@ CASES = (
         },
         compiled={"batch": 128, "layers": 2},
         why=(
-            "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; "
-            "with batch 128 the cache makes 83 GiB unsharded, with batch 32 an A100 would hold it"
-            " whole."
+            "one decoding step at the paper's sizes, with a KV cache of 1024 + 1024 positions; at "
+            "batch 128 the unsharded step needs 83 GiB because of the cache, at batch 32 an A100 "
+            "would hold it whole."
         ),
     ),
     Case(
@@ -127,8 +127,8 @@ CASES = (
         },
         compiled={"sequence": 16384, "batch": 8, "remat": True, "layers": 1},
         why=(
-            "16,384 positions as in the paper, one example a data shard. Layers keep their inputs"
-            " only (the model's own remat, not XLA's): without it no plan found fits TPU v3 or "
+            "16,384 positions as in the paper, one example per data shard. Layers keep only their "
+            "inputs (the model's own remat, not XLA's): without it no plan found fits TPU v3 or "
             "P100 (31 to 60 GiB); with it plans that cut the sequence do."
         ),
     ),
@@ -150,7 +150,7 @@ CASES = (
         },
         compiled={"sequence": 2048, "batch": 32, "remat": True, "layers": 1},
         why=(
-            "2048 positions as in the paper, 4 examples a data shard; with the model's own remat "
+            "2048 positions as in the paper, 4 examples per data shard; with the model's own remat "
             "plans fit all three machines (9 to 12 GiB), without it and batch 16 none fits TPU v3"
             " or P100 (21 to 33 GiB)."
         ),

@@ -68,23 +68,21 @@ def _rows_of_part(rows: Rows, part: str) -> list[Row]:
 def _head(content: Content, link: str) -> str:
     rows = [result.row for result in content.results]
     missing = content.wanted - len(rows)
-    backlog = (
-        f"; {missing} of its {content.wanted} are still missing, the same command goes on with them"
-    )
+    backlog = f"; {missing} of its {content.wanted} are still missing; the same command runs them"
     lines = [
         "# The paper's evaluation, rerun",
         "",
-        "Section 5 of the TOAST paper asks how good the plans of the search are beside those of "
-        "other methods, how long each method takes, and how that grows with devices, sequence and "
-        "layers. Here these experiments are run again, with every method on one analysis and one "
-        "cost model.",
+        "Section 5 of the TOAST paper asks how good the plans of the search are compared with "
+        "those of other methods, how long each method takes, and how that grows with devices, "
+        "sequence and layers. This page repeats these experiments, with every method on one "
+        "analysis and one cost model.",
         "",
         *(f"- {finding}" for finding in _findings(content)),
         "",
         "Times and memory of plans are predictions of the cost model, the same one for all "
-        "methods, and not measurements. Search times are seconds of the wall clock from the "
-        "analysed program on, in a warm process; tracing, analysis and loading compiled kernels "
-        "are in the tables.",
+        "methods, and not measurements. Search times are wall-clock seconds, counted from the "
+        "analysed program, in a warm process; the tables give the times of tracing, analysis and "
+        "loading compiled kernels.",
     ]
     if content.choice.quick:
         lines += [
@@ -107,7 +105,7 @@ def _head(content: Content, link: str) -> str:
     if codes - {code_digest()}:
         lines.append(
             "**Prices may have changed since:** some rows were made with older code than this "
-            "page. Without `rows.jsonl` the same command makes all of them anew."
+            "page. Without `rows.jsonl` the same command makes all of them again."
         )
     if content.choice.remark:
         lines += ["", content.choice.remark]
@@ -225,7 +223,7 @@ def _sizes(content: Content) -> str:
             "so that memory decides: no device holds the unsharded program. The mesh is "
             f"{cases.MESH} everywhere, {tables.devices(cases.MESH)} devices: on TPU v3 a slice of "
             "4x4 chips with two cores each, on GPUs four hosts of eight. Everything is float32. "
-            "The program is a training step with Adam; of ITX it is a decoding step.",
+            "The program is a training step with Adam; for ITX it is a decoding step.",
             "",
             markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
         ]
@@ -251,7 +249,7 @@ def _step_times(content: Content, link: str) -> str:
             "Predicted milliseconds of one step with the best plan of each method, and the memory "
             "of a device in brackets. **Bold**: the best plan, or one within 0.1% of it. OOM: even "
             "the method's best plan exceeds the memory. `manual` is the best of the plans that "
-            "experts use for the model, over all ways to give the mesh axes to their roles.",
+            "experts use for the model, over all assignments of the mesh axes to their roles.",
             "",
             markdown(("model", "machine", *(f">{method}" for method in methods)), lines),
         ]
@@ -343,7 +341,7 @@ def _scaling(content: Content, link: str) -> str:
             f"T2B on {cases.SCALING_MACHINE} with batch 8 and the model's own remat, on meshes "
             "data x seq x model. Positions and the devices of the axis `seq` double together, so "
             "that every shard has 1024 positions. First predicted step times in ms (memory), then "
-            "search times in s (own best / within 1% / in all).",
+            "search times in s (own best / within 1% / whole search).",
             "",
             markdown(
                 (
@@ -386,10 +384,10 @@ def _growth(content: Content, link: str) -> str:
             "",
             f"`{OURS}` on the T2B training step on {cases.LARGE_MACHINE}, restricted to the tree "
             "search over colour actions, as in the paper (`refine=0`), because refinement and "
-            "integer programs take whatever time there is. The rows by layers have sequence 2048 "
-            "and batch 16, those by devices sequence 4096, batch 256 and the model's own remat. "
-            "In seconds: *load* is tracing and reading, *search* the whole search, which ended by "
-            "itself where the status is converged.",
+            "integer programs use all the time that they are given. The rows by layers have "
+            "sequence 2048 and batch 16, those by devices sequence 4096, batch 256 and the model's "
+            "own remat. In seconds: *load* is tracing and reading, *search* the whole search, "
+            "which ended by itself where the status is converged.",
             "",
             markdown(
                 (
@@ -485,12 +483,12 @@ def _compiled(content: Content, target: Path) -> str:
             "## Compiled ahead of time",
             "",
             "Do the predictions hold in a compiler? libtpu compiled the best plan of each method "
-            "for TPU slices that were not attached. **These are reduced programs**, since whole "
-            "ones take it minutes to hours; each method searched the reduced program again. "
-            f"Sizes: {sizes_text or 'none yet'}.{missing_text if missing else ''}",
+            "for TPU slices that were not attached. **These are reduced programs**, since it "
+            "needs minutes to hours for whole ones; each method searched the reduced program "
+            f"again. Sizes: {sizes_text or 'none yet'}.{missing_text if missing else ''}",
             "",
-            "The table has what was compiled over what was predicted, lowest to highest over the "
-            "plans of a program on a slice; `compiled.csv` has the plans one by one. Memory is "
+            "The table gives the ratio of compiled to predicted values, lowest to highest over the "
+            "plans of a program on a slice; `compiled.csv` lists the plans one by one. Memory is "
             "that of one device. Computing is the compiler's estimate of cycles over the clock of "
             "the cores; it has none for collectives, gathers and scatters. Where ratios of "
             f"computing lie far apart, the cost model may rank plans wrongly. {accuracy} "
@@ -539,7 +537,7 @@ def _comparison_with_paper() -> str:
             "Compare methods with each other here, and not with the paper's figures. The paper's "
             "step times are measured on devices, ours are predicted. Its Alpa and AutoMap are the "
             "published programs, which propagate and price in their own ways; here every method is "
-            "written anew on one analysis and one cost model, so that only the searches differ. "
+            "reimplemented on one analysis and one cost model, so that only the searches differ. "
             "The docstring of each method in `toast_lab/search` says what its published form has "
             "that ours lacks.",
         ]

@@ -159,8 +159,8 @@ def pursuits_of(results: Iterable[CaseResult]) -> list[Pursuit]:
 def sooner(results: Iterable[CaseResult]) -> EvaluationTarget:
     """AutoMap's time to its own best plan over our time to a plan as good."""
     text = (
-        f"on U-Net and GNS a plan as good as automap's best in at most 1/{TIMES_SLOWER:g} of its "
-        "time"
+        "on U-Net and GNS our search finds a plan as good as automap's best in at most "
+        f"1/{TIMES_SLOWER:g} of its time"
     )
     return _times(
         text,
@@ -200,8 +200,8 @@ def close_in_time(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Our seconds to within 1% of the best plan of any method, for T2B on a 4x4 mesh."""
     name = cases.FOUR_BY_FOUR.name
     text = (
-        f"{name}: within 1% of the best plan any method found in at most {CLOSE_WITHIN_S:g} s from "
-        "analysed program"
+        f"{name}: within 1% of the best plan of any method in at most {CLOSE_WITHIN_S:g} s from "
+        "the analysed program"
     )
     rows = [
         row for row in tables.search_times(results) if row["case"] == name and row["method"] == OURS
@@ -230,9 +230,7 @@ def optimum(results: Iterable[CaseResult]) -> EvaluationTarget:
         if case not in names or not seeds:
             continue
         if proof is None or proof.row["status"] != "COMPLETE":
-            case_texts.append(
-                f"{case}: exhaustive search did not come to an end, nothing is proven"
-            )
+            case_texts.append(f"{case}: exhaustive search did not finish, so nothing is proven")
             verdicts.append(None)
             continue
         hits = sum(result.rank <= (proof.rank[0], proof.rank[1] * (1 + TIE)) for result in seeds)
@@ -259,7 +257,7 @@ def growth(results: Iterable[CaseResult]) -> EvaluationTarget:
     unfinished = ("BUDGET", "CRASHED", "CANCELLED")
     all_ended = all(search.row["status"] not in unfinished for search in searches)
     if not all_ended:
-        lines.append("a search that its budget ended says nothing of growth")
+        lines.append("a search that was ended by its budget says nothing about growth")
     met = exponent <= GROWTH if all_ended else None
     reason = _GROWTH_MISSED if met is False else ""
     return EvaluationTarget(text, met, (f"exponent {exponent:.2f}", *lines), reason)
@@ -273,7 +271,7 @@ def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
     return statistics.linear_regression(*zip(*logs, strict=True)).slope
 
 
-_GOOD = "our plan at least as good as every rival's on all five models x three machines"
+_GOOD = "our plan is at least as good as every rival's on all five models x three machines"
 
 
 _GOOD_MISSED = (
@@ -287,7 +285,7 @@ _GROWTH_MISSED = (
     "memory. What grows is the number of plans that are priced until nothing better is found"
 )
 _SLOWER_MISSED = (
-    "our AutoMap propagates in memory, in 0.1 to 0.8 ms an action, where the paper's goes through "
+    "our AutoMap propagates in memory, in 0.1 to 0.8 ms per action, where the paper's goes through "
     "a compiler's passes. And our search goes on to better plans until its budget ends, so that "
     "the time to its own best is most of the budget"
 )

@@ -311,7 +311,7 @@ def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None
         )
     if compiled is not None and not isinstance(compiled, Compiled):
         raise InvalidInput(
-            f"charts.step: compiled is what tl.compile gave, not {kind_text(compiled)}"
+            f"charts.step: compiled must be a result of tl.compile, not {kind_text(compiled)}"
         )
     (entry,) = _entries(plan, problem, "step")
     schedule = getattr(compiled, "schedule", None)
@@ -415,4 +415,4 @@ def _one_of(chart: str, name: str, given: Any, known: Iterable[Any]) -> None:
     known = list(known)
     if given not in known:
         texts = ", ".join(repr(value) for value in known if value is not None)
-        raise InvalidInput(f"charts.{chart}: {name} is one of {texts}, not {given!r}")
+        raise InvalidInput(f"charts.{chart}: {name} must be one of {texts}, not {given!r}")

@@ -155,8 +155,8 @@ def _show(
     )
     if len(shown_groups) < len(groups):
         console.print(
-            f"and {len(groups) - len(shown_groups)} groups of one name, on no argument "
-            "(constants, mostly)"
+            f"and {len(groups) - len(shown_groups)} more groups of a single name, on no argument "
+            "(mostly constants)"
         )
         console.print()
     _show_conflicts(console, analysis, everything)

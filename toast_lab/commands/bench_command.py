@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """The evaluations of ``toast-lab bench``."""
     evaluations = parser.add_subparsers(metavar="EVALUATION", required=True)
-    summary = "section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows"
+    summary = (
+        "rerun section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows "
+        "so far"
+    )
     _add_paper_options(command_options.command_parser(evaluations, "paper", summary, "bench"))
-    summary = "how far the plans of section 5 may be from the best: a proof for each; resumable"
+    summary = "prove how far each plan of section 5 can be from the best; resumable"
     gaps = command_options.command_parser(evaluations, "gaps", summary, "bench")
     _add_gaps_options(gaps)
     gaps.set_defaults(evaluation=run_gaps)
@@ -30,8 +33,10 @@ def add_options(parser: ArgumentParser) -> None:
 def _add_gaps_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab bench gaps``."""
     add_option = parser.add_argument
-    add_option("--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)")
-    add_option("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
+    add_option(
+        "--machines", nargs="+", metavar="MACHINE", help="machines to price on (a100 p100 tpu-v3)"
+    )
     add_option(
         "--seconds",
         type=command_options.positive,
@@ -46,8 +51,8 @@ def _add_gaps_options(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of each proof (60)",
     )
-    add_option("--quick", action="store_true", help="small sizes, to try it out")
-    add_option("--out", required=True, metavar="FOLDER", help="for rows and tables")
+    add_option("--quick", action="store_true", help="small sizes, to try the command out")
+    add_option("--out", required=True, metavar="FOLDER", help="folder for rows and tables")
 
 
 def _add_paper_options(parser: ArgumentParser) -> None:
@@ -57,11 +62,15 @@ def _add_paper_options(parser: ArgumentParser) -> None:
         "--parts",
         nargs="+",
         metavar="PART",
-        help="models, scaling, goals, depth, devices (all of these) and compiled",
+        help="any of models, scaling, goals, depth, devices and compiled (all but compiled)",
     )
-    add_option("--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)")
-    add_option("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
-    add_option("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
+    add_option(
+        "--machines", nargs="+", metavar="MACHINE", help="machines to price on (a100 p100 tpu-v3)"
+    )
+    add_option(
+        "--methods", nargs="+", metavar="METHOD", help="search methods (the paper's and one more)"
+    )
     add_option(
         "--seconds",
         type=command_options.positive,
@@ -77,19 +86,19 @@ def _add_paper_options(parser: ArgumentParser) -> None:
     add_option(
         "--quick",
         action="store_true",
-        help="small sizes and 2 s, to try it out; its numbers mean little",
+        help="small sizes and 2 s per search, to try the command out; its numbers mean little",
     )
     add_option(
         "--compile",
         action="store_true",
         help="also compile reduced models for TPU v3 and v5e (needs libtpu)",
     )
-    add_option("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    add_option("--page", metavar="FILE", help="path of the page (evaluation.md in --out)")
     add_option(
         "--remark",
         default="",
         metavar="TEXT",
-        help="what the page says of how its rows were made, for instance what else ran",
+        help="remark on the page about how its rows were made, such as other load on the machine",
     )
     command_options.rows(parser, "rows, tables, charts and the page")
 
@@ -124,9 +133,9 @@ def run_paper_evaluation(args: Namespace) -> int:
         choice = choice._replace(parts=(*choice.parts, COMPILED))
     if COMPILED in choice.parts and importlib.util.find_spec("libtpu") is None:
         raise InvalidProblem(
-            'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". '
-            "Without --compile the "
-            "searches run, and the same command with it adds the compiled table later."
+            'bench paper: --compile needs libtpu, but no TPU: pip install "toast-lab[tpu]". '
+            "Without --compile only the searches run; the same command with it adds the table of "
+            "compiled plans later."
         )
     page_file = Path(args.page) if args.page else None
     common.check_early(args)
@@ -190,7 +199,7 @@ def command(args: Namespace) -> str:
 
 def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
     console.table(
-        f"{data['searches']} searches, {data['made']} of them made now",
+        f"{data['searches']} searches, {data['made']} of them new",
         ("~target", "found", "~numbers"),
         [
             (target.text, target.verdict, "; ".join(target.numbers[:3]))
@@ -199,8 +208,8 @@ def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
     )
     if data["missing"]:
         console.print(
-            f"{data['missing']} searches or compiles are missing; the same command goes on "
-            "with them."
+            f"{data['missing']} searches or compiles are missing; repeat the same command to "
+            "run them."
         )
     if data["files"]:
         console.print(f"Page: {data['files'][-1]}")
@@ -235,7 +244,7 @@ def run_gaps(args: Namespace) -> int:
     def show(console: output.Out) -> None:
         console.print(gaps.gap_table(rows), soft_wrap=True)
         if missing:
-            console.print(f"{missing} problems are missing; the same command goes on with them.")
+            console.print(f"{missing} problems are missing; repeat the same command to run them.")
 
     output.emit(args, report, show)
     return 130 if missing else 0

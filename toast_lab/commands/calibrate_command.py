@@ -25,17 +25,20 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few and small sizes, to try it out; its numbers mean little",
+        help="few and small sizes, to try the command out; its numbers mean little",
     )
     parser.add_argument(
-        "--output", default="machine.toml", metavar="FILE", help="the machine file (%(default)s)"
+        "--output",
+        default="machine.toml",
+        metavar="FILE",
+        help="path of the machine file (%(default)s)",
     )
     parser.add_argument(
         "--time-limit",
         type=command_options.positive,
         default=600.0,
         metavar="SECONDS",
-        help="for all measurements (%(default)g)",
+        help="time limit for all measurements (%(default)g)",
     )
 
 
@@ -46,7 +49,9 @@ def run(args: Namespace) -> int:
     """
     path = Path(args.output)
     if path.suffix != ".toml":
-        raise InvalidProblem(f"--output {args.output}: a machine file's name ends in .toml")
+        raise InvalidProblem(
+            f"--output {args.output}: the name of a machine file must end in .toml"
+        )
     if not os.access(path.absolute().parent, os.W_OK) or path.is_dir():
         raise InvalidProblem(
             f"--output {args.output}: its folder does not exist or cannot be written to"
@@ -114,7 +119,7 @@ def _show(console: output.Out, calibration: Calibration, path: str) -> None:
         console.print(f"Not measured: {skipped.what}: {skipped.why}")
     if calibration.fit.not_measured:
         names = ", ".join(calibration.fit.not_measured)
-        console.print(f"Not measured, taken from the table: {names}")
+        console.print(f"Not measured, taken from a built-in machine: {names}")
     if calibration.note:
         console.print(calibration.note)
     if path:

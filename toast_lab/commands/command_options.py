@@ -18,11 +18,12 @@ MODEL_HELP = (
     "StableHLO file"
 )
 PIN_HELP = (
-    'an action that every plan has, or how an argument or result is cut: "batch->data" '
-    "\"params['w']=data,-\" (one entry for each dim; -: whole, *: open, data+model: both)"
+    "an action that every plan must contain, or the sharding of an argument or result: "
+    '"batch->data" "params[\'w\']=data,-" (one entry for each dim; -: whole, *: any axes, '
+    "data+model: both axes)"
 )
 FORBID_HELP = (
-    "an action that no plan has, or an axis that must not cut an argument or result: "
+    "an action that no plan may contain, or an axis that must not cut an argument or result: "
     "\"params['w']->data\""
 )
 ACTIONS_HELP = (
@@ -66,32 +67,36 @@ def model(parser: ArgumentParser) -> None:
         "--phases",
         choices=("joined", "separate"),
         default="joined",
-        help="resolve conflicts of the backward pass as those of the forward pass, or apart "
-        "(%(default)s)",
+        help="resolve conflicts of the backward pass jointly with those of the forward pass, or "
+        "separately (%(default)s)",
     )
     parser.add_argument(
         "--time-limit",
         type=positive,
         default=300.0,
         metavar="SECONDS",
-        help="for loading your own model and for running (%(default)g)",
+        help="time limit for loading your own model and for compiling and running plans "
+        "(%(default)g)",
     )
 
 
 def problem(parser: ArgumentParser, machine: str = "") -> None:
     """Options for mesh, machine and memory limit; ``machine`` describes the default machine."""
-    parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
+    parser.add_argument(
+        "--mesh", help='such as "4x2" or data=4,model=2 (4x2, or the mesh of a given plan)'
+    )
     default = None if machine else "tpu-v5e"
     parser.add_argument(
         "--machine",
         default=default,
-        help=f'see "toast-lab machines", or FILE.toml ({machine or default})',
+        help=f'a name from "toast-lab machines", or FILE.toml ({machine or default})',
     )
     parser.add_argument(
         "--memory-limit",
         type=memory_gib,
         metavar="SIZE",
-        help="memory of a device, in GiB or with its unit, such as 512MiB (as the machine says)",
+        help="memory limit of a device, in GiB or with a unit, such as 512MiB (the memory of the "
+        "machine)",
     )
 
 
@@ -108,8 +113,8 @@ def pins(parser: ArgumentParser) -> None:
         nargs="?",
         choices=("all", "possible"),
         const="all",
-        help="pin the shardings that the program itself has: all of them, or those that this "
-        "mesh can keep (all)",
+        help="pin the shardings that are annotated in the program: all of them, or only those "
+        "that this mesh allows (all)",
     )
 
 
@@ -131,7 +136,7 @@ def search(parser: ArgumentParser, seconds: float) -> None:
         "--threads",
         type=positive_int,
         default=None,
-        help="threads of a method that can use several (all cores)",
+        help="number of threads, for methods that can use several (all cores)",
     )
     add_option(
         "--option",
@@ -141,7 +146,7 @@ def search(parser: ArgumentParser, seconds: float) -> None:
         default=[],
         help='options of the method, listed by "toast-lab search --help"',
     )
-    add_option("--trace", metavar="FILE", help="record the whole search, to look at or to resume")
+    add_option("--trace", metavar="FILE", help="record the whole search, to inspect or resume it")
     add_option(
         "--resume",
         metavar="FILE",
@@ -155,21 +160,21 @@ def judge(parser: ArgumentParser) -> None:
         "--judge",
         metavar="TOPOLOGY",
         help="compile good plans for tpu:v5e:4x4, gpu:h100:8 and so on, or execute them on "
-        "attached devices (cpu:8), and search again with what was learned, until a plan is "
+        "attached devices (cpu:8), and search again with the corrected prices, until a plan is "
         "confirmed",
     )
     parser.add_argument(
         "--compiles",
         type=positive_int,
         default=12,
-        help="plans that the judge is given at most (%(default)s)",
+        help="maximum number of plans to judge (%(default)s)",
     )
     parser.add_argument(
         "--compile-limit",
         type=positive,
         default=600.0,
         metavar="SECONDS",
-        help="time limit for each of them (%(default)g)",
+        help="time limit for each judged plan (%(default)g)",
     )
 
 
@@ -197,18 +202,18 @@ def rows(parser: ArgumentParser, contents: str) -> None:
         "--out",
         metavar="DIR",
         required=True,
-        help=f"folder for {contents}; rows that it has already are not made again",
+        help=f"folder for {contents}; rows that it already holds are not computed again",
     )
     parser.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="a dask.distributed scheduler (default: workers on this machine)",
+        help="address of a dask.distributed scheduler (default: workers on this machine)",
     )
     parser.add_argument(
         "--workers",
         type=positive_int,
         default=1,
-        help="processes on this machine; they share its cores (%(default)s)",
+        help="number of processes on this machine; they share its cores (%(default)s)",
     )
     parser.add_argument(
         "--retry-crashed", action="store_true", help="repeat searches that crashed or failed"
@@ -235,7 +240,7 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
                 f"{_short(text)} is not a whole number from {least} to {most}"
             ) from None
         if not least <= value <= most:
-            raise ArgumentTypeError(f"{_short(text)} is not from {least} to {most}")
+            raise ArgumentTypeError(f"{_short(text)} is not between {least} and {most}")
         return value
 
     return parse
@@ -251,7 +256,7 @@ def _number(text: str, above: float | None) -> float:
 
 def _checked(value: float, above: float | None) -> float:
     if offence := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
-        raise ArgumentTypeError(f"it {offence}")
+        raise ArgumentTypeError(offence)
     return value
 
 
@@ -266,7 +271,7 @@ def memory_gib(text: str) -> float:
         size_gib = read_gib(text)
     except ValueError:
         raise ArgumentTypeError(
-            f"{_short(text)} is not a number of GiB, or one with its unit, such as 512MiB"
+            f"{_short(text)} is not a number of GiB, nor a number with a unit, such as 512MiB"
         ) from None
     return _checked(size_gib, 0.0)
 
@@ -280,7 +285,8 @@ def bound(parser: ArgumentParser) -> None:
         const=60.0,
         default=None,
         metavar="SECONDS",
-        help="then prove, for at most so long (60), how far any plan may be better",
+        help="afterwards, spend at most this time (60) on proving how much better any plan could "
+        "be",
     )
 
 

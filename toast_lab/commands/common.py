@@ -145,8 +145,8 @@ def _check_search(args: Namespace) -> None:
     if hasattr(args, "method") and hasattr(args, "resume"):
         if getattr(args, "judge", None) and args.resume:
             raise InvalidProblem(
-                "--resume goes on with a search that nobody judges; with --judge give the same "
-                "command again: what was compiled is kept"
+                "--resume continues a search without a judge; to continue one with --judge, "
+                "repeat the same command: its compiled results are kept"
             )
         _, trace, _ = search_settings(args)
         recorded = {} if trace is None else trace.about
@@ -172,7 +172,9 @@ def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]
     search_method = method_named(method)
     defaults = {name: option.default for name, option in search_method.options().items()}
     assignments = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
-    message_words = ValueWords("--option", "option", f"options of {method}", "--option depth=8")
+    message_words = ValueWords(
+        "--option", "option", f"options of {method}", "search mlp --option depth=8"
+    )
     options = _read_values(assignments, defaults, message_words, closed=True)
     # Checks the options, so that every offence is reported before a model is loaded.
     search_method.of(options)
@@ -236,7 +238,7 @@ def _load_model(args: Namespace) -> Model:
         ):
             if args.set:
                 raise FrontendError(
-                    f"--set {' '.join(args.set)}: {model_name} is a file, its sizes are fixed"
+                    f"--set {' '.join(args.set)}: {model_name} is a file; its sizes are fixed"
                 )
             return frontends.from_stablehlo(Path(model_name), time_limit_s=args.time_limit)
         if ":" in model_name:
@@ -294,8 +296,8 @@ def _read_values(
         key, separator, text = assignment.partition("=")
         if not separator or not key:
             offenders.append(
-                f"{assignment!r} is not of the form {message_words.one}=value "
-                f'(give MODEL before {message_words.flag}, as in "{message_words.example}")'
+                f"expected {message_words.one}=value, got {assignment!r} "
+                f'(MODEL must come before {message_words.flag}, as in "{message_words.example}")'
             )
             continue
         if closed and key not in defaults:
@@ -412,7 +414,7 @@ def plan_names(paths: list[str]) -> list[str]:
     ]
     repeated_names = sorted({name for name in names if names.count(name) > 1})
     if repeated_names:
-        raise InvalidPlan(f"given twice: {', '.join(repeated_names)}")
+        raise InvalidPlan(f"plans given twice: {', '.join(repeated_names)}")
     return names
 
 

@@ -33,17 +33,18 @@ def add_options(parser: ArgumentParser) -> None:
     add_option(
         "--rounds",
         type=command_options.positive_int,
-        help="rounds that the steps are divided into (5, and 3 on accelerators)",
+        help="rounds that the steps are divided into (5, or 3 on accelerators)",
     )
     add_option(
         "--processes",
         type=command_options.positive_int,
         default=1,
         metavar="P",
-        help="divide virtual devices among processes",
+        help="divide the virtual devices among this many processes",
     )
     add_option(
-        "--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml'
+        "--machine",
+        help='also predict times on a machine: a name from "toast-lab machines", or FILE.toml',
     )
     add_option(
         "--apart",
@@ -67,8 +68,12 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit for one plan (an equal share of --time-limit)",
     )
-    add_option("--csv", metavar="FILE", help="write a line for each plan")
-    add_option("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
+    add_option("--csv", metavar="FILE", help="write a row for each plan")
+    add_option(
+        "--store",
+        metavar="FILE",
+        help='file to keep the results in, or "none" (see "toast-lab runs")',
+    )
 
 
 def run(args: Namespace) -> int:
@@ -155,7 +160,7 @@ def _show(console: output.Out, comparison: Comparison) -> None:
         if row.certificate is not None:
             console.print(f"\n{row.name}: {row.certificate}")
     if any(row.device_kind == "cpu" for row in comparison.rows):
-        console.print("\nTimes of virtual devices say nothing of accelerators.")
+        console.print("\nTimes of virtual devices say nothing about accelerators.")
     if comparison.stored_as:
         console.print(f"Kept as {', '.join(map(str, comparison.stored_as))}; see toast-lab runs.")
 

@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compile``."""
     command_options.model(parser)
-    command_options.problem(parser, "the topology's")
+    command_options.problem(parser, "the machine of --topology")
     command_options.plan(parser)
     parser.add_argument(
         "--topology",
         default="tpu:v5e:4x4",
-        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "gpu:h100:8" or "gpu:a100:2x8" (hosts x GPUs '
-        "of each; also p100, h200, b200 or gpu:FILE.toml:8; needs the compiler that "
-        '"toast-lab install-gpu-compiler" installs, no GPU), "cpu:8" (virtual devices) or "gpu" '
-        "(attached GPUs; %(default)s)",
+        help='"tpu:v5e:4x4" (the default; needs libtpu, but no TPU), "gpu:h100:8" or '
+        '"gpu:a100:2x8" (hosts x GPUs per host; also p100, h200, b200 or gpu:FILE.toml:8; needs '
+        'the compiler that "toast-lab install-gpu-compiler" installs, but no GPU), "cpu:8" '
+        '(virtual devices) or "gpu" (attached GPUs)',
     )
     parser.add_argument(
         "--store",
         metavar="FILE",
-        help='keep the result here, or "none" to compile anew and keep nothing (see compiled)',
+        help='file to keep the result in, or "none" to compile again and keep nothing (see '
+        '"toast-lab compiled")',
     )
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
     command_options.save(parser)
@@ -95,7 +96,9 @@ def _show(
 ) -> None:
     output.show_plan(console, plan)
     compile_text = f"compiled in {compiled.compile_s:.1f} s"
-    console.print(f"{compiled}, {'kept from before' if compiled.cached else compile_text}")
+    console.print(
+        f"{compiled}, {'taken from the kept results' if compiled.cached else compile_text}"
+    )
     if elsewhere := compiled.priced_elsewhere(problem.machine.name):
         console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()
@@ -165,7 +168,7 @@ def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
         return []
     return [
         (
-            "fits into what JAX takes by default",
+            "fits into the memory that JAX takes by default",
             "",
             f"{_yes_or_no(compiled.fits)}, of {bytes_text(compiled.default_memory_bytes)}",
         ),

@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
 
 def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
     if not rows:
-        console.print(f"Nothing in {path}.")
+        console.print(f"No results in {path}.")
         return
     columns = (
         ">id",

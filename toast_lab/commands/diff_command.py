@@ -11,7 +11,7 @@ def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab diff``."""
     command_options.model(parser)
     parser.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
-    parser.add_argument("after", metavar="OTHER", help="another one")
+    parser.add_argument("after", metavar="OTHER", help="the plan to compare it with")
     command_options.problem(parser)
 
 

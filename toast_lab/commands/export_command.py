@@ -26,8 +26,10 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.model(parser)
     add_option("plan", metavar="PLAN", help="a plan that --save wrote")
     command_options.problem(parser)
-    add_option("--python", metavar="FILE", help="Python that shards the function, with JAX alone")
-    add_option("--patch", metavar="FILE", help="a diff that puts the constraints into your source")
+    add_option(
+        "--python", metavar="FILE", help="Python code that shards the function with JAX alone"
+    )
+    add_option("--patch", metavar="FILE", help="a diff that adds the constraints to your source")
     add_option(
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )
@@ -102,7 +104,7 @@ def _show(constraints: MinimalConstraints | None, problem: Problem) -> None:
         seconds = constraints.remaining_time_s(problem)
         print(
             f"predicted for {problem.machine.name}: {seconds * 1e3:+.3f} ms of collectives "
-            "against the plan"
+            "compared with the plan"
         )
 
 
@@ -145,7 +147,7 @@ def _text(
         if ":" not in model_name and model_name not in registry.MODELS:
             raise InvalidProblem(
                 "--test: a test loads its model by name or as "
-                f"package.module:make, {model_name} is a file"
+                f"package.module:make; {model_name} is a file"
             )
         sizes = common.read_sizes(args.set, {} if ":" in model_name else registry.sizes(model_name))
         plan_file = Path(args.plan).resolve()

@@ -14,8 +14,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--folder",
         metavar="FOLDER",
-        help="where to install it; compiling finds it there if $TOAST_LAB_GPU_COMPILER names the "
-        "folder ($TOAST_LAB_GPU_COMPILER, else a folder in the user's cache)",
+        help="where to install it ($TOAST_LAB_GPU_COMPILER, else a folder in the user's cache); to "
+        "compile with another folder, set $TOAST_LAB_GPU_COMPILER to it",
     )
 
 
@@ -34,7 +34,7 @@ def run(args: Namespace) -> int:
         versions = " and ".join(f"{name} {version}" for name, version in compiler.versions.items())
         console.print(f"{versions}\nin {compiler.folder}")
         if not is_default:
-            console.print(f"To have compiling look there:\n  export {setting}")
+            console.print(f"To compile with this folder:\n  export {setting}")
         console.print(
             "You can now run, for instance:\n"
             "  toast-lab compile mlp --topology gpu:h100:8 --mesh 2x4"

@@ -17,19 +17,19 @@ SHOWN = 20  #: number of rows without --limit
 def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
     """The options of a command that lists the rows of a file."""
     add_option = parser.add_argument
-    add_option("show", metavar="show ID", nargs="*", help="everything about one row")
+    add_option("show", metavar="show ID", nargs="*", help="show everything about one row")
     add_option("--model", help="rows of this model only")
     add_option(
         "--limit",
         type=command_options.positive_int,
         metavar="N",
-        help=f"how many rows, newest first ({SHOWN}; all with --csv)",
+        help=f"maximum number of rows, newest first ({SHOWN}; all with --csv)",
     )
-    add_option("--csv", metavar="FILE", help="write the rows")
+    add_option("--csv", metavar="FILE", help="write the rows as CSV")
     add_option(
         "--store",
         metavar="FILE",
-        help=f"where the rows are (${variable}, or {file_name} in the user's data folder)",
+        help=f"file that holds the rows (${variable}, or {file_name} in the user's data folder)",
     )
 
 

@@ -39,7 +39,7 @@ def run(args: Namespace) -> int:
     """
     if args.mesh and not args.machine:
         raise InvalidProblem(
-            f'--mesh {args.mesh}: say on which machine, as in "toast-lab machines tpu-v4 --mesh '
+            f'--mesh {args.mesh}: name a machine, too, as in "toast-lab machines tpu-v4 --mesh '
             '4x4x4"'
         )
     machines = [machine(args.machine)] if args.machine else list(MACHINES.values())

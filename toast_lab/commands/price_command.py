@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     """Price the plan of ``--actions`` or ``--plan``."""
     if args.actions is None and not args.plan:
         raise InvalidPlan(
-            "price needs a plan: give --actions (none at all for the unsharded "
+            "price needs a plan: give --actions ACTION ... (--actions alone for the unsharded "
             "program) or --plan FILE"
         )
     common.check_early(args)

@@ -22,7 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--methods",
         metavar="METHOD,...",
         default="mcts,manual",
-        help="names with commas between them (%(default)s), see search",
+        help='names separated by commas (%(default)s), see "toast-lab search --help"',
     )
     command_options.pins(parser)
     command_options.budget(parser, seconds=10.0)
@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
         type=command_options.positive_int,
         default=1,
         metavar="N",
-        help="methods that run at once; they share the cores (%(default)s)",
+        help="number of methods that run at once; they share the cores (%(default)s)",
     )
     command_options.bound(parser)
     parser.add_argument(

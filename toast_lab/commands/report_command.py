@@ -50,13 +50,13 @@ def add_options(parser: ArgumentParser) -> None:
         "--compile-for",
         dest="topology",
         metavar="TOPOLOGY",
-        help='also compile the plans, as for "toast-lab compile --topology"; otherwise the report '
-        "shows what was compiled before, if anything was",
+        help='also compile the plans for this topology, as "toast-lab compile" does; without it '
+        "the report shows results that were compiled before, if there are any",
     )
     add_option(
         "--no-kept",
         action="store_true",
-        help="leave out what compile and compare have kept of these plans",
+        help="leave out the results that compile and compare have kept for these plans",
     )
     command_options.save(parser)
 

@@ -81,12 +81,14 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
     rows = tuple(row for row in report.other_rows if everything or not row.colours)
     if rows:
         _coverage_table(
-            console, "Split along some dims only, or counted by assumption", rows, limit
+            console, "Split along some dims only, or counted under an assumption", rows, limit
         )
     left_out = len(report.other_rows) - len(rows)
     if left_out:
         kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
-        console.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
+        console.print(
+            f"{kinds} of ops can be split along some of their dims only (--all shows them)"
+        )
         console.print()
 
 
@@ -117,10 +119,10 @@ def show_divisibility(
         (f"Sizes that only some axes of {report.mesh} divide", report.partly),
     ):
         if rows:
-            columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
+            columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~remedy")
             console.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
-        fate = "stay whole" if report.planned else "nothing can cut"
+        fate = "stay whole" if report.planned else "cannot be cut"
         title = f"Large arguments that {fate}"
         cells = [
             (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)

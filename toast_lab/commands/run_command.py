@@ -25,7 +25,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         default=None,
-        help='"cpu:8" (virtual devices), "gpu" or "tpu"; cpu:N for the mesh by default',
+        help='"cpu:8" (virtual devices), "gpu" or "tpu" (default: cpu:N for a mesh of N devices)',
     )
     parser.add_argument(
         "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
@@ -107,5 +107,5 @@ def _show(
         and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
     ):
         console.print(
-            "XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice."
+            "XLA's compiler for CPUs turns a reduce_scatter into an all_reduce and a local slice."
         )

@@ -31,7 +31,7 @@ def run(args: Namespace) -> int:
         path = str(store.path)
         if store.damaged:
             print(
-                f"note: {path}: left out, damaged:\n{join_offenders(store.damaged, 5)}",
+                f"note: {path}: damaged rows are left out:\n{join_offenders(store.damaged, 5)}",
                 file=sys.stderr,
             )
     kept_rows.write_rows(args, COLUMNS, rows)
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
 
 def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
     if not rows:
-        console.print(f"Nothing in {path}.")
+        console.print(f"No results in {path}.")
         return
     console.table(
         path,

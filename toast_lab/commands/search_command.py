@@ -31,8 +31,8 @@ def add_options(parser: ArgumentParser) -> None:
         const=2.0,
         default=None,
         metavar="PERCENT",
-        help="show and save the smallest plan that is at most so much worse than the best (2), and "
-        "what each further rule and place buys",
+        help="show and save the smallest plan whose score is within this percentage of the best "
+        "(2), and what each further rule and place (source line) gains",
     )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
@@ -116,7 +116,7 @@ def _show(
     output.show_collectives(console, result.cost)
     reports.show_divisibility(console, problem.divisibility(result.plan))
     if simple:
-        console.print("What each further rule and place buys", style="bold")
+        console.print("Gain from each further rule and place", style="bold")
         console.print(str(result.front), soft_wrap=True)
         console.print()
     if isinstance(result, ConfirmedResult):

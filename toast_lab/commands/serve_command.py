@@ -18,15 +18,17 @@ def add_options(parser: ArgumentParser) -> None:
         help="a built-in model or your own as package.module:make",
     )
     add_option(
-        "--port", type=command_options.port, default=5006, help="of the server (%(default)s)"
+        "--port", type=command_options.port, default=5006, help="port of the server (%(default)s)"
     )
-    add_option("--address", default="127.0.0.1", help="that it listens on (%(default)s)")
+    add_option(
+        "--address", default="127.0.0.1", help="address that the server listens on (%(default)s)"
+    )
     add_option(
         "--allow-origin",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="a name under which browsers reach this server; repeat it for more (needed with "
+        help="a host and port under which browsers reach this server; may be repeated (needed with "
         "--address 0.0.0.0)",
     )
     add_option("--show", action="store_true", help="open a browser window")

@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
         "file",
         metavar="FILE",
         nargs="?",
-        help="the sweep as TOML or JSON, instead of the options up to --seeds",
+        help="the sweep as TOML or JSON, instead of the options from --models to --evaluations",
     )
     add_option(
         "--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"'
@@ -40,7 +40,9 @@ def add_options(parser: ArgumentParser) -> None:
     add_option(
         "--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)'
     )
-    add_option("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    add_option(
+        "--methods", nargs="+", metavar="METHOD", help='see "toast-lab search --help" (mcts)'
+    )
     add_option("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
     add_option(
         "--seconds",
@@ -48,7 +50,11 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of each search (30; none with --evaluations)",
     )
-    add_option("--evaluations", type=command_options.positive_int, help="limit for each search")
+    add_option(
+        "--evaluations",
+        type=command_options.positive_int,
+        help="limit on the number of shardings that each search prices",
+    )
     command_options.rows(parser, "rows.jsonl and the tables")
     add_option(
         "--retries",
@@ -118,10 +124,13 @@ def keep_rows(args: Namespace, path: Path, rows: Sequence[dict[str, Any]], why: 
 def say_damaged(store: SweepStore) -> None:
     """Report on stderr which lines of a file of rows are ignored."""
     if store.damaged:
-        lines_text = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
-        text = (
-            f"note: {store.path}: {lines_text} left out, which no search wrote so; it runs again:"
+        n_damaged = len(store.damaged)
+        remark = (
+            "a line is damaged and ignored; its search runs again"
+            if n_damaged == 1
+            else f"{n_damaged} lines are damaged and ignored; their searches run again"
         )
+        text = f"note: {store.path}: {remark}:"
         print(f"{text}\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
 
 
@@ -143,7 +152,7 @@ def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
     task_columns = ("model", "sizes", "mesh", "machine", "method", "seed")
     console.table(
-        f"{len(rows)} searches, {data['made']} of them made now",
+        f"{len(rows)} searches, {data['made']} of them new",
         (
             "~model",
             "~sizes",
@@ -180,7 +189,7 @@ def _show(console: output.Out, data: JsonObject) -> None:
             )
     if data["missing"]:
         console.print(
-            f"{data['missing']} searches are missing; the same command goes on with them."
+            f"{data['missing']} searches are missing; repeat the same command to run them."
         )
     if data["table"]:
         console.print(f"Table: {data['table']}")

@@ -19,8 +19,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "question",
         metavar="WHICH",
-        help="a kind (all_gather), a kind of op, a value, part of a source line (model.py:31), "
-        "or a number",
+        help="a kind of collective (all_gather), a kind of op, a value, part of a source line "
+        "(model.py:31), or the number of a collective",
     )
     command_options.problem(parser)
     command_options.plan(parser)

@@ -161,7 +161,7 @@ def _named(
         raise InvalidProblem("there is no plan to compare")
     if UNSHARDED in plan_of_name:
         raise InvalidProblem(
-            f"no plan may be called {UNSHARDED}: this is the unsharded program beside them"
+            f"no plan may be called {UNSHARDED}: the unsharded program has this name"
         )
     digest = model.program.digest()
     offenders = [
@@ -186,7 +186,7 @@ def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices:
     ]
     if not str(devices).strip().lower().startswith("cpu"):
         offenders.append(
-            f"processes={processes} divides virtual CPU devices; devices={devices!r} wants "
+            f"processes={processes} divides virtual CPU devices; for devices={devices!r} use "
             f'devices="{DISTRIBUTED}" in processes that a launcher starts'
         )
     if offenders:
@@ -335,7 +335,7 @@ def _certificate(
             "planned program, the derivatives are traced by JAX with the plan's argument shardings"
         )
     else:
-        reason = traced.why_not or note or entry.gradient_failure or "the plan did not get so far"
+        reason = traced.why_not or note or entry.gradient_failure or "the plan did not get that far"
         not_checked.append(f"gradients: {reason}")
     return Certificate(
         outputs=entry.errors,

@@ -171,9 +171,9 @@ def _offence(row: Mapping[str, Any]) -> str:
         try:
             data = None if row[name] is None else json.loads(row[name])
         except (TypeError, ValueError, RecursionError):
-            return f"{name} is no JSON, it begins with {row[name]!r:.60}"
+            return f"{name} is not JSON: it begins with {row[name]!r:.60}"
         if not isinstance(data, dict | None) or (data is None and name in _ALWAYS):
-            return f"{name} must be an object, it is {data!r:.60}"
+            return f"{name} must be an object, but it is {data!r:.60}"
     return ""
 
 

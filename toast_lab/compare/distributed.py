@@ -46,7 +46,7 @@ def connect() -> None:
         missing = [name for name in (_COORDINATOR, _INDEX) if not os.environ.get(name)]
         if missing:
             raise InvalidProblem(
-                f'devices="distributed": {_COUNT} is set, {" and ".join(missing)} is not'
+                f'devices="distributed": {_COUNT} is set, but not {" or ".join(missing)}'
             )
         given = {"num_processes": int(os.environ[_COUNT]), "process_id": int(os.environ[_INDEX])}
     try:
@@ -71,7 +71,8 @@ def attached(count: int) -> list[Any]:
     devices = jax.devices()
     if len(devices) < count:
         raise InvalidProblem(
-            f"{jax.process_count()} processes have {len(devices)} devices, the mesh needs {count}"
+            f"{jax.process_count()} processes have {len(devices)} devices, but the mesh needs "
+            f"{count}"
         )
     idle = sorted(
         set(range(jax.process_count())) - {device.process_index for device in devices[:count]}

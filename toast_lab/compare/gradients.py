@@ -57,7 +57,7 @@ def prepare(
     reason = _includes_update(model.program)
     if reason or model.function is None:
         return none(
-            reason or f"{model.name} brings no function to differentiate: {model.source}",
+            reason or f"{model.name} has no function to differentiate: {model.source}",
             len(plans),
         )
     if isinstance(model.function, Function):

@@ -154,7 +154,7 @@ class Children:
                     waiting.discard(index)
             self.clock.check()
             if time.monotonic() > deadline:
-                raise TimedOut(f"no answer to {command!r}, stopped: this plan had used up its time")
+                raise TimedOut(f"stopped while waiting for {command!r}: this plan used up its time")
         return answers
 
     def stop(self) -> None:

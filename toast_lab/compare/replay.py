@@ -117,15 +117,15 @@ class Replay:
             f"computation   {self.median_s * 1e3:.4g} ms measured on {self.device_kind} (spread "
             f"{self.spread_s * 1e3:.2g} ms), {self.predicted_compute_s * 1e3:.4g} ms predicted",
             f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; "
-            f"taken out: {counts_text(self.removed_counts) or 'none'}",
+            f"removed: {counts_text(self.removed_counts) or 'none'}",
             f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms "
             "predicted",
             f"memory        {bytes_text(memory)}",
         ]
         if self.divided_otherwise:
             lines.append(
-                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, the "
-                f"plan and its price {self.planned_product_flops:.4g}: it divides some of them "
+                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, but "
+                f"the plan and its price {self.planned_product_flops:.4g}: it divides some of them "
                 "otherwise"
             )
         if not self.finite:

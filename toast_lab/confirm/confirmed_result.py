@@ -29,7 +29,7 @@ class Standing(enum.Enum):
     BUDGET = "Not confirmed: the budget of compiles was used up."
     NO_MORE = "Not confirmed: every plan worth judging was judged, and prices learned nothing more."
     CANCELLED = "Not confirmed: the search was cancelled."
-    ELSEWHERE = "Not confirmed: the judge is of another machine than the prices."
+    ELSEWHERE = "Not confirmed: the judge and the prices are of different machines."
     NOTHING_STANDS = "Not confirmed: no judged plan runs, fits and has a time; the plan is priced."
 
 

@@ -101,8 +101,8 @@ def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
     machine = topologies.machine_name(parsed, "")
     if not is_attached(parsed) and machine not in topologies.TELL_TIMES:
         warnings.append(
-            f"The compiler for {parsed} tells no times: it says whether a plan compiles and fits, "
-            "and confirms none."
+            f"The compiler for {parsed} gives no times: it says whether a plan compiles and fits, "
+            "but confirms none."
         )
     warning = " ".join(filter(None, warnings))
     return JudgeTarget(title, topology, warning=warning, elsewhere=bool(elsewhere))
@@ -121,7 +121,7 @@ def _without_topology(problem: Problem) -> str:
     )
     if sizes:
         return (
-            f"no slice of {machine} has {count} devices; there are slices of "
-            f"{', '.join(map(str, sizes))}: choose a mesh of so many"
+            f"no slice of {machine} has {count} devices; slices have "
+            f"{', '.join(map(str, sizes))}: choose a mesh of one of these sizes"
         )
     return f"no compiler is known for the machine {machine}; attached devices can execute plans"

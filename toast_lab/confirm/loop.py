@@ -72,7 +72,7 @@ class Judging:
         Traceback (most recent call last):
             ...
         toast_lab.errors.InvalidProblem: these judging options are wrong:
-          compiles 0 is no whole number from 1
+          compiles must be a whole number from 1, got 0
     """
 
     topology: str  #: "tpu:v5e:4x4", "gpu:h100:8", or attached devices: "cpu:8", "gpu"
@@ -87,7 +87,7 @@ class Judging:
     def __post_init__(self) -> None:
         counts = {"compiles": self.compiles, "plans": self.plans}
         offences = [
-            f"{name} {count!r} is no whole number from 1"
+            f"{name} must be a whole number from 1, got {count!r}"
             for name, count in counts.items()
             if isinstance(count, bool) or not isinstance(count, int) or count < 1
         ]

@@ -271,15 +271,17 @@ class Analysis:
             if old not in taken:
                 offences.append(f"no colour is called {old!r}{did_you_mean(old, taken)}")
             elif not isinstance(new, str) or not re.fullmatch(r"[A-Za-z_]\w*", new):
-                offences.append(f"{old}: {new!r} is no name of letters, digits and underscores")
+                offences.append(f"{old}: {new!r} is not a name of letters, digits and underscores")
             else:
                 taken[old] = new
         counts = Counter(taken.values())
         offences += [
-            f"{count} colours would be called {name}" for name, count in counts.items() if count > 1
+            f"{count} colours would have the name {name}"
+            for name, count in counts.items()
+            if count > 1
         ]
         if offences:
-            raise ToastError("colours cannot be renamed so:\n" + join_offenders(offences))
+            raise ToastError("these colours cannot be renamed:\n" + join_offenders(offences))
         colour_name = tuple(taken.values())
         analysis = object.__new__(Analysis)
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -361,7 +363,9 @@ class Analysis:
 
     def __str__(self) -> str:
         """The program, each dim annotated with its colour (paper: identified with I and M)."""
-        cut_note = " lines: toast_lab.conflicts.analysis.annotated_listing(analysis) has all"
+        cut_note = (
+            " lines: toast_lab.conflicts.analysis.annotated_listing(analysis) gives all of them"
+        )
         return bounded(annotated_listing(self).split("\n"), MOST_LINES, cut_note)
 
 

@@ -45,19 +45,21 @@ class UnsplitReason(enum.Enum):
     """Why an op, a value or a dim is not split; each value is a sentence for users."""
 
     NO_RULE = "no sharding rule is known for this op, so all its dims stay whole"
-    ALL_WHOLE = "by its rule every dim of this op must stay whole or is permuted"
+    ALL_WHOLE = "the rule of this op keeps every dim whole or permutes it"
     KEPT_WHOLE = (
-        "no dim of this value has a colour with anything to split, so it is kept whole all along"
+        "no dim of this value has a colour with anything to split, so the value stays whole"
     )
     MINOR_FACTOR = (
         "the inner part of a merged dim stays whole: cutting it would need a strided layout"
     )
-    SOME_WHOLE = "this dim of the op must stay whole, its other dims can be split"
-    STACKED = "a loop takes or gives one slice of this dim in each round, so it holds the dim whole"
-    UNKNOWN_TRIPS = "how often this loop runs is not known before it runs: its body is counted once"
-    UNKNOWN_BRANCH = (
-        "which branch runs is not known before it runs: all are counted as taken equally often"
+    SOME_WHOLE = "this dim of the op must stay whole, but its other dims can be split"
+    STACKED = (
+        "a loop reads or writes one slice of this dim in each round, so the dim must stay whole"
     )
+    UNKNOWN_TRIPS = (
+        "the number of rounds of this loop is not known in advance: its body is counted once"
+    )
+    UNKNOWN_BRANCH = "which branch runs is not known in advance: all are counted as equally likely"
 
 
 WHOLE = (UnsplitReason.NO_RULE, UnsplitReason.ALL_WHOLE, UnsplitReason.KEPT_WHOLE)
@@ -136,9 +138,9 @@ class Coverage:
             if self.flops_share is not None:
                 sentence += f", with {share_text(1 - self.flops_share)} of the FLOPs"
             share = share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
-            sentence += f"; {share} of the bytes must be whole around them"
+            sentence += f"; they need {share} of the bytes whole"
             if self.kept_bytes:
-                sentence += f", {bytes_text(self.kept_bytes)} are kept whole all along"
+                sentence += f", {bytes_text(self.kept_bytes)} always stay whole"
         unknown = (UnsplitReason.UNKNOWN_TRIPS, UnsplitReason.UNKNOWN_BRANCH)
         assumed = any(row.reason in unknown for row in self.rows)
         return sentence + ("; some counts are assumed" if assumed else "")

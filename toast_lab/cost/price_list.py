@@ -61,8 +61,8 @@ class PriceList:
         ]
         if offences:
             raise InvalidProblem(
-                "entries of a price list need a time of 0 s or more, a source of "
-                f"{', '.join(SOURCES[1:])}, and an op: {'; '.join(offences)}"
+                "entries of a price list need a finite time of 0 s or more, one of the sources "
+                f"{', '.join(SOURCES[1:])}, and an op from 0: {'; '.join(offences)}"
             )
 
     def __len__(self) -> int:
@@ -73,7 +73,11 @@ class PriceList:
             source: sum(entry.source == source for entry in self.entries) for source in SOURCES
         }
         texts = [f"{count} {source}" for source, count in counts.items() if count]
-        return f"{len(self)} prices: {', '.join(texts)}" if texts else "no prices but the rules'"
+        return (
+            f"{len(self)} prices: {', '.join(texts)}"
+            if texts
+            else "no entries: all prices follow the rules"
+        )
 
     def listed_times(self, op_class: np.ndarray) -> ListedTimes:
         """The list as kernels read it.
@@ -87,8 +91,8 @@ class PriceList:
         foreign = [entry.op for entry in self.entries if entry.op >= len(op_class)]
         if foreign:
             raise InvalidProblem(
-                f"a price list of another program: it has ops {sorted(set(foreign))}, this program "
-                f"{len(op_class)} ops"
+                f"this price list is for another program: it has prices of ops "
+                f"{sorted(set(foreign))}, but this program has {len(op_class)} ops, numbered from 0"
             )
         rows = self._latest(op_class)
         classes = np.asarray([op_class[entry.op] for entry in rows], np.int64)
@@ -134,7 +138,8 @@ class PriceList:
         try:
             if data["format"] != FORMAT:
                 raise InvalidProblem(
-                    f"a price list of format {data['format']}, this version reads {FORMAT}"
+                    f"this price list has format {data['format']}, but this version reads "
+                    f"format {FORMAT}"
                 )
             return cls(
                 tuple(
@@ -152,7 +157,8 @@ class PriceList:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidProblem(
-                f"no price list: {type(error).__name__}: {error}; make one with PriceList.to_json"
+                f"this is not a price list ({type(error).__name__}: {error}); PriceList.to_json "
+                "makes one"
             ) from None
 
 

@@ -93,7 +93,7 @@ class CollectiveReason:
         if self.conflict:
             lines.append(f"  conflict {self.conflict}")
         lines += [f"  undo    {change}" for change in self.undoing]
-        lines.append(f"  instead {self.cheapest or 'nothing that was tried removes it'}")
+        lines.append(f"  instead {self.cheapest or 'no change that was tried removes it'}")
         return "\n".join(lines)
 
 
@@ -162,7 +162,9 @@ def _chosen(
     rows = cost.collectives
     if isinstance(which, int):
         if not 0 <= which < len(rows):
-            raise ToastError(f"this plan has {len(rows)} collectives, there is no number {which}")
+            raise ToastError(
+                f"this plan has {len(rows)} collectives, so there is no number {which}"
+            )
         return [rows[which]]
     if isinstance(which, CollectiveRow):
         if which not in rows:
@@ -180,13 +182,14 @@ def _chosen(
     if not matching:
         if not rows:
             raise ToastError(
-                f"this plan has no collectives at all, so none of kind, op, value or line {which!r}"
+                "this plan has no collectives, so there is none of the kind, op, value or line "
+                f"{which!r}"
             )
         known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
         lines = sorted({f"{row.kind} at {line_text(row.where)}" for row in rows})
         raise ToastError(
-            "no collective of this plan is of kind, op, value or line "
-            f"{which!r}{did_you_mean(which, known)}; it has {len(rows)}: "
+            "no collective of this plan has the kind, op, value or line "
+            f"{which!r}{did_you_mean(which, known)}; there are {len(rows)}: "
             f"{few(lines, 10)}"
         )
     if len(matching) > MOST:
@@ -264,8 +267,11 @@ class _Asker:
             if factor >= 0 and factor not in self.program.def_names(value)
         ]
         if summed:
-            return f"{kind} is split along what it sums over ({', '.join(summed)}): parts are added"
-        return f"{row.value} is kept as {kept}, and its op leaves it otherwise"
+            return (
+                f"{kind} is split along a dim that it sums over ({', '.join(summed)}), so partial "
+                "sums must be added"
+            )
+        return f"{row.value} is kept as {kept}, but its op produces another layout"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program = self.program
@@ -375,7 +381,7 @@ class _Asker:
         split = f"do not split {op_text} over {axis_text}"
         changes: list[tuple[str, list[int], dict[int, Spec | None]]] = [
             (split, [row.op], {}),
-            (f"{split}, and keep its results so", [row.op], dict.fromkeys(program.results(row.op))),
+            (f"{split}, nor its results", [row.op], dict.fromkeys(program.results(row.op))),
             (f"keep {row.value} without {axis_text}", [], {value: None}),
         ]
         if definer != row.op:
@@ -384,7 +390,7 @@ class _Asker:
             changes.append((f"keep {row.value} as {spec_text(read)}", [], {value: read}))
             changes.append((neither, [row.op], {value: None}))
             if definer >= program.n_arguments:
-                neither = f"neither make nor keep {row.value} over {axis_text}"
+                neither = f"split neither {row.value} nor the op that computes it over {axis_text}"
                 changes.append((neither, [definer], {value: None}))
         for change, ops, specs in changes:
             sharding = plan.sharding.copy()

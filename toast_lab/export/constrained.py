@@ -217,7 +217,7 @@ class Walk:
         ]
         if unmatched:
             raise ValueError(
-                "no equation is at these places; have the source or the sizes of arguments "
+                "no equation matches these places; has the source, or have the sizes of arguments, "
                 "changed since? " + "; ".join(unmatched[:20])
             )
 

@@ -174,7 +174,8 @@ class MinimalConstraints(Sequence[Pinned]):
 
         if self.source is None:
             raise InvalidPlan(
-                "these constraints were found for a program without its function; see annotate"
+                "these constraints are for a program that came without its function, so they "
+                "cannot be inserted into one; use tl.annotate"
             )
         return constrained.constrain(fn, self.rules, jax_mesh(self.plan, mesh))
 
@@ -190,7 +191,7 @@ class MinimalConstraints(Sequence[Pinned]):
                 "shardings of its arguments are enough"
             )
         if self.remaining:
-            agreement = f"what remains different: {'; '.join(self.remaining[:10])}"
+            agreement = f"remaining differences: {'; '.join(self.remaining[:10])}"
         elif self.proof == "compiled":
             agreement = "the compiler makes the same collectives"
         else:

@@ -214,7 +214,7 @@ def _no_expression(equation: Equation) -> str:
             f"made by library code ({os.path.basename(equation.frames[0][0])}), which a patch "
             "leaves alone"
         )
-    return "the expressions of yours that make it also make others"
+    return "every expression of your code that makes it also makes values without this constraint"
 
 
 @functools.lru_cache(maxsize=256)

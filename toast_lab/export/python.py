@@ -101,8 +101,8 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "# Mesh axes per dim, by path within each argument; * stands for any number.",
         f"ARGUMENTS = {_literal(list(shardings.arguments))}",
         f"RESULT = {_literal(shardings.result)}",
-        f"CHANGED = {_literal(list(shardings.changed))}  # what is left of an argument, where "
-        "that is another sharding",
+        f"CHANGED = {_literal(list(shardings.changed))}  # leaves of arguments that a call "
+        "changes to another sharding",
         f"DONATED = {shardings.donated!r}",
         "",
         *(line for module in CARRIED for line in _body(module)),
@@ -136,7 +136,7 @@ def _folded(specs: dict[str, Any]) -> dict[str, Any]:
 def _about(constraints: MinimalConstraints) -> list[str]:
     count = counted(len(constraints), "constraint") if len(constraints) else "No constraint inside"
     if not constraints.exact:
-        return [f"{count}. What remains different from the plan:", *constraints.remaining[:20]]
+        return [f"{count}. Remaining differences from the plan:", *constraints.remaining[:20]]
     judge = "by propagation the shardings are"
     if constraints.proof == "compiled":
         judge = "compiled for virtual CPU devices, the collectives are"

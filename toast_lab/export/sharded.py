@@ -139,8 +139,8 @@ class _Given:
         values, specs_of_arguments = self.call.values, shardings.arguments
         if len(values) != len(specs_of_arguments):
             raise ValueError(
-                f"these shardings are for a call with {len(specs_of_arguments)} arguments, this "
-                f"one has {len(values)}"
+                f"these shardings are for a call with {len(specs_of_arguments)} arguments, but "
+                f"this one has {len(values)}"
             )
         self.modules = Modules(() if self.call.pure else values)
         self.wholes: list[Whole] = []

@@ -247,7 +247,8 @@ def _structure(
 def _notes(bound: Sequence[str]) -> tuple[str, ...]:
     """A note that tells the user which leaves are bound."""
     ellipsis = " ..." if len(bound) > 8 else ""
-    return (f"bound, being no arrays: {', '.join(bound[:8])}{ellipsis}",) if bound else ()
+    note = f"bound, because they are not arrays: {', '.join(bound[:8])}{ellipsis}"
+    return (note,) if bound else ()
 
 
 def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:

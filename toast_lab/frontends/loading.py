@@ -146,8 +146,8 @@ def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str,
     if len(trailing) > 1 or not isinstance(options, Mapping):
         kinds = ", ".join(type(element).__name__ for element in example)
         raise FrontendError(
-            f"{requirement}, got {len(example)} things ({kinds}); if all behind the first are "
-            f"arguments, they go into one tuple: return {user_code.function_name(fn)}, (...)"
+            f"{requirement}, got {len(example)} values ({kinds}); if all but the first are "
+            f"arguments, put them into one tuple: return {user_code.function_name(fn)}, (...)"
         )
     unknown = [
         f"{key!r}{did_you_mean(key, OPTIONS) if isinstance(key, str) else ''}"
@@ -156,8 +156,8 @@ def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str,
     ]
     if unknown:
         raise FrontendError(
-            f"{which} returned options that there are not: {', '.join(unknown)}. Options are "
-            f"{', '.join(OPTIONS)}; arguments go into the tuple before"
+            f"{which} returned unknown options: {', '.join(unknown)}. The options are "
+            f"{', '.join(OPTIONS)}; arguments belong in the tuple before them"
         )
     return fn, _arguments(args), dict(options)
 

@@ -31,7 +31,8 @@ from toast_lab.frontends.tracing import trace
 from toast_lab.ir.model import DimNames, Model
 
 _INSTALL = (
-    'install toast-lab with the extra "torch" (torch 2.13.0 and torchax 0.0.13 were tried together)'
+    'install toast-lab with the extra "torch" (torch 2.13.0 and torchax 0.0.13 were tested '
+    "together)"
 )
 
 
@@ -91,9 +92,7 @@ def trace_torch(
     if isinstance(module, torch.export.ExportedProgram):
         exported = module
         if inputs or kwargs:
-            raise FrontendError(
-                "an exported program brings its example inputs along: pass it alone"
-            )
+            raise FrontendError("an exported program contains its example inputs: pass it alone")
     elif isinstance(module, torch.nn.Module):
         exported = _export(torch, module, inputs, dict(kwargs or {}))
         if module.training and any(
@@ -124,7 +123,8 @@ def trace_torch(
     ]
     if narrowed:
         notes.append(
-            f"64-bit arguments are 32-bit here, as jax_enable_x64 is off: {', '.join(narrowed[:8])}"
+            "64-bit arguments become 32-bit, since jax_enable_x64 is off: "
+            f"{', '.join(narrowed[:8])}"
         )
     return traced._replace(
         paths=paths,
@@ -161,7 +161,7 @@ def _import_torchax() -> tuple[Any, Any]:
         raise FrontendError(f"torchax cannot be imported ({error}): {_INSTALL}") from None
     except Exception as error:
         raise FrontendError(
-            f"this torchax does not fit torch {torch.__version__} "
+            f"this torchax does not work with torch {torch.__version__} "
             f"({user_code.short(error)}): {_INSTALL}"
         ) from error
     return torch, torchax
@@ -251,7 +251,8 @@ class _ExportedGraph:
                 self.function[node] = target  # such as operator.getitem
         if unknown:
             raise FrontendError(
-                f"torchax {self.torchax.__version__} has no JAX form of:\n{join_offenders(unknown)}"
+                f"torchax {self.torchax.__version__} cannot translate these ops to JAX:\n"
+                f"{join_offenders(unknown)}"
             )
 
     def _with_env(self, op: Any) -> Callable[..., Any]:
@@ -266,7 +267,7 @@ class _ExportedGraph:
         value = self.exported.constants[spec.target]
         if value.is_meta or not hasattr(value, "numpy"):
             raise FrontendError(
-                f"the constant {spec.target} has no values: make the module on the CPU"
+                f"the constant {spec.target} has no values: create the module on the CPU"
             )
         return jnp.asarray(value.detach().to("cpu").numpy())
 
@@ -313,7 +314,7 @@ class _ExportedGraph:
             if node.op == "get_attr":
                 raise FrontendError(
                     f"{node.target}{_location_text(node)}: nested graphs (torch.cond, "
-                    "while_loop) are not read"
+                    "while_loop) are not supported"
                 )
             if node.op == "call_function":
                 stack = list((node.meta.get("nn_module_stack") or {}).values())

@@ -44,11 +44,11 @@ def look_for_devices() -> None:
         sys.stderr.write(written[0])
         platforms = os.environ.get("JAX_PLATFORMS")
         raise FrontendError(
-            f"JAX finds no device: {error or type(error).__name__}. "
+            f"JAX found no device: {error or type(error).__name__}. "
             + (
-                f"JAX_PLATFORMS={platforms} asks for these alone; unset it, or"
+                f"JAX_PLATFORMS={platforms} allows no others; unset it, or"
                 if platforms
-                else "For tracing a CPU will do:"
+                else "A CPU is enough for tracing:"
             )
             + " set JAX_PLATFORMS=cpu"
         ) from error

@@ -73,11 +73,10 @@ def from_stablehlo(
         raise FrontendError(f"{title} is empty")
     if size > max_bytes:
         raise FrontendError(
-            f"{title} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not "
-            "read. Mostly such a file "
-            "holds weights as constants: export the program with its parameters as arguments. "
-            "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times "
-            "its size of memory."
+            f"{title} has {size / 1e6:.0f} MB; the limit is {max_bytes / 1e6:.0f} MB. Such a file "
+            "usually holds weights as constants: export the program with its parameters as "
+            "arguments. To read it anyway, use from_stablehlo(..., max_bytes=...), which needs "
+            "memory of about 20 times its size."
         )
     start_early()
     program, text, trees, notes = in_child(
@@ -160,7 +159,7 @@ def _decoded(content: bytes) -> str:
         "and pass it to toast_lab.from_torch",
         b"\x1f\x8b": "compressed; unpack it first",
         b"\x7fELF": "an executable",
-        b"HloModule": "HLO text, the form behind StableHLO; pass the StableHLO that it came from",
+        b"HloModule": "HLO text, which XLA makes from StableHLO; pass that StableHLO",
     }
     for magic, description in descriptions.items():
         if content.startswith(magic):
@@ -217,11 +216,12 @@ def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
         names = paths if symbolic else _module_paths(exported, module, paths)
     except ImportError as error:
         raise FrontendError(
-            f"this is a jax.export artifact, and reading those fails: {error}"
+            f"this is a jax.export artifact, which cannot be read here: {error}"
         ) from None
     except Exception as error:  # a damaged flatbuffer can raise any kind of error
         raise FrontendError(
-            f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). "
+            "this jax.export artifact cannot be read "
+            f"({type(error).__name__}: {str(error)[:200]}). "
             f"Was it cut off, or written by a JAX much newer than {jax.__version__}?"
         ) from None
     if symbolic:

@@ -85,7 +85,7 @@ def trace(
     except Exception as error:
         bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
         raise FrontendError(
-            f"{user_code.function_name(fn)} does not trace: "
+            f"{user_code.function_name(fn)} cannot be traced: "
             f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
     result = lowered.out_info[0] if separated.changed else lowered.out_info
@@ -134,7 +134,7 @@ def _lowered(separated: arguments.Arguments) -> tuple[Any, Any, list[str]]:
             if not shardings:
                 raise
             notes = [
-                f"{' and '.join(shardings)} of the function are left out: {user_code.short(error)}"
+                f"{' and '.join(shardings)} of the function are ignored: {user_code.short(error)}"
             ]
     raise AssertionError("the last try returns or raises")
 
@@ -149,6 +149,6 @@ def _closed_over(traced: Any) -> list[str]:
     if sum(sizes) < _LARGE:
         return []
     return [
-        f"the function closes over {len(sizes)} arrays with {sum(sizes) / 1e6:.1f} MB, which are "
-        "constants of the program and stay whole on every device: pass weights as arguments"
+        f"the function closes over {len(sizes)} arrays of {sum(sizes) / 1e6:.1f} MB in all, which "
+        "are constants of the program and stay whole on every device: pass weights as arguments"
     ]

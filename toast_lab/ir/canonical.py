@@ -42,7 +42,7 @@ def main_function(module: ir.Module) -> Any:
     raise FrontendError(
         f"the module has no function @main and {len(public)} public functions "
         f"({', '.join(sorted(by_name)) or 'none'}); keep exactly one public function, "
-        "or name it main"
+        "or name one of them main"
     )
 
 

@@ -274,7 +274,7 @@ def _rebuild(loop: Any, keep: list[int]) -> None:
             if i not in kept_positions:
                 # MLIR would abort the whole process.
                 if users := _users(block.arguments[i]):
-                    raise AssertionError(f"loop value {i} is to be dropped, but used by {users}")
+                    raise AssertionError(f"loop value {i} should be dropped but is used by {users}")
                 block.erase_argument(i)
         block.append_to(slim_loop.regions[region_index])
     loop.erase()

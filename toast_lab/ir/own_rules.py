@@ -253,7 +253,7 @@ _TOP_K_CALLS = {"TopK", "mhlo.topk", "ApproxTopK", "PartialReduce"}
 _WHY_WHOLE = (
     (
         re.compile(r"^__cudnn\$"),
-        "the call's configuration carries the whole shapes, so no compiler can split it",
+        "the call's configuration contains the whole shapes, so no compiler can split it",
     ),
     (
         re.compile(r"^(Eigh|LuDecomposition)$"),

@@ -79,7 +79,7 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
         operands=rule.operands
         + [[(factors[0] + offset,) for factors in dims] for dims in extra.operands],
         results=rule.results,
-        missing=rule.missing or f"{kind} uses outer values in its body",
+        missing=rule.missing or f"{kind} uses values from outside its body",
     )
 
 
@@ -99,7 +99,7 @@ def rule_for(
         line = f" ({str(operation.location)[:200]})" if operation is not None else ""
         raise UnsupportedOp(
             f"{kind}{line}: the program is already split over devices by hand (shard_map, pmap); "
-            "give the function before that."
+            "give the function without these."
         )
     if shardy is not None:
         return narrow(kind, shardy, operation)

@@ -93,7 +93,7 @@ def _fault(operation: Any) -> tuple[str, str]:
     if op_kind(name).token and not is_used(operation):
         return "", ""  # dead code, which is dropped later
     if any("!stablehlo.token" in printed for printed in types):
-        return "host", "it makes or takes a token, which orders side effects"
+        return "host", "it produces or takes a token, which orders side effects"
     return "", ""
 
 

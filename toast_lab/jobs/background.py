@@ -302,7 +302,7 @@ class RunningRace(Running):
         ended_count = sum(row.status not in UNFINISHED for row in self.rows)
         return (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {ended_count} of "
-            f"{len(self.methods)} through"
+            f"{len(self.methods)} methods done"
         )
 
 

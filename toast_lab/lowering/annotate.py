@@ -187,7 +187,7 @@ class Writer:
         argument_count = len(main.arguments)
         if argument_count != program.n_arguments:
             raise InvalidPlan(
-                f"this plan shards {program.n_arguments} arguments, @main of this module has "
+                f"this plan shards {program.n_arguments} arguments, but @main of this module has "
                 f"{argument_count}"
             )
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
@@ -215,7 +215,7 @@ class Writer:
         op_count = program.n_ops - program.n_arguments
         if len(items) != op_count:
             raise InvalidPlan(
-                f"this plan shards {op_count} ops, @main of this module has {len(items)}"
+                f"this plan shards {op_count} ops, but @main of this module has {len(items)}"
             )
         numbered_items = list(zip(program.ops(), items, strict=True))
         copies: dict[tuple[int, Spec], tuple[Any, int]] = {}

@@ -89,7 +89,7 @@ class Link:
         ]
         if self.collectives and self.topology != "switch":
             texts.append(
-                f"collectives on topology = {self.topology!r} (only of a switch, where all groups "
+                f"collectives on topology = {self.topology!r} (only for a switch, where all groups "
                 "of n devices are alike)"
             )
         for kind, terms in self.collectives.items():

@@ -41,10 +41,8 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     if fields.get("products") is not None:
         problems += [("products", problem) for problem in fields["products"].problems()]
         if fields.get("tile", 0.0):
-            problem = (
-                f"tile = {fields['tile']} beside [products] (one of them says how products fill"
-            )
-            problems.append(("tile", f"{problem} the machine: take out the other)"))
+            problem = f"tile = {fields['tile']} beside [products] (both say how products fill"
+            problems.append(("tile", f"{problem} the machine: remove one)"))
     for key, default in (("overlap", 1.0), ("gathered_ahead", 0.0)):
         share = fields.get(key, default)
         if not 0 <= share <= 1:
@@ -57,7 +55,7 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     if compiler not in COMPILERS:
         problems.append(("compiler", f"compiler = {compiler!r} (one of {', '.join(COMPILERS)})"))
     if "f32" not in fields["flops"]:
-        problem = 'flops has no "f32" entry, which the types that are not listed fall back to'
+        problem = 'flops has no "f32" entry, the fallback for types that are not listed'
         problems.append(("flops", problem))
     problems.extend(_link_problems(fields["links"]))
     return problems

@@ -123,7 +123,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidProblem(f"{file}: cannot read the machine file: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidProblem(f"{file}: this is no TOML: {error}") from None
+        raise InvalidProblem(f"{file}: this is not TOML: {error}") from None
     return parse(data, str(file))
 
 

@@ -106,9 +106,9 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
     max_devices = machine.max_devices
     if max_devices is not None and mesh.n_devices > max_devices:
         raise InvalidProblem(
-            f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {max_devices} "
-            f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a "
-            "machine file can add a level of links outside"
+            f"mesh {mesh} has {mesh.n_devices} devices, but {machine.name} joins at most "
+            f"{max_devices} ({machine.links[-1].name}). Make the mesh smaller or choose another "
+            "machine; a machine file can add a level of links outside"
         )
     sizes_by_level = _sizes_by_level(machine, mesh)
     n_axes = len(mesh.axes)

@@ -40,14 +40,14 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
     colours, conflict_count = len(layout.lanes), len(analysis.conflicts)
     if not conflict_count:
         lead = (
-            "No tensor of this program has two dims of one colour: every dim can be cut without "
-            "asking what becomes of another."
+            "No tensor of this program has two dims of one colour: every dim can be cut "
+            "independently of the others."
         )
     else:
         lead = (
             "Dims that are used together have one colour and are cut together. Where two dims of "
             "one tensor have the same colour only one of them can be cut: a conflict. Conflicts "
-            "that depend on each other are one choice, with two sides."
+            "that depend on each other are settled together, by one choice between two sides."
         )
     parts = [
         words(lead),
@@ -57,10 +57,9 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
             "graph",
             graph_height(len(layout.rows)),
             f"dimension graph with {colours} colours and {len(layout.conflicts)} red lines for "
-            "conflicts; the tables below have the same",
+            "conflicts; the tables below show the same data",
             f"{layout.note}. Program order runs down, a column is a colour; red dashed lines are "
-            "conflicts. Click a marker, a red line or a row of a table: the same is marked "
-            "everywhere.",
+            "conflicts. Click a marker, a red line or a row of a table to mark it everywhere.",
         ),
         details("What the marks mean", graph_legend(layout.level != "names")),
     ]
@@ -123,7 +122,7 @@ def _conflicts_table(links: ReportLinks) -> Safe:
     ]
     columns = ("colour", "~tensor", "dims", "this plan cuts", ">set", "line")
     picks = [f"conflict {row}" for row in range(len(rows))]
-    return rows_table(columns, rows, "conflicts, those of repeated layers once", picks=picks)
+    return rows_table(columns, rows, "conflicts; those of repeated layers appear once", picks=picks)
 
 
 def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
@@ -140,9 +139,9 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
     return [
         h("h3", "Conflict board"),
         words(
-            "Each side of each choice on each axis of the mesh, priced alone: the colour cut "
-            "there, everything else whole. ● is what this plan's actions take, ✗ does not fit. "
-            "Together with other actions prices differ."
+            "The price of each side of each choice on each mesh axis if only that colour is cut "
+            "and everything else stays whole. ● marks what this plan's actions take, ✗ what does "
+            "not fit. Combined with other actions, prices differ."
         ),
         frame_table(frame, "sides of each choice with their prices", numbers=axes, picks=picks),
     ]

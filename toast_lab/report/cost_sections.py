@@ -94,7 +94,7 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     cost = subject.cost
     groups = alike_collectives(cost.collectives)
     if not groups:
-        body = words("The devices exchange nothing: no op needs what another device holds.")
+        body = words("There is no communication: no op needs data from another device.")
         return Section("collectives", "Communication", "Communication", body)
     explained = groups[:EXPLAINED]
     reasons = why(subject.problem, subject.plan, [group.longest for group in explained])
@@ -113,7 +113,10 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
         for index, group in enumerate(groups)
     ]
     picks = [links.pick_of_op(cost.collectives[group.longest].op) for group in groups]
-    intro = "Collectives of one kind at one source line share a row, what takes longest first."
+    intro = (
+        "Collectives of one kind at one source line share a row; those that take longest come "
+        "first."
+    )
     if len(groups) > len(explained):
         intro += f" The first {len(explained)} are explained; toast-lab why explains any."
     parts = [
@@ -144,7 +147,7 @@ def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
     if reason.conflict:
         rows.append(("conflict", reason.conflict))
     rows += [("undo", str(change)) for change in reason.undoing]
-    rows.append(("instead", str(reason.cheapest or "nothing that was tried removes it")))
+    rows.append(("instead", str(reason.cheapest or "no change that was tried removes it")))
     facts = h("dl", *[join([h("dt", label), h("dd", text)]) for label, text in rows], cls="facts")
     return details(summary, facts)
 
@@ -158,13 +161,14 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
     plan_count = len(subject.entries)
     parts = [
         words(
-            "Estimated time of one step on one device, collectives one after the other. An op is "
-            "memory traffic where moving its bytes explains its time, else computing."
+            "Estimated time of one step on one device, with collectives one after the other. An op "
+            "counts as memory traffic if moving its bytes takes longer than its arithmetic, else "
+            "as computing."
         ),
         figure_box(
             "price",
             90 + 46 * plan_count,
-            "bars of the estimated step time by part; the table below has the same",
+            "bars of the estimated step time by part; the table below shows the same data",
             "Parts differ by colour and by hatch.",
         ),
         frame_table(
@@ -207,16 +211,16 @@ def timeline_section(subject: ReportSubject) -> Section:
     exposed = exposed_frame(bars)
     steps = len(subject.cost.ops) + len(subject.cost.collectives)
     caption = (
-        "The estimate assumes that collectives run beside computing as far as the machine lets "
-        "them; hatched: the devices wait for them."
+        "The estimate assumes that collectives overlap with compute as far as the machine allows; "
+        "hatched: the devices wait for them."
     )
     if steps > MOST_BARS:
         caption += f" The {MOST_BARS:,} longest of {steps:,} ops and collectives are drawn."
     if schedule is None:
-        caption += " A compiled schedule stands above it where the plan was compiled."
+        caption += " In the report of a compiled plan, the compiler's schedule stands above it."
     else:
         caption = (
-            f"Above, what the compiler for {subject.entry.compiled.topology} scheduled. {caption}"
+            f"Above: the schedule of the compiler for {subject.entry.compiled.topology}. {caption}"
         )
     parts: list[object] = [
         figure_box(
@@ -264,7 +268,7 @@ def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
             "memory",
             300,
             "memory of one device in program order; the tables below say where it peaks",
-            "Memory in program order. Markers stand at the peaks; plans differ by dashes too.",
+            "Memory in program order. Markers show the peaks; plans also differ by their dashes.",
         ),
         frame_table(
             shown_peaks(subject.entries, subject.where),

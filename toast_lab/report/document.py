@@ -138,8 +138,9 @@ def document(
 
 def _inspector() -> Safe:
     hint = (
-        "Select a marker of the graph, a conflict, a collective or a line of the program: what it "
-        "is appears here, and what belongs to it is marked in all parts of the report."
+        "Select a marker of the graph, a conflict, a collective or a line of the program: its "
+        "description appears here, and everything that belongs to it is marked in all parts of the "
+        "report."
     )
     keys = "Keys: Tab goes from table to table, arrows from row to row, Enter selects, Esc clears."
     return h(
@@ -153,7 +154,7 @@ def _inspector() -> Safe:
         h("div", h("p", hint), h("p", keys), cls="quiet", id="hint"),
         h("div", id="facts", aria_live="polite"),
         id="inspector",
-        aria_label="What is selected",
+        aria_label="Selection",
     )
 
 

@@ -107,8 +107,8 @@ def _notes(subject: ReportSubject) -> list[str]:
         kind = getattr(run, "device_kind", "")
         if kind == "cpu":
             notes.append(
-                "Measured on virtual devices of a processor: results and collectives count, times "
-                "say nothing of accelerators."
+                "Measured on virtual CPU devices: results and collectives are meaningful, times "
+                "say nothing about accelerators."
             )
         time_utc = getattr(run, "time_utc", "")
         steps = len(run.step_times_s)
@@ -175,7 +175,7 @@ def comparison_section(subject: ReportSubject) -> Section | None:
             h("h3", f"From {entry.name} to {subject.entry.name}"),
             *_difference_parts(change),
         ]
-    return Section("plans", "Other plans", "Beside other plans", join(parts))
+    return Section("plans", "Other plans", "Compared with other plans", join(parts))
 
 
 def _difference_parts(change: Difference) -> list[Safe]:
@@ -225,8 +225,8 @@ def _difference_parts(change: Difference) -> list[Safe]:
         columns = ("~tensor", "line", "~before", "~after", ">memory")
         parts.append(
             details(
-                f"Tensors that are kept otherwise ({len(change.tensors):,})",
-                rows_table(columns, rows, "tensors that are kept otherwise"),
+                f"Tensors whose sharding differs ({len(change.tensors):,})",
+                rows_table(columns, rows, "tensors whose sharding differs"),
             )
         )
     return parts
@@ -258,7 +258,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
         ("memory limit", bytes_text(limit) if math.isfinite(limit) else "none"),
     ]
     if problem.pins is not None:
-        rows.append(("asked for", "; ".join(problem.pins.texts)))
+        rows.append(("pinned", "; ".join(problem.pins.texts)))
     for entry, plan in zip(subject.entries, subject.plans, strict=True):
         digest = provenance.plan_digest(plan_file.to_json(plan))
         actions = " ".join(plan.actions[:40]) or "no actions"
@@ -279,10 +279,10 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     )
     use = words(
         save,
-        " The file is one that ",
+        " The file can be read by ",
         code_text("toast-lab price MODEL --plan plan.json"),
         ", ",
         code_text("tl.Plan.load"),
-        " and the explorer read.",
+        " and the explorer.",
     )
     return Section("origin", "Origin", "How this was made", join([facts_list, use]))

@@ -167,7 +167,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
         )
         for row in rows
     ]
-    columns = ("~argument", "=shape", "cut", "=on one device", ">bytes there")
+    columns = ("~argument", "=shape", "cut", "=on one device", ">bytes held")
     cut_count = sum(row.places for row in rows if any(row.spec))
     parts += [
         h("h3", "Arguments"),
@@ -233,7 +233,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
             (
                 "…",
                 "refined",
-                "single ops and values are cut otherwise than the actions say",
+                "some ops and values are sharded differently from what the actions say",
                 seconds_text(cost.time_s),
                 bytes_text(cost.peak_bytes) + ("" if cost.fits else " ✗"),
                 "see the collectives",
@@ -243,16 +243,16 @@ def _actions_part(subject: ReportSubject) -> Safe:
         ">#",
         "=action",
         "what it does",
-        ">step then",
-        ">memory then",
-        "collectives it brings",
+        ">step after",
+        ">memory after",
+        "change in collectives",
     )
     return join(
         [
             words(
                 "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
                 "cut together, along one axis of the mesh. Time and memory are those of the plan "
-                "up to there; ✗: does not fit."
+                "after each action; ✗: does not fit."
             ),
             rows_table(columns, rows, "actions of the plan, in order"),
         ]
@@ -278,7 +278,7 @@ def _pins_part(subject: ReportSubject) -> list[Safe]:
     pins = subject.problem.pins
     if pins is None or not pins.texts:
         return []
-    return [words("Asked for beforehand: ", join([*map(code_text, pins.texts)], ", "), ".")]
+    return [words("Pinned: ", join([*map(code_text, pins.texts)], ", "), ".")]
 
 
 # -- the listing -----------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
             )
             shown_index += 1
         if block.times > 1 and lines:
-            heading = f"{block.times} times alike, shown once: {block.length} lines"
+            heading = f"repeated {block.times} times, shown once ({block.length} lines)"
             lines = [
                 h(
                     "div",

@@ -76,7 +76,7 @@ def headline(subject: ReportSubject) -> Safe:
         else f"It does not fit: a device would need {bytes_text(cost.peak_bytes)} and has "
         f"{bytes_text(limit)}"
     )
-    one_device = f"one alone would need {bytes_text(base_bytes)}" + (
+    one_device = f"one device alone would need {bytes_text(base_bytes)}" + (
         ", which does not fit" if cost.fits and base_bytes > limit else ""
     )
     return h(
@@ -160,17 +160,17 @@ def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
 def time_text(cost: Cost) -> str:
     """Time of compute and of communication, one after the other and overlapped."""
     if not cost.collectives:
-        return f"All {seconds_text(cost.compute_s)} are computing; the devices exchange nothing."
+        return f"All {seconds_text(cost.compute_s)} are compute; there is no communication."
     count = len(cost.collectives)
     share = cost.comm_s / cost.time_s if cost.time_s else 0.0
     summary = (
-        f"{seconds_text(cost.compute_s)} of computing and {seconds_text(cost.comm_s)} "
-        f"({share:.0%}) of communication, in {count:,} collective{'s' if count > 1 else ''}"
+        f"{seconds_text(cost.compute_s)} of compute and {seconds_text(cost.comm_s)} ({share:.0%}) "
+        f"of communication, in {count:,} collective{'s' if count > 1 else ''}"
     )
     hidden_s = cost.time_s - cost.overlapped_s
     if hidden_s > 1e-3 * cost.time_s:
         return (
-            f"{summary}. If communication runs beside computing as far as the machine lets it, a "
+            f"{summary}. If communication overlaps with compute as far as the machine allows, a "
             f"step takes {seconds_text(cost.overlapped_s)}."
         )
     return f"{summary}."
@@ -199,7 +199,7 @@ def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
     """How many conflicts the program has, and which side the plan takes."""
     analysis = problem.analysis
     if not board.disputes:
-        return Safe("None: no tensor of this program has two dims that would be cut alike.")
+        return Safe("None: no tensor of this program has two dims of one colour.")
     count, choices = len(analysis.conflicts), len(board.disputes)
     places = "1 conflict" if count == 1 else f"{count:,} conflicts"
     opening = f"{places}, settled by {choices} choice{'s' if choices > 1 else ''}. "
@@ -255,21 +255,23 @@ def side_text(
         if cut_count == len(places):
             return join([lead, "."])
         if not cut_count:
-            return join([lead, ", but other dims have these axes at every place: no effect."])
+            return join(
+                [lead, ". This has no effect: at every conflict these axes already cut other dims."]
+            )
         effect = (
-            f". That cuts {cut_count} of the {len(places)} places in conflict; at the others "
-            "another dim has the axis."
+            f". That settles {cut_count} of the {len(places)} conflicts; at the others the axis "
+            "already cuts another dim."
         )
         return join([lead, effect])
     if cut_count:
         del cuts[NEITHER]
         (cut, count), *others = cuts.most_common()
-        elsewhere = ", elsewhere otherwise" if others else ""
+        elsewhere = ", and differently at others" if others else ""
         return join(
             [
                 question,
-                " no action takes a side; op by op the plan cuts "
-                f"{cut} at {count} of {len(places)} places{elsewhere}.",
+                f" no action takes a side; op by op, the plan cuts {cut} at {count} of "
+                f"{len(places)} conflicts{elsewhere}.",
             ]
         )
     return join([question, " the plan cuts neither."])
@@ -323,7 +325,7 @@ def evidence_text(subject: ReportSubject) -> str:
             f"measured.{from_lists}"
         )
     shown = " and ".join(sources)
-    return f"Estimates of the cost model, and what was {shown}: see below.{from_lists}"
+    return f"Estimates of the cost model; this plan was also {shown}, see below.{from_lists}"
 
 
 def listed_text(cost: Cost) -> str:
@@ -339,16 +341,16 @@ def action_text(problem: Problem, action: Action) -> Safe:
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
     carriers_text = (
-        join(["It is ", listed([*map(_carrier, carriers)], 2), "."])
+        join(["This colour is ", listed([*map(_carrier, carriers)], 2), "."])
         if carriers
-        else "No argument has it: it arises inside."
+        else "No argument has this colour: it first appears inside the program."
     )
     side_note = (
         f" Where two of its dims meet, it takes side {action.bits:0{len(group.resolutions)}b}."
         if group.resolutions
         else ""
     )
-    mirrored = f" in {len(group.colours)} layers alike" if len(group.colours) > 1 else ""
+    mirrored = f" in each of {len(group.colours)} layers" if len(group.colours) > 1 else ""
     return join(
         [
             "cuts ",

@@ -98,7 +98,8 @@ def report(
         problem = _problem_of(problem)
     if not planned:
         raise InvalidInput(
-            "a report needs a plan: give tl.report(problem, plan), or what tl.search gave"
+            "a report needs a plan: call tl.report(problem, plan), or tl.report(result) with the "
+            "result of a search"
         )
     from toast_lab.report.document import page
     from toast_lab.report.subject import make_subject
@@ -144,7 +145,7 @@ def _named(plans: Plans | None) -> dict[str, Planned]:
         plan for plan in plan_list if not isinstance(plan, ShardingPlan | SearchResult)
     ]:
         kinds = ", ".join(sorted({type(plan).__name__ for plan in not_plans}))
-        raise InvalidInput(f"plans of a report are Plans or results of searches, not {kinds}")
+        raise InvalidInput(f"a report takes Plans or results of searches, not {kinds}")
     named: dict[str, Planned] = {}
     for number, plan in enumerate(plan_list, 1):
         name = plan.method if isinstance(plan, SearchResult) else f"plan {number}"
@@ -174,7 +175,7 @@ def _problem_of(result: SearchResult[Any]) -> Problem:
         ) from None
     if not math.isclose(price(problem, plan).time_s, result.cost.time_s, rel_tol=1e-6):
         raise InvalidProblem(
-            f"this search priced its plan otherwise than {problem.machine.name} does by rule. "
+            f"this search did not price its plan by the rules of {problem.machine.name} alone. "
             f"{advice}"
         )
     return problem

@@ -210,8 +210,8 @@ def _runs_of(plans: Mapping[str, ShardingPlan], measured: Measured | None) -> di
         return runs
     if unknown := [name for name in measured if name not in plans]:
         raise InvalidInput(
-            f"measured, but no plans of this report: {', '.join(unknown)}; its plans are "
-            f"{', '.join(plans)}"
+            f"measured has runs for {', '.join(unknown)}, which are not plans of this report; its "
+            f"plans are {', '.join(plans)}"
         )
     return dict(measured)
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 #: are of an older version are compiled again.
 _READINGS = {"tpu": 16, "gpu": 16, "cpu": 14}
 _CONSTRAINED_EVERYWHERE = (
-    "a sharding constraint stands behind every op, since propagation crashed or took too long when "
-    "asked which are needed: XLA simplifies less, and the program may be slower than it need be"
+    "every op has a sharding constraint, because propagation crashed or took too long when asked "
+    "which are needed: XLA simplifies less, and the program may be slower than necessary"
 )
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
@@ -184,11 +184,11 @@ def _check_calls(program: Program, stablehlo: str, wanted: top.Topology) -> None
         return
     sources = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
     raise InvalidProblem(
-        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(routines)}, the "
-        "linear algebra of a processor, which JAX puts in where it traces without a GPU. Calls "
-        "stand at:\n"
-        f'{join_offenders(dict.fromkeys(sources))}\nCompile it for "cpu:{wanted.count}", or leave '
-        "these steps out of the function"
+        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(routines)}, "
+        "linear algebra of CPUs, which JAX uses when it traces without a GPU. They are called "
+        "at:\n"
+        f'{join_offenders(dict.fromkeys(sources))}\nCompile it for "cpu:{wanted.count}", or remove '
+        "these steps from the function"
     )
 
 
@@ -342,5 +342,7 @@ def _notes(
             f"{gpu.name} has no bfloat16: XLA keeps such values as float32, at twice the memory"
         )
     if report.times is None:
-        notes.append(f"XLA has no measured tables of {gpu.name} ({gpu.architecture}): no times")
+        notes.append(
+            f"XLA has no measured tables for {gpu.name} ({gpu.architecture}), so there are no times"
+        )
     return (*notes, *reasons)

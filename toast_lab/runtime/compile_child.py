@@ -159,8 +159,8 @@ def _schedule(
     topology, gpu = request.topology, request.topology.gpu
     mesh = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
     if topology.platform != "tpu" and (gpu is None or gpu.architecture not in gpu_times.MEASURED):
-        subject = f"{gpu.name}, of which it has no tables" if gpu is not None else str(topology)
-        return None, f"XLA tells no schedule for {subject}"
+        subject = f"{gpu.name}, for which it has no tables" if gpu is not None else str(topology)
+        return None, f"XLA gives no schedule for {subject}"
     clocks = (
         schedule_steps.gpu_clocks(
             module,

@@ -199,7 +199,8 @@ class Compiled:
         try:
             if data["format"] != FORMAT:
                 raise InvalidPlan(
-                    f"a compiled result of format {data['format']}, this version reads {FORMAT}"
+                    f"this compiled result has format {data['format']}, but this version reads "
+                    f"format {FORMAT}"
                 )
             names = {field.name for field in dataclasses.fields(cls)}
             fields = {name: value for name, value in data.items() if name in names}
@@ -219,7 +220,7 @@ class Compiled:
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidPlan(
-                f"this is no compiled result as save writes it: {type(error).__name__}: {error}"
+                f"this is not a compiled result written by save: {type(error).__name__}: {error}"
             ) from None
 
     def save(self, path: PathLike) -> None:
@@ -238,7 +239,7 @@ class Compiled:
         except OSError as error:
             raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
         except ValueError:
-            raise InvalidPlan(f"{path} is no compiled result: it is not JSON") from None
+            raise InvalidPlan(f"{path} is not a compiled result: it is not JSON") from None
         return cls.from_json(data)
 
     def __str__(self) -> str:
@@ -276,7 +277,7 @@ class Compiled:
             return f", within the {jax_gib:.3g} GiB that JAX takes of {all_gib:.3g}"
         if self.fits_all_memory:
             return f", more than the {jax_gib:.3g} GiB that JAX takes of {all_gib:.3g} by default"
-        return f", more than the {all_gib:.3g} GiB there are"
+        return f", more than the {all_gib:.3g} GiB of the device"
 
 
 def _readable(data: Mapping[str, Any]) -> str:

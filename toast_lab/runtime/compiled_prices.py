@@ -72,13 +72,13 @@ def _check(problem: Problem, plan: ShardingPlan, compiled: Compiled) -> None:
     plan.check_is_of(problem.analysis.program, problem.mesh)
     if compiled.plan_key != plan.key:
         raise InvalidPlan(
-            f"compiled from the plan {compiled.plan_key:016x}, this one is {plan.key:016x}; "
-            "compile this one"
+            f"this was compiled from plan {compiled.plan_key:016x}, but the plan given is "
+            f"{plan.key:016x}; compile that one"
         )
     if other := compiled.priced_elsewhere(problem.machine.name):
-        raise InvalidProblem(f"{other}: times of one machine are no prices of another")
+        raise InvalidProblem(f"{other}: times on one machine cannot price plans on another")
     if not sum(compiled.compute_s_by_op.values()):
-        raise InvalidPlan(f"the compiler for {compiled.topology} told no times of this plan")
+        raise InvalidPlan(f"the compiler for {compiled.topology} gave no times for this plan")
 
 
 def _step_times(problem: Problem, totals: Totals, compiled: Compiled) -> dict[int, float]:

@@ -124,7 +124,7 @@ def _result(content: Any) -> Compiled:
     try:
         data = json.loads(zlib.decompress(content))
     except (TypeError, ValueError, RecursionError, zlib.error) as error:
-        raise InvalidPlan(f"it is no compiled result: {error}") from None
+        raise InvalidPlan(f"it is not a compiled result: {error}") from None
     return Compiled.from_json(data)
 
 

@@ -32,9 +32,9 @@ def explain(message: str, program: Program) -> str:
     return (
         "XLA's CPU compiler gave a Fourier transform a memory layout that it then refuses at run "
         "time, a fault of XLA "
-        f"and not of the plan ({first_line[:200]}). It does not say which of "
+        f"and not of the plan ({first_line[:200]}). XLA does not say which of "
         f"these:\n{join_offenders(transforms)}\n"
-        "Ways round: keep the transform's operand row-major, with "
+        "Workarounds: keep the transform's operand row-major, with "
         "jax.experimental.layout.with_layout_constraint(x, "
         "Layout(major_to_minor=tuple(range(x.ndim)))) around operand and result; transform the "
         "last dims instead of "

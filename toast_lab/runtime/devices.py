@@ -52,13 +52,13 @@ def parse(text: str, wanted: int) -> Devices | None:
         return None
     if match.group(2) is not None and len(match.group(2).lstrip("0")) > 9:
         raise InvalidProblem(
-            f'devices {text[:40]!r}: no machine has so many; write "{match.group(1)}:{wanted}"'
+            f'devices {text[:40]!r}: no machine has that many; write "{match.group(1)}:{wanted}"'
         )
     count = wanted if match.group(2) is None else int(match.group(2))
     if count < wanted:
         raise InvalidProblem(
-            f"the mesh needs {wanted} devices, {text!r} are {count}. Write "
-            f'"{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
+            f"the mesh needs {wanted} devices, but {text!r} has only {count}. Write "
+            f'"{match.group(1)}:{wanted}", or search for a plan on a mesh of {count}.'
         )
     return Devices(match.group(1), wanted)  # the first ones if there are more
 
@@ -138,14 +138,14 @@ def attached(devices: Devices) -> list[Any]:
         present = jax.devices(devices.platform)
     except RuntimeError as error:
         raise InvalidProblem(
-            f"no {devices.platform} is attached, the mesh needs {devices.count}: "
+            f"no {devices.platform} is attached, but the mesh needs {devices.count}: "
             f'{str(error)[:300]}. Use devices="cpu:{devices.count}" for virtual ones.'
         ) from None
     if len(present) < devices.count:
         raise InvalidProblem(
-            f"{len(present)} {devices.platform} devices are attached, the mesh needs "
-            f'{devices.count}. Use devices="cpu:{devices.count}" for virtual ones or search a plan '
-            f"for a mesh of {len(present)}."
+            f"{len(present)} {devices.platform} devices are attached, but the mesh needs "
+            f'{devices.count}. Use devices="cpu:{devices.count}" for virtual ones, or search for a '
+            f"plan on a mesh of {len(present)}."
         )
     return list(present[: devices.count])
 

@@ -86,13 +86,15 @@ class CompiledDiff:
 
     def __str__(self) -> str:
         counts = collections.Counter(row.status for row in self.rows)
-        lines = [f"{self.machines}: compare no times"] if self.machines else []
+        lines = [f"{self.machines}: do not compare times"] if self.machines else []
         lines.append(", ".join(f"{counts[status]} {status}" for status in STATUSES))
         for kind, (priced, compiled) in self.bytes_by_kind().items():
             sizes = f"priced {bytes_text(priced):>10}   compiled {bytes_text(compiled):>10}"
             lines.append(f"  {kind:<20} {sizes}")
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
-        return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
+        return text.bounded(
+            [*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all of them"
+        )
 
 
 def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run) -> CompiledDiff:
@@ -114,7 +116,7 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
         >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
         >>> compiled = tl.compile(model, plan, topology="cpu:4", store=False)
         >>> print(tl.diff_compiled(problem, plan, compiled))
-        compiled for cpu:4, priced on the machine tpu-v5e: compare no times
+        compiled for cpu:4, priced on the machine tpu-v5e: do not compare times
         1 equal, 0 changed, 0 missing, 0 extra
           all_reduce           priced      2 KiB   compiled      2 KiB
     """
@@ -124,8 +126,8 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     if isinstance(compiled, Compiled):
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
-                f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, this "
-                f"is plan {plan.key:016x} of {program.digest()}"
+                f"this was compiled from plan {compiled.plan_key:016x} of program "
+                f"{compiled.program}, but the plan given is {plan.key:016x} of {program.digest()}"
             )
         if compiled.refused:
             raise InvalidPlan(

@@ -150,9 +150,9 @@ def check(compiler: GpuCompiler, target: GpuTarget) -> None:
             ".".join(map(str, pair)) for pair in (target.compute_capability, _OLDEST_FOR_CUDA_13)
         )
         raise InvalidProblem(
-            f"{target.name} has compute capability {capability}; the installed assembler of CUDA "
-            f"{compiler.assembler_version} knows none below {oldest}. Get that of CUDA 12 with the "
-            f"command:\n  {COMMAND}"
+            f"{target.name} has compute capability {capability}, but the installed assembler of "
+            f"CUDA {compiler.assembler_version} supports none below {oldest}. Get that of CUDA 12 "
+            f"with the command:\n  {COMMAND}"
         )
 
 
@@ -170,7 +170,7 @@ def install(folder: PathLike | None = None) -> GpuCompiler:
     target = Path(folder) if folder is not None else default_folder()
     if target.exists() and any(target.iterdir()) and not _versions([str(target)]):
         raise InvalidProblem(
-            f"{target} holds other things than the GPU compiler: name an empty folder, or one "
+            f"{target} holds something other than the GPU compiler: name an empty folder, or one "
             "that does not exist"
         )
     staging = None
@@ -256,7 +256,8 @@ def _mistakes(versions: Mapping[str, str]) -> list[str]:
     elif versions[plugin] != wanted_version():
         jax = metadata.version("jax")
         mistakes.append(
-            f"{plugin} {versions[plugin]} goes with another JAX than the {jax} installed"
+            f"{plugin} {versions[plugin]} belongs to another version of JAX than the "
+            f"installed {jax}"
         )
     if not any(name in versions for name in _ASSEMBLERS):
         mistakes.append(f"there is no {ASSEMBLER}")

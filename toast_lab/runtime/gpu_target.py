@@ -167,9 +167,8 @@ def find(which: str) -> GpuTarget:
         return _known(which.lower())
     raise InvalidProblem(
         f"no GPU is known as {which!r}{did_you_mean(which.lower(), NAMES)}. Known are "
-        f'{", ".join(NAMES)}. Another one is described in a file, as in "gpu:./my_gpu.toml:8": '
-        f"take {FOLDER / 'h100.toml'} as the example and change its numbers to those of the "
-        "data sheet"
+        f'{", ".join(NAMES)}. Describe another one in a file, as in "gpu:./my_gpu.toml:8": '
+        f"copy {FOLDER / 'h100.toml'} and change its numbers to those of the data sheet"
     )
 
 
@@ -197,7 +196,7 @@ def read(path: str | Path, name: str = "") -> GpuTarget:
             f"({', '.join(NAMES)}) in {FOLDER} are examples"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidProblem(f"{file}: this is no TOML: {error}") from None
+        raise InvalidProblem(f"{file}: this is not TOML: {error}") from None
     return parse(data, str(file), name or str(path))
 
 
@@ -216,7 +215,7 @@ def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
     for key in _TEXTS:
         value = data.get(key, "")
         if not isinstance(value, str) or any(ord(character) < 32 for character in value):
-            mistakes.append(f"{key} = {value!r} is not a text of one line")
+            mistakes.append(f"{key} = {value!r} is not one line of text")
         elif key != "name":
             fields[key] = value
     fields["title"] = fields.get("title") or str(data.get("name") or Path(file).stem)
@@ -237,7 +236,9 @@ def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
             f"than the {fields['shared_memory_bytes']} of the multiprocessor"
         )
     if not mistakes and fields.get("memory_sustained", 1.0) > 1.0:
-        mistakes.append(f"memory_sustained = {fields['memory_sustained']} is more than all of it")
+        mistakes.append(
+            f"memory_sustained = {fields['memory_sustained']} is above 1, the whole rate"
+        )
     if mistakes:
         raise InvalidProblem(
             f"{file}: mistakes in this description of a GPU:\n{join_offenders(mistakes)}"
@@ -249,7 +250,7 @@ def _capability(value: Any, mistakes: list[str]) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,2})\.(\d)", value) if isinstance(value, str) else None
     if not match:
         problem = "is missing" if value is None else f"= {value!r}"
-        mistakes.append(f'compute_capability {problem}: write it as a text such as "9.0"')
+        mistakes.append(f'compute_capability {problem}: write it as a text, such as "9.0"')
         return 0, 0
     return int(match.group(1)), int(match.group(2))
 

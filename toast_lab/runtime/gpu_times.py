@@ -55,8 +55,8 @@ TOO_SMALL = "smaller than what was measured (1 KiB): XLA's time shrinks with the
 BETWEEN_HOSTS = "between hosts nothing was measured: XLA's own formula, with its own network"
 LARGE_GROUP = "a larger group than was measured"
 FROM_MEMORY = (
-    "XLA's tables know the operations alone; raised to what reading the operands and writing the "
-    "result take"
+    "XLA's tables count only the operations; raised to the time of reading the operands and "
+    "writing the result"
 )
 FULL_FLOAT32 = "XLA's table is of products in TF32, and this one is in full float32"
 PERMUTE = "permutes of 4 to 128 MiB look too slow beside larger ones"

@@ -87,8 +87,8 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
     """
     if len(arrays) != program.n_arguments:
         raise InvalidProblem(
-            f"{program.name} takes {program.n_arguments} arrays, {len(arrays)} are given. Flatten "
-            "the arguments as jax.tree.leaves does."
+            f"{program.name} takes {program.n_arguments} arrays, but {len(arrays)} are given. "
+            "Flatten the arguments as jax.tree.leaves does."
         )
     checked, offenders = [], []
     for argument, array in enumerate(arrays):

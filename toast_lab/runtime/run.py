@@ -219,7 +219,9 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
         raise InvalidProblem("there is no plan to run")
     counts = sorted({plan.mesh.n_devices for plan in plans})
     if len(counts) > 1:
-        raise InvalidProblem(f"plans that run together need as many devices each, got {counts}")
+        raise InvalidProblem(
+            f"plans that run together must need the same number of devices, but need {counts}"
+        )
     return counts[0]
 
 

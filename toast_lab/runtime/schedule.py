@@ -267,7 +267,7 @@ def replay(
     if lanes.priced:
         remarks.append(f"priced by our links: {_counts(lanes.priced)}")
     if lanes.unclocked:
-        remarks.append(f"no clock at all: {_counts(lanes.unclocked)}; so no time of one step")
+        remarks.append(f"without any clock: {_counts(lanes.unclocked)}; so a step has no time")
     return Schedule(
         events=tuple(sorted(kept_events, key=lambda event: (event.start_s, event.end_s))),
         memory=_thinned(lanes.memory),

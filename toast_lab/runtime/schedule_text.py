@@ -113,7 +113,7 @@ def _parse(text: str) -> ScheduleText:
         elif field := _FIELD.match(line):
             reader.take(field[1], field[2] if field[3] is None else field[3], line_number)
         elif line:
-            raise _Unreadable(f"line {line_number} is no field: {line[:60]!r}")
+            raise _Unreadable(f"line {line_number} is not a field: {line[:60]!r}")
     return reader.schedule()
 
 
@@ -252,7 +252,7 @@ def _without_times(
         instruction_id for instruction_id in instruction_ids if instruction_id not in instructions
     ]
     if unknown:
-        raise _Unreadable(f"it orders an instruction {unknown[0]} that is not in it")
+        raise _Unreadable(f"it orders instruction {unknown[0]}, which it does not define")
     return [
         Scheduled(instructions[instruction_id], 0.0, 0.0, None)
         for instruction_id in instruction_ids
@@ -266,7 +266,9 @@ def _with_times(
     for row in rows:
         instruction = instructions.get(int(row.get("id", -1)))
         if instruction is None:
-            raise _Unreadable(f"it schedules an instruction {row.get('id', 0):g} that is not in it")
+            raise _Unreadable(
+                f"it schedules instruction {row.get('id', 0):g}, which it does not define"
+            )
         start = row.get("start_timestamp_cycles", 0.0)
         end = row.get("end_timestamp_cycles", 0.0)
         if end < start:

@@ -129,7 +129,7 @@ def _tpu(name: str, dims: str) -> Topology:
     chip = CHIPS[name]
     if dims not in chip.slices:
         raise InvalidProblem(
-            f"TPU {name} has no slice {dims}; in chips there are {', '.join(chip.slices)} "
+            f"TPU {name} has no slice {dims}; its slices, in chips, are {', '.join(chip.slices)} "
             f"({chip.devices_per_chip} device{'s' * (chip.devices_per_chip > 1)} a chip)"
         )
     return Topology("tpu", devices_in(chip, dims), name, dims)
@@ -161,8 +161,8 @@ def _described(text: str, mesh: Mesh) -> Topology:
     if hosts * gpus_per_host == 0:
         count = mesh.n_devices
         raise InvalidProblem(
-            f"cannot read the topology {text[:80]!r}: the kind of GPU is followed by their number, "
-            f'or by hosts x GPUs of each, as in "gpu:{name}:{count}"'
+            f"cannot read the topology {text[:80]!r}: after the kind of GPU give their number, "
+            f'or hosts x GPUs of each, as in "gpu:{name}:{count}"'
             + (f' or "gpu:{name}:2x{count // 2}"' if count % 2 == 0 and count > 2 else "")
         )
     return Topology("gpu", hosts * gpus_per_host, gpu=gpu_target.find(name.strip()), hosts=hosts)
@@ -335,7 +335,7 @@ def _gpus(topology: Topology) -> list[Any]:
     except Exception as error:
         raise InvalidProblem(
             f"XLA's compiler for GPUs gives no topology {topology}: {str(error)[:500]}. If its "
-            f"files are damaged, {gpu_compiler.COMMAND} gets them anew."
+            f"files are damaged, {gpu_compiler.COMMAND} gets them again."
         ) from None
     return list(description.devices)
 

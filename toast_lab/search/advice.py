@@ -28,7 +28,7 @@ def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences of advice on a plan that is over the memory limit."""
     need_bytes, limit_bytes = cost.peak_bytes, cost.memory_limit_bytes
     advice = (
-        f"Nothing found fits: the best needs {need_bytes / GIB:.2f} GiB a device, "
+        f"No plan found fits: the best needs {need_bytes / GIB:.2f} GiB a device, "
         f"{(need_bytes - limit_bytes) / GIB:.2f} GiB over the "
         f"limit of {limit_bytes / GIB:.2f} GiB."
     )

@@ -114,7 +114,7 @@ class SearchResult(Generic[PlanT]):
             InvalidProblem: the problem that was searched is not known.
         """
         if self.problem is None:
-            raise InvalidProblem("the problem of this result is not known; search it again")
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
         rows = simplified(self.problem, self.plan, self.trace)
         to_plan_type = type(self.plan).of
         return PlanFront(tuple(row._replace(plan=to_plan_type(row.plan)) for row in rows))
@@ -133,7 +133,7 @@ class SearchResult(Generic[PlanT]):
             InvalidProblem: the problem that was searched is not known.
         """
         if self.problem is None:
-            raise InvalidProblem("the problem of this result is not known; search it again")
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
         proven = lower_bound(self.problem, seconds, cost=self.cost, cancel=cancel)
         return dataclasses.replace(
             self, bound=proven.score if proven.score > 0 else None, certificate=proven
@@ -242,9 +242,7 @@ def _message(
     """The status as a sentence with the numbers, and advice if no plan fits."""
     sentence, problem = status.value, recorder.problem
     if problem.pins is not None and status is Status.NO_ACTIONS:
-        sentence = (
-            "No action changes anything beside the pins, so the program is sharded by them alone."
-        )
+        sentence = "No action changes anything beyond the pins, so they alone shard the program."
     evaluations = recorder.evaluations
     message = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
     return message if cost.fits else f"{message} {how_to_fit(problem, plan, cost)}"

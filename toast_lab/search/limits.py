@@ -36,10 +36,10 @@ class Status(enum.Enum):
     BUDGET = "The budget was used up; the plan is the best found so far."
     CANCELLED = "The search was stopped; the plan is the best found so far."
     NO_ACTIONS = (
-        "No action changes anything on this mesh (no dimension divides), so the program stays "
+        "No action changes anything on this mesh (it divides no dim), so the program stays "
         "unsharded."
     )
-    DONE = "Everything that was given was tried."
+    DONE = "Everything given was priced."
     CRASHED = "The process of the search died; the plan is the best that it had reported."
 
 
@@ -102,7 +102,7 @@ class Budget:
             return given
         seconds = f"{given:g}" if isinstance(given, int | float) else "30"
         raise InvalidProblem(
-            f"budget is {given!r:.60}, no Budget; for {seconds} seconds give "
+            f"budget must be a Budget, got {given!r:.60}; for {seconds} seconds give "
             f"budget=tl.Budget(seconds={seconds})"
         )
 

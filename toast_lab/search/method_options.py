@@ -30,12 +30,12 @@ class MctsOptions:
         "trajectories a round; by default 64 for each action of the root, and no fewer than 512",
         at_least=1,
     )
-    patience: int = option(1, "rounds without improvement after which to start anew", at_least=1)
+    patience: int = option(1, "rounds without improvement before a new start", at_least=1)
     depth: int = option(30, "longest trajectory", at_least=1, at_most=MOST_DEPTH)
     exploration: float = option(0.3, "weight of the confidence bound against the value", at_least=0)
     length_penalty: float = option(0.0001, "reward lost per action", at_least=0)
     prior_visits: float = option(
-        2.0, "visits that what an action brought elsewhere counts for", above=0
+        2.0, "weight of an action's mean reward elsewhere in the tree, in visits", above=0
     )
     vary: float = option(
         0.7,
@@ -47,19 +47,19 @@ class MctsOptions:
         0.4, "chance of each further change to a varied trajectory", at_least=0, at_most=1
     )
     restarts: int = option(
-        3, "starts in a row that may bring nothing; one more stops the search early", at_least=0
+        3, "fruitless starts in a row that are allowed; one more ends the search early", at_least=0
     )
     refine: int = option(
         40,
-        "changes priced for each row when the best plans of a start are refined; 0 leaves out "
-        "that and solve, so that every plan is a sequence of actions",
+        "changes priced per row when the best plans of a start are refined; 0 turns off refinement "
+        "and solve, so that every plan is a sequence of actions",
         at_least=0,
     )
-    solve: bool = option(True, "continue the best refined plan of each start with integer programs")
+    solve: bool = option(True, "improve the best refined plan of each start with integer programs")
     min_names: int | None = _min_names()
     threads: int | None = option(
         None,
-        "threads that price, all cores by default; the result does not depend on it",
+        "threads that price plans, all cores by default; the result does not depend on it",
         at_least=1,
         at_most=MOST_THREADS,
     )
@@ -91,24 +91,24 @@ class AlpaOptions:
 
     grains: str = option(
         "colours,roles",
-        f"how finely ops are told apart, one pass each, of {', '.join(GRAINS)}",
+        f"how finely ops are told apart: one pass for each grain listed, of {', '.join(GRAINS)}",
         check=grains_offence,
     )
     max_strategies: int = option(
         128,
-        "strategies of an op and layouts of a value that are considered, the quickest ops and the "
-        "most split values first",
+        "most strategies of an op (the quickest) and most layouts of a value (the most split) that "
+        "are considered",
         at_least=2,
     )
     mip_gap: float = option(1e-3, "relative gap at which HiGHS may stop", at_least=0)
     solve_seconds: float = option(
         60.0,
-        "most that one call of HiGHS may take; nodes and columns are limited too where the budget "
-        "counts evaluations",
+        "time limit of one call of HiGHS; nodes and columns are limited too if the budget counts "
+        "evaluations",
         above=0,
     )
     memory_rounds: int = option(
-        8, "how often rows for memory are added before the best plan so far is taken", at_least=0
+        8, "most rounds of memory constraints before the best plan so far is taken", at_least=0
     )
 
 
@@ -118,7 +118,7 @@ class BeamOptions:
 
     width: int | None = option(
         None,
-        "states of each length that the beam keeps; by default 16 to 1, fewer the more actions",
+        "states of each length that the beam keeps; by default 16 to 1, the fewer the more actions",
         at_least=1,
     )
     depth: int = option(30, "longest sequence of actions", at_least=1)
@@ -132,11 +132,13 @@ class RandomWalkOptions:
 
     depth: int = option(
         30,
-        "longest walk; lengths are uniform from 1 to it, or to one more than any walk so far had "
-        "actions for",
+        "longest walk; lengths are drawn uniformly from 1 to this, or to one more than the longest "
+        "walk so far",
         at_least=1,
     )
-    patience: int = option(1000, "walks without anything new after which to stop", at_least=1)
+    patience: int = option(
+        1000, "walks in a row without a new sharding after which to stop", at_least=1
+    )
     min_names: int | None = _min_names()
 
 
@@ -146,7 +148,7 @@ class ExhaustiveOptions:
 
     depth: int | None = option(None, "longest action sequence; by default no limit", at_least=1)
     min_names: int | None = _min_names()
-    bounded: bool = option(True, "leave out states by their bounds")
+    bounded: bool = option(True, "skip states that a lower bound rules out")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Method(abc.ABC):
             names = [f"memory.{name}"[:60] for name in sorted(trace.memory)]
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             listed = ", ".join(names[:6]) + more
-            yield f"{self.name} keeps nothing beside the trace, this one has {listed}"
+            yield f"{self.name} keeps no memory in a trace, but this trace has {listed}"
 
     @classmethod
     def sentence(cls) -> str:
@@ -157,7 +157,7 @@ def register(cls: MethodClass) -> MethodClass:
     """
     other = METHODS.get(cls.name)
     if other is not None and reference(other) != reference(cls):
-        raise ValueError(f"{reference(cls)}: {reference(other)} is called {cls.name!r} already")
+        raise ValueError(f"{reference(cls)}: {reference(other)} is already called {cls.name!r}")
     cls.options()
     METHODS[cls.name] = cls
     return cls

@@ -41,7 +41,7 @@ def array_offenders(
     for name, array, row_count, noun in rows:
         if array.shape != (row_count, n_axes):
             offences.append(
-                f"{prefix}{name} has shape {array.shape}, the program has {row_count} {noun} "
+                f"{prefix}{name} has shape {array.shape}, but the program has {row_count} {noun} "
                 f"and the mesh {n_axes} axes"
             )
         elif offence := trace_check.outside(array, -1, np.iinfo(array.dtype).max):
@@ -54,4 +54,4 @@ def array_offenders(
         yield f"{both_names}: {text}"
     if problem.pins is not None and (broken := problem.pins.broken(op_factor, value_dim)):
         listed = "; ".join(map(str, broken[:5]))
-        yield f"{both_names} do not keep to what is pinned: {listed}"
+        yield f"{both_names} break pins: {listed}"

@@ -80,8 +80,8 @@ def reopened(
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
     if trace.about.get("status") == Status.CRASHED.name:
         raise InvalidProblem(
-            "this search cannot be resumed: its process died, so that its trace tells what it did "
-            "and lacks what it takes to go on. Search anew"
+            "this search cannot be resumed: its process died, so its trace lacks the state that "
+            "the method needs to go on. Start a new search"
         )
     title = "this trace" if isinstance(resume, Trace) else os.fspath(resume)
     if isinstance(resume, Trace):  # a trace from a file was checked when it was read
@@ -94,7 +94,7 @@ def reopened(
     ):
         raise InvalidProblem(
             f"this search cannot be resumed here: its trace has {'; '.join(differences)}. "
-            "Search anew"
+            "Start a new search"
         )
     try:
         resumed_method = method_named(trace.about["method"]).of(
@@ -137,8 +137,8 @@ def _refuse(title: str, offences: Iterable[str]) -> None:
     """Raise InvalidProblem if there are offences."""
     if listed := list(offences):
         raise InvalidProblem(
-            f"{title}: no search can go on from this trace; give another copy of it, or search "
-            f"anew:\n{join_offenders(listed)}"
+            f"{title}: this trace cannot be resumed; give another copy of it, or start a new "
+            f"search:\n{join_offenders(listed)}"
         )
 
 
@@ -160,8 +160,8 @@ def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
     """
     if not trace.row.n or not trace.node.n:
         yield (
-            f"it has {trace.row.n} simulations and {trace.node.n} nodes, at least the unsharded "
-            "program must be there"
+            f"it has {trace.row.n} simulations and {trace.node.n} nodes, but it must hold at least "
+            "the unsharded program"
         )
         return
     offences = [*_best_plan(problem, trace), *_prices(problem, trace)]
@@ -184,7 +184,7 @@ def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
     state = State.from_arrays(problem.space, *sharding)
     keys = {sharding.key(), sharding.key() if state is None else state.plan_key}
     if trace.about["key"] not in keys:
-        yield f"about.key is {trace.about['key']:016x}, the best plan's is {min(keys):016x}"
+        yield f"about.key is {trace.about['key']:016x}, but the best plan has {min(keys):016x}"
     yield from _actions(problem, trace, sharding)
 
 
@@ -220,8 +220,8 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
     if is_off.any():
         row_number = int(np.argmax(is_off))
         yield (
-            f"row.score of row {row_number} is {row['score'][row_number]:g}, its time and memory "
-            f"give {score[row_number]:g}"
+            f"row.score of row {row_number} is {row['score'][row_number]:g}, but its time and "
+            f"memory give {score[row_number]:g}"
             f"{_more(is_off)}: prices of another version or machine file, or damaged numbers"
         )
     differs = row["fits"] != (row["peak_bytes"] <= limit)
@@ -241,7 +241,7 @@ def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
         traced = float(row[column][best_row])
         if abs(priced - traced) > trace_check.NEAR * abs(priced):
             yield (
-                f"row.{column} of the best simulation, {best_row}, is {traced:g}, its plan has "
+                f"row.{column} of the best simulation, {best_row}, is {traced:g}, but its plan has "
                 f"{priced:g} here: prices of another version or machine file, or damaged numbers"
             )
 

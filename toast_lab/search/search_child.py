@@ -200,7 +200,8 @@ def search_in_child(
         )
     except ToastError as error:
         if isinstance(error, isolate.Cancelled):
-            status, message = CANCELLED, "It was told to stop, did not within 10 s, and was killed."
+            status = CANCELLED
+            message = "It was asked to stop, did not within 10 s, and was killed."
         else:
             status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
         return MethodOutcome(

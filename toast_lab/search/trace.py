@@ -25,7 +25,7 @@ from toast_lab.sharding.sharding import Sharding
 
 FORMAT = 1
 BEST = ("best.op_axis", "best.value_axis")  #: arrays of the best plan in a file
-AGAIN = "give another copy of the file, or search again and save the trace anew"
+AGAIN = "give another copy of the file, or search again and save the new trace"
 
 
 class Simulation(NamedTuple):
@@ -257,7 +257,8 @@ class Trace(TraceColumns):
             ) from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise InvalidProblem(
-                f"{path}: not a search trace of format {FORMAT}; search again and save it anew"
+                f"{path}: not a search trace of format {FORMAT}; search again and save the "
+                "new trace"
             )
         trace = cls()
         expected = {

@@ -43,20 +43,19 @@ def array_offenders(
         if name.startswith("memory."):
             continue
         if name not in kinds:
-            yield f"{name[:60]} is no array of a search trace"
+            yield f"{name[:60]} is not an array of a search trace"
             continue
         dtype, n_dims = kinds[name]
         if array.dtype != dtype or array.ndim != n_dims:
             yield (
-                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape "
-                f"{array.shape} of "
-                f"{array.dtype}"
+                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, but it has shape "
+                f"{array.shape} of {array.dtype}"
             )
     if missing := [name for name in expected if name not in arrays]:
         yield f"it lacks {', '.join(missing)}"
         return
     if ("best.op_axis" in arrays) != ("best.value_axis" in arrays):
-        yield "of best.op_axis and best.value_axis one is missing"
+        yield "one of best.op_axis and best.value_axis is missing"
     for part in dict.fromkeys(name.partition(".")[0] for name in expected):
         lengths = {
             name: len(arrays[name])
@@ -77,7 +76,7 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             yield f"{name} must be a list of texts"
         elif name == "vocabulary" and len(set(texts)) != len(texts):
-            yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
+            yield f"vocabulary has {len(texts) - len(set(texts))} repeated texts"
 
 
 def offenders(trace: TraceColumns) -> Iterator[str]:

@@ -52,15 +52,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
             # Damaged bytes make zipfile, zlib and numpy's header parser fail with a dozen kinds of
             # errors; the cause of all of them is the file.
             raise Damaged(
-                f"it is no zip of arrays, or was cut off or changed ({_cause(error)})"
+                f"it is not a zip file of arrays, or was cut off or changed ({_cause(error)})"
             ) from None
     header = _header(arrays)
     if isinstance(header, dict) and (stored := header.pop("checksum", None)) is not None:
         actual = checksum(header, arrays)
         if stored != actual:
             raise Damaged(
-                f"its contents have checksum {actual}, it says {str(stored)[:40]}: it was changed "
-                "or damaged"
+                f"it says checksum {str(stored)[:40]}, but its contents have checksum {actual}: it "
+                "was changed or damaged"
             )
     return header, arrays
 
@@ -79,12 +79,12 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
     """The parts of a zip by the names of their arrays, their number and unpacked size checked."""
     infos = file.infolist()
     if len(infos) > MOST_PARTS:
-        raise Damaged(f"it holds {len(infos)} arrays, a search trace has at most {MOST_PARTS}")
+        raise Damaged(f"it holds {len(infos)} arrays, but a search trace has at most {MOST_PARTS}")
     parts: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name, dot, suffix = info.filename.rpartition(".")
         if not dot or suffix != "npy":
-            raise Damaged(f"it holds {_short(info.filename)}, which is no array")
+            raise Damaged(f"it holds {_short(info.filename)}, which is not an array")
         if name in parts:
             raise Damaged(f"it holds {_short(name)} twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -94,9 +94,8 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
     most = min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length))
     if total > most:
         raise Damaged(
-            f"it unpacks to {total / 2**20:.0f} MiB, at most {most / 2**20:.0f} MiB are read from "
-            "a file of "
-            f"{length / 2**20:.1f} MiB"
+            f"it unpacks to {total / 2**20:.0f} MiB, but at most {most / 2**20:.0f} MiB are read "
+            f"from a file of {length / 2**20:.1f} MiB"
         )
     return parts
 
@@ -122,7 +121,7 @@ def _announced(
     expected, held = dtype.itemsize * math.prod(shape), part.file_size - header.tell()
     if expected != held:
         raise Damaged(
-            f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}"
+            f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, but holds {held}"
         )
     return dtype, tuple(shape), is_fortran, header.tell()
 
@@ -151,13 +150,13 @@ def _header(arrays: dict[str, np.ndarray]) -> Any:
     try:
         return json.loads(raw.tobytes(), parse_constant=_constant)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"its header is no JSON ({_cause(error)})") from None
+        raise Damaged(f"its header is not JSON ({_cause(error)})") from None
 
 
 def _constant(text: str) -> float:
     if text == "Infinity":  # stands for no memory limit
         return float(text)
-    raise ValueError(f"{text} is no number of a trace")
+    raise ValueError(f"{text} is not a number that a trace can hold")
 
 
 def _cause(error: BaseException) -> str:

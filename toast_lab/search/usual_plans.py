@@ -131,11 +131,11 @@ def batch_group(analysis: Analysis) -> int:
             for group in (likeliest, *others)
         )
         raise InvalidPlan(
-            f"several dims could be the batch: {listed}. Type the one that is as an action, for "
+            f"several dims could be the batch: {listed}. Give the right one as an action, for "
             f"instance {analysis.group_name[likeliest]}->data"
         )
     raise InvalidPlan(
-        "no dimension looks like a batch; type an action list instead, for instance batch->data"
+        "no dim looks like a batch; give a list of actions instead, for instance batch->data"
     )
 
 
@@ -151,7 +151,7 @@ def weights_group(analysis: Analysis) -> int:
             if group != batch and analysis.groups[group].shardable:
                 group_bytes[group] += program.nbytes(argument)
     if not group_bytes:
-        raise InvalidPlan("no dimension but the batch can be cut")
+        raise InvalidPlan("only the batch dim can be split")
     return max(group_bytes, key=lambda group: (group_bytes[group], -group))
 
 

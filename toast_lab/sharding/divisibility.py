@@ -107,7 +107,7 @@ class Divisibility:
         sections = [f"Divisibility: {self.headline()}."]
         for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
             if rows:
-                columns = (title, ">size", ">names", ">bytes", "on arguments", "what would do")
+                columns = (title, ">size", ">names", ">bytes", "on arguments", "remedy")
                 sections.append(text.table(columns, [dim_cells(row) for row in rows]))
         if self.arguments:
             title = "whole under this plan" if self.planned else "cannot be cut"

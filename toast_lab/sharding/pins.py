@@ -356,12 +356,12 @@ class _PinDraft:
                         )
                         ways = cuts(self.mesh, axes)
                         self.wrong.append(
-                            f"{subject}: size {size} is not divisible by {ways}, which are all "
-                            "pinned to it"
+                            f"{subject}: size {size} is not divisible by {ways}, the axes that "
+                            "are pinned to it"
                         )
 
     def _clash(self, pinned_text: str, effect: str, conflicting_text: str) -> None:
-        self.wrong.append(f"{pinned_text} {effect}, against {conflicting_text}")
+        self.wrong.append(f"{pinned_text} {effect}, which contradicts {conflicting_text}")
 
     def _dim(self, value: int, dim: int) -> str:
         return (

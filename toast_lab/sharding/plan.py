@@ -155,8 +155,8 @@ class ShardingPlan:
         """
         if not self.is_of(program):
             raise InvalidPlan(
-                f"this plan shards {self.program.name} ({self.program.digest()}), which is another "
-                f"program than {program.name} ({program.digest()}){why and '. '}{why}"
+                f"this plan is for the program {self.program.name} ({self.program.digest()}), not "
+                f"for {program.name} ({program.digest()}){why and '. '}{why}"
             )
         if mesh is not None and mesh != self.mesh:
             raise InvalidPlan(f"this plan is for the mesh {self.mesh}, not for {mesh}")
@@ -271,7 +271,9 @@ def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingP
             for axis in axes:
                 requested[analysis.group_name[analysis.group[colour]], axis] = None
     if offenders:
-        raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(offenders))
+        raise InvalidPlan(
+            "these arguments cannot be sharded as requested: " + join_offenders(offenders)
+        )
     return plan_of_actions(space, list(requested))
 
 
@@ -312,7 +314,7 @@ def no_effect(space: Space, action: Action) -> str:
         )
     sentence += (
         f"everything of colour {group.name} (size {group.size}) already uses axis "
-        f'"{axis}" = {size}, or what is left of it no longer divides.'
+        f'"{axis}" = {size}, or its remaining size is not divisible by it.'
     )
     if space.fixed is not None:
         sentence += f" Pinned or forbidden: {', '.join(space.fixed.texts)}."

@@ -22,7 +22,7 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     ``rounds`` is the number of labels that each entry must have.
     """
     if not isinstance(data, dict):
-        yield f"it is {_kind(data)}, a plan is an object"
+        yield f"it is {_kind(data)}, but a plan is an object"
         return
     if missing := [key for key in _NEEDED if key not in data]:
         yield f"it lacks {', '.join(missing)}"
@@ -31,31 +31,31 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
         if not isinstance(program, dict) or (
             "program" in data and not isinstance(program.get(key), str)
         ):
-            yield f"program must have a {key}, a text; it is {_shown(program)}"
+            yield f"program must have a {key}, a text, but it is {_shown(program)}"
     mesh = data.get("mesh", {})
     if not isinstance(mesh, dict) or any(checks.whole_offence(size, 1) for size in mesh.values()):
-        yield f"mesh must give each axis its size, it is {_shown(mesh)}"
+        yield f"mesh must give each axis its size, but it is {_shown(mesh)}"
     actions = data.get("actions", [])
     if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-        yield f"actions must be a list of texts, it is {_shown(actions)}"
+        yield f"actions must be a list of texts, but it is {_shown(actions)}"
     colours = data.get("colours", {})
     if not isinstance(colours, dict) or not all(isinstance(name, str) for name in colours.values()):
-        yield f"colours must be an object from name to name, it is {_shown(colours)}"
+        yield f"colours must be an object from name to name, but it is {_shown(colours)}"
     if offence := _judged_offence(data.get("judged", {"judge": "", "confirmed": False})):
         yield f"judged {offence}"
     key = data.get("key", "0")
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{1,16}", key):
-        yield f"key must be up to 16 hexadecimal digits, it is {_shown(key)}"
+        yield f"key must be up to 16 hexadecimal digits, but it is {_shown(key)}"
     arguments = data.get("arguments", {})
     if not isinstance(arguments, dict):
-        yield f"arguments must be an object by path, it is {_kind(arguments)}"
+        yield f"arguments must be an object by path, but it is {_kind(arguments)}"
     else:
         for path, dim_of_axis in arguments.items():
             if offence := _dims_offence(dim_of_axis):
                 yield f"arguments, {_shown(path)}: {offence}"
     ops = data.get("ops", [])
     if not isinstance(ops, list):
-        yield f"ops must be a list of entries, it is {_kind(ops)}"
+        yield f"ops must be a list of entries, but it is {_kind(ops)}"
         return
     for position, entry in enumerate(ops):
         if offence := _entry_offence(entry, rounds):
@@ -65,12 +65,12 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
 def _judged_offence(judged: Any) -> str:
     """What is wrong with the judgement of the plan; empty if nothing is."""
     if not isinstance(judged, dict) or not isinstance(judged.get("judge"), str):
-        return f"must be an object that names its judge, it is {_shown(judged)}"
+        return f"must be an object that names its judge, but it is {_shown(judged)}"
     if not isinstance(judged.get("confirmed"), bool):
-        return f"must say whether the plan is confirmed, it is {_shown(judged)}"
+        return f"must say whether the plan is confirmed, but it is {_shown(judged)}"
     verdict = judged.get("verdict", {})
     if not isinstance(verdict, dict):
-        return f"must have a verdict that is an object, it is {_shown(verdict)}"
+        return f"must have a verdict that is an object, but it is {_shown(verdict)}"
     for name in ("priced_s", "judged_s"):
         value = verdict.get(name)
         if value is not None and (offence := checks.number_offence(value, 0.0)):
@@ -83,18 +83,18 @@ def _entry_offence(entry: Any, rounds: int) -> str:
         return f"it is {_kind(entry)}, not an object"
     labels, runs = entry.get("labels"), entry.get("runs")
     if not isinstance(labels, list) or len(labels) != rounds:
-        return f"labels must be {rounds} texts of hexadecimal digits, they are {_shown(labels)}"
+        return f"labels must be {rounds} texts of hexadecimal digits, but they are {_shown(labels)}"
     for label in labels:
         if not isinstance(label, str) or not re.fullmatch("[0-9a-f]{1,16}", label):
             return f"label {_shown(label)} is not up to 16 hexadecimal digits"
     if not isinstance(runs, list) or not runs:
-        return f"runs must be a list with at least one run, it is {_shown(runs)}"
+        return f"runs must be a list with at least one run, but it is {_shown(runs)}"
     total = 0
     for run in runs:
         if offence := _run_offence(run):
             return f"run {_shown(run)}: {offence}"
         total += run[0]
-    return f"it stands for {total} ops, at most {MOST_OPS}" if total > MOST_OPS else ""
+    return f"it stands for {total} ops, more than {MOST_OPS}" if total > MOST_OPS else ""
 
 
 def _run_offence(run: Any) -> str:
@@ -115,7 +115,7 @@ def _run_offence(run: Any) -> str:
 
 def _dims_offence(dim_of_axis: Any) -> str:
     if not isinstance(dim_of_axis, dict):
-        return f"must be an object, {{axis: dim}}; it is {_shown(dim_of_axis)}"
+        return f"must be an object, {{axis: dim}}, but it is {_shown(dim_of_axis)}"
     for axis, dim in dim_of_axis.items():
         if offence := checks.whole_offence(dim, 0, MOST_RANK):
             return f"the dim on axis {_shown(axis)} {offence}"
@@ -136,7 +136,7 @@ def _kind(value: Any) -> str:
         dict: "an object",
         list: "a list",
         str: "a text",
-        bool: "a truth value",
+        bool: "a boolean",
         type(None): "null",
     }
     return kind_of_type.get(type(value), "a number")

@@ -93,13 +93,13 @@ def from_json(
         raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
     if data["format"] != FORMAT:
         raise InvalidPlan(
-            f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it "
-            "again with the version that wrote it, or search again."
+            f"{where}: this plan has format {data['format']!r}, but this version reads format "
+            f"{FORMAT}. Search again, or load it with the version that wrote it."
         )
     if offences := list(plan_check.offenders(data, portable.ROUNDS)):
         raise InvalidPlan(
-            f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or save it "
-            f"anew:\n{join_offenders(offences)}"
+            f"{where}: damaged, or not a TOAST Lab plan; give another copy of it, or save it "
+            f"again:\n{join_offenders(offences)}"
         )
     try:
         saved_mesh = make_mesh(data["mesh"])
@@ -135,9 +135,9 @@ def from_json(
 def _why_no_json(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return (
-            f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: "
+            f"it is not JSON, or is cut off, at line {error.lineno}, column {error.colno}: "
             f"{error.msg}"
         )
     if isinstance(error, UnicodeDecodeError):
-        return f"it is no text: byte {error.start} is {error.object[error.start]:#04x}"
+        return f"it is not text: byte {error.start} is {error.object[error.start]:#04x}"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -214,9 +214,9 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     )
     if max(ops, arguments) < LEAST_KNOWN:
         raise InvalidPlan(
-            f"{where}: this plan is not for {program.name}: by more than their kind it knows "
-            f"{arguments:.0%} of its "
-            f"{n_arguments} arguments and {ops:.0%} of its {program.n_ops - n_arguments} ops"
+            f"{where}: this plan is not for {program.name}: beyond their kind it recognises only "
+            f"{arguments:.0%} of its {n_arguments} arguments and {ops:.0%} of its "
+            f"{program.n_ops - n_arguments} ops"
         )
     return _Writer(program, mesh).write(splits, deepest)
 
@@ -329,7 +329,7 @@ class _Writer:
         if unknown:
             unknown_ops = [f"{count} {text}" for text, count in unknown.most_common()]
             listed = join_offenders(unknown_ops, 10)
-            notes.append(f"unsharded, since the plan knows nothing like them: {listed}")
+            notes.append(f"left unsharded, since nothing in the plan resembles them: {listed}")
         return Applied(self.sharding, tuple(notes))
 
     def _op(self, op: int, split: Split) -> None:
@@ -346,7 +346,7 @@ class _Writer:
             shape = program.dims(value)
             for axis, dim in axis_dims:
                 if dim >= len(shape):
-                    self._leave_out(axis, f"{self._called(op)} has no dimension {dim}")
+                    self._leave_out(axis, f"{self._called(op)} has no dim {dim}")
                     continue
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
@@ -399,9 +399,8 @@ def check_undamaged(data: Any, where: str) -> None:
     if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (actual := checksum(data)):
         raise InvalidPlan(
             f"{where}: damaged plan, or edited by hand: its checksum is "
-            f"{str(data[CHECKSUM])[:23]}..., its content has "
-            f"{actual[:23]}.... Save the plan or copy the file again; after an edit on purpose "
-            "remove the line with "
+            f"{str(data[CHECKSUM])[:23]}..., but its content has {actual[:23]}.... Save the plan "
+            "or copy the file again; if it was edited on purpose, remove the line with "
             f'"{CHECKSUM}"'
         )
 

@@ -49,16 +49,15 @@ def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
     for row in np.flatnonzero(~exists | (size % ways != 0) | hidden):
         sentence = f"{program.value_name[value[row]]}: "
         if not exists[row]:
-            sentences.append(sentence + f"no dimension {dim[row]}, its rank is {rank[row]}")
+            sentences.append(sentence + f"no dim {dim[row]}, its rank is {rank[row]}")
         elif hidden[row]:
             sentences.append(
                 sentence + random_keys.offence(program, int(value[row]), int(dim[row]))
             )
         else:
             sentences.append(
-                sentence
-                + f"dimension {dim[row]} has size {size[row]}, not divisible by {ways[row]} "
-                f'("{mesh.axes[axis[row]]}" and others on it)'
+                sentence + f"dim {dim[row]} has size {size[row]}, not divisible by {ways[row]} "
+                f'("{mesh.axes[axis[row]]}" and the other axes on it)'
             )
     return sentences
 

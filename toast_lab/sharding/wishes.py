@@ -132,14 +132,16 @@ def pin_value(
     """
     shape = program.dims(value)
     if isinstance(spec, str) or not isinstance(spec, Iterable):
-        raise InvalidPlan(f'{called}: give one entry a dim, such as ("data", None), not {spec!r}')
+        raise InvalidPlan(
+            f'{called}: give one entry for each dim, such as ("data", None), not {spec!r}'
+        )
     entries = [_entry(entry) for entry in spec]
     hidden_count = random_keys.hidden_dims(program, value)
     if hidden_count and len(entries) == len(shape) - hidden_count:
         entries += [([], False)] * hidden_count  # JAX hides the last dims of typed random keys
     if len(entries) != len(shape):
         raise InvalidPlan(
-            f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim"
+            f"{called}: {len(entries)} entries for shape {_shape(shape)}; give one for each dim"
         )
     dim_of_axis: dict[str, int] = {}
     offenders, dim_texts = [], []
@@ -155,8 +157,8 @@ def pin_value(
         dim_of_axis.update(dict.fromkeys(existing, dim))
         if existing != sorted(existing, key=mesh.axes.index):
             offenders.append(
-                f"dim {dim} has the axes in the order {', '.join(existing)}; plans cut by the "
-                f"order of the mesh, {mesh}"
+                f"dim {dim} lists its axes in the order {', '.join(existing)}; plans always "
+                f"take the order of the mesh, {mesh}"
             )
         if existing and (offence := random_keys.offence(program, value, dim)):
             offenders.append(offence)
@@ -225,9 +227,8 @@ def _value(analysis: Analysis, path: str) -> int:
     if path not in paths:
         shown_paths = ", ".join(list(paths)[:20]) + (", ..." if len(paths) > 20 else "")
         raise InvalidPlan(
-            f"no argument or result is called {path!r}{did_you_mean(path, paths)}; there are: "
-            f"{shown_paths}. Of a colour, "
-            'give an action: "colour->axis"'
+            f"no argument or result is called {path!r}{did_you_mean(path, paths)}; known paths: "
+            f'{shown_paths}. For a colour give an action: "colour->axis"'
         )
     return paths[path]
 

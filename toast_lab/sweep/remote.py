@@ -55,7 +55,7 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
             client.wait_for_workers(1, timeout=CONNECT_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise InvalidProblem(
-                f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: "
+                f"no scheduler with workers answered at {scheduler} within {CONNECT_S:g} s: "
                 f'{error}. Start one with "dask scheduler" and "dask worker ADDRESS", or leave the '
                 "address out."
             ) from None
@@ -126,7 +126,7 @@ class RemotePool:
         elif time.monotonic() - self._seen_at > NO_WORKERS_S:
             raise RunFailed(
                 f"the scheduler has had no worker for {NO_WORKERS_S:g} s. Rows are kept; start "
-                "workers and run the same again to go on."
+                "workers and run the same sweep again to continue."
             )
 
     def _row(self, future: Any, task: SweepTask) -> TaskRow:
@@ -135,8 +135,8 @@ class RemotePool:
             return row
         if future.status in ("cancelled", "lost"):
             raise RunFailed(
-                "the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go "
-                "on."
+                "the scheduler is gone, or lost its tasks. Rows are kept; run the same sweep "
+                "again to continue."
             )
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):

@@ -62,10 +62,10 @@ def row_offence(row: Mapping[str, Any]) -> str:
     if offence := checks.whole_offence(row["seed"], 0):
         return f"seed {offence}"
     if row.get("fits") not in (None, True, False):
-        return f"fits must be true, false or null, it is {row['fits']!r:.60}"
+        return f"fits must be true, false or null, got {row['fits']!r:.60}"
     actions = row.get("actions") or []
     if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-        return f"actions must be a list of texts, it is {actions!r:.60}"
+        return f"actions must be a list of texts, got {actions!r:.60}"
     if not isinstance(row["curve"], list) or not all(_is_point(point) for point in row["curve"]):
         return "curve must be a list of points of six numbers"
     # A row names its task twice: by the fields that decide what the task is, and by their digest.

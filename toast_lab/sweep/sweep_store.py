@@ -149,11 +149,11 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
             _lock(handle)
         except BlockingIOError:
             holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or (
-                "a process that has not said which"
+                "an unknown process"
             )
             raise StoreError(
-                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, end it, "
-                "or give another folder; rows that are there are not made again"
+                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, stop it, "
+                "or give another folder; existing rows are not computed again"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
@@ -197,7 +197,7 @@ def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, 
     try:
         row = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise ValueError("no whole object of JSON") from None
+        raise ValueError("not a complete JSON object") from None
     if not isinstance(row, dict) or not isinstance(row.get("digest"), str):
         raise ValueError("not an object with a digest")
     if reason := offence(row):

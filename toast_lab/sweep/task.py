@@ -113,7 +113,7 @@ def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
             machines, meshes that a machine cannot hold, and invalid seeds or budgets.
     """
     offenders: list[str] = [
-        f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
+        f"unknown key {key!r}{did_you_mean(key, KEYS)}; the keys of a sweep are: {', '.join(KEYS)}"
         for key in data
         if key not in KEYS
     ]
@@ -178,7 +178,7 @@ def read_sweep(path: str | Path) -> dict[str, Any]:
         raise InvalidProblem(f"{path} is neither TOML nor JSON (.json): {error}") from None
     if not isinstance(data, dict):
         raise InvalidProblem(
-            f"{path} holds a {type(data).__name__}, a sweep is a table of {', '.join(KEYS)}"
+            f"{path} holds a {type(data).__name__}; a sweep is a table of {', '.join(KEYS)}"
         )
     return data
 
@@ -223,7 +223,7 @@ def _model(entry: Any, offenders: list[str]) -> tuple[str, dict[str, Any]]:
     for assignment in text.split(","):
         key, is_pair, value = assignment.partition("=")
         if not is_pair or not key:
-            offenders.append(f"{entry}: {assignment!r} is not of the form size=value")
+            offenders.append(f"{entry}: expected size=value, got {assignment!r}")
             continue
         # Several values of one size are separated by "|": layers=2|4|8.
         values = [_typed(choice) for choice in value.split("|")]

@@ -85,7 +85,7 @@ def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]
         for sign, count in zip("+−", counts, strict=True)
         if count
     ]
-    return ", ".join(phrases) or "no collective came or went"
+    return ", ".join(phrases) or "no collectives added or removed"
 
 
 def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]]) -> str:

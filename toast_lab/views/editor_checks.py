@@ -64,7 +64,7 @@ def check_mesh(mesh_text: str, analysis: Analysis | None, machine: Machine | Non
     if len(mesh.sizes) > 1:
         count = f"{' × '.join(map(str, mesh.sizes))} = {count}"
     if mesh.n_devices > MAX_DEVICES:
-        return CheckOutcome(False, (f"{count}; at most {MAX_DEVICES:,} are taken here.",))
+        return CheckOutcome(False, (f"{count}; at most {MAX_DEVICES:,} are allowed here.",))
     if machine is not None:
         try:
             lay_out(machine, mesh)
@@ -91,8 +91,10 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
         ]
         if len(undivided) == len(colours) and colours:
             divisors = sorted({math.gcd(dim_size, size) for dim_size in all_sizes} - {1})
-            remedy = f"{few(divisors)} would." if divisors else f"sizes are {few(all_sizes, 6)}."
-            remarks.append(f"No dim divides by {axis}={size}; {remedy}")
+            remedy = (
+                f"{few(divisors)} would." if divisors else f"the sizes are {few(all_sizes, 6)}."
+            )
+            remarks.append(f"{axis}={size} divides no dim; {remedy}")
         elif undivided:
             remarks.append(
                 f"{axis}={size} divides {len(colours) - len(undivided)} of {len(colours)} colours, "

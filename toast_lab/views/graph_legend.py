@@ -32,7 +32,7 @@ def graph_legend(folded: bool, overlay: Overlay | None = None) -> Safe:
         ),
         (
             _line(first_style.hue),
-            "a thin line is M: the dim goes on from one op to the next. Program order runs down",
+            "a thin line is M: the dim continues from one op to the next. Program order runs down",
         ),
         (
             _line(CONFLICT, "6 3", 2.2),

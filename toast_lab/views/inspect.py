@@ -39,7 +39,7 @@ def name_facts(analysis: Analysis, name: int) -> Facts:
         ("splits", op_label(analysis, op)),
         ("defines", "; ".join(defined) or "nothing: it is reduced away"),
         ("uses", "; ".join(used_by) or "none"),
-        ("goes on to", _some([op_label(analysis, user) for user in following]) or "nowhere"),
+        ("leads to", _some([op_label(analysis, user) for user in following]) or "nowhere"),
         ("kind of factor", FACTOR_CLASSES[program.factor_class[name]].replace("_", " ")),
         *_source_facts(analysis, op),
         (

@@ -84,8 +84,8 @@ def overlay(
     return None
 
 
-_SIZE = "the size of the dim, of the largest one where several are folded"
-_BYTES = "the bytes of all whole values that have the dim"
+_SIZE = "the size of the dim; if several are folded, of the largest"
+_BYTES = "the unsharded bytes of all values that have the dim"
 _COST = (
     "the share of the step's estimated compute time that its ops take; an op with several "
     "dims counts for each"
@@ -170,7 +170,7 @@ def _axes(
     if NEUTRAL in marker_hues:
         legend.append((NEUTRAL, WHOLE))
     about = (
-        f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a "
+        f"the mesh axis ({', '.join(axes)}) that cuts the dim; a percentage says for how many of a "
         "marker's names"
     )
     return Overlay(tuple(marker_hues), tuple(marker_texts), tuple(legend), about)

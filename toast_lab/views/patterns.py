@@ -21,7 +21,7 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
     """
     if len(pattern) > LONGEST:
         raise ToastError(
-            f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for"
+            f"the pattern has {len(pattern)} characters; at most {LONGEST} are allowed"
         )
     try:
         expression = re.compile(pattern, re.IGNORECASE)

@@ -30,7 +30,7 @@ COLUMNS = (
     "best peak",
     "fits",
     "best C(s)",
-    "own best after, s",
+    "time to best, s",
     "priced",
     "status",
 )

@@ -22,7 +22,7 @@ FINDINGS = {
     UnsplitReason.UNKNOWN_TRIPS: "trips unknown",
     UnsplitReason.UNKNOWN_BRANCH: "branch unknown",
 }
-DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "what would do", "arguments"]
+DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "remedy", "arguments"]
 ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
 
 
@@ -66,7 +66,7 @@ def sizes_frame(report: Divisibility) -> pd.DataFrame:
                 "names": row.names,
                 "bytes": share_text(row.bytes_share),
                 "divided by": ", ".join(row.divided_by) or "no axis",
-                "what would do": "; ".join(map(str, row.misses)),
+                "remedy": "; ".join(map(str, row.misses)),
                 "arguments": few(row.arguments) or "–",
             }
             for row in (*report.dims, *report.partly)

@@ -440,7 +440,7 @@ def test_a_limit_that_nothing_meets_gives_the_best_found():
     problem = Problem(analysed("mlp"), MESH, memory_limit_bytes=1000)
     result = search(problem, "alpa", budget=BUDGET)
     assert not result.cost.fits
-    assert "Nothing found fits" in result.message
+    assert "No plan found fits" in result.message
     assert result.cost.peak_bytes < 0.5 * problem.baseline[1]
 
 

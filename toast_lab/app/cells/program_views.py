@@ -176,7 +176,7 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 
     def static() -> Safe:
         if not analysis.conflicts:
-            return h("p", "No tensor of this program has two dims that would be sharded alike.")
+            return h("p", "No tensor of this program has two dims of one colour.")
         return table_html(table())
 
     view = CellView(
@@ -350,7 +350,7 @@ class ConflictsCell(TableCell):
         frame = inspect.conflicts_frame(session.loaded.analysis)
         table = look.table(frame, height=look.rows_height(len(frame), MOST_TABLE))
         super().__init__(
-            session, table, "Click a conflict: where it is, and why both dims have one colour."
+            session, table, "Click a conflict to see where it is and why both dims have one colour."
         )
 
     def clicked(self, row: int) -> None:
@@ -365,7 +365,7 @@ class ColoursCell(TableCell):
         frame = colours_frame(session.loaded.analysis)
         table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
         self._groups = frame["group"].tolist()
-        super().__init__(session, table, "Click a colour: its names are marked in the listing.")
+        super().__init__(session, table, "Click a colour to mark its names in the listing.")
 
     def clicked(self, row: int) -> None:
         """Select all names of the colour group."""

@@ -137,7 +137,7 @@ def tree(
         return join(
             [
                 Safe(svg.icicle_svg(scene)),
-                h("p", h("small", "As wide as visits; dark: low C(s) at or below.")),
+                h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
             ]
         )
 
@@ -222,7 +222,7 @@ class SearchSnapshot(NamedTuple):
 
 def _trace(result: SearchResult) -> Trace:
     if not result.trace.row.n:
-        raise InvalidInput("this SearchResult has no simulations to show; search anew")
+        raise InvalidInput("this SearchResult has no simulations to show; search again")
     return result.trace
 
 
@@ -488,7 +488,7 @@ class CellTree(TreeState):
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
         """The facts of a plan, as in ``TreeState``; without a problem, a hint instead of prices."""
         if self.source.problem is None:
-            why = "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
+            why = "Give the problem as well to price a place: tl.views.tree(result, problem)."
             return PlanFacts(why, (), ())
         return super().facts(plan)
 
@@ -592,7 +592,7 @@ class RaceCell(look.Pane):
         self.table.value = race_frame(rows)
         best = self.what.best
         ended_count = sum(row.status not in UNFINISHED for row in rows)
-        summary = f"{state}, {ended_count} of {len(points)} methods through"
+        summary = f"{state}, {ended_count} of {len(points)} methods done"
         if best is not None:
             summary += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [

@@ -42,8 +42,8 @@ from toast_lab.views.plan_tables import (
 MAX_ROWS = 400
 ALL_ROWS = {"renderVertical": "basic"}
 HINT = (
-    "Select a collective, or a kind for its longest: what caused it, what undoing that costs, and "
-    "the cheapest change that removes it."
+    "Select a collective, or a kind for its longest one, to see what caused it, what undoing that "
+    "costs, and the cheapest change that removes it."
 )
 
 
@@ -252,6 +252,6 @@ def _reason(reason: CollectiveReason) -> Safe:
     elements.append(
         h("ul", _change(reason.cheapest), cls="log")
         if reason.cheapest
-        else quiet("Nothing that was tried removes it.")
+        else quiet("No change that was tried removes it.")
     )
     return join(elements)

@@ -41,7 +41,7 @@ WIDTHS = {
 HELP = (
     "A click selects a plan; a click on ☑ takes it out of the pictures. AG all_gather, AR "
     "all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute. Measured: median ± half "
-    "the interquartile range of n steps; × is over estimated."
+    "the interquartile range of n steps; × is relative to the estimate."
 )
 
 

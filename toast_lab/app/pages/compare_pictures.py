@@ -114,7 +114,8 @@ class TimeMemory(Picture):
     title = "Time & memory"
     figure = "time against memory"
     words = (
-        "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
+        "Hollow: estimated. Filled: measured. Lines join the plans that no other plan beats in "
+        "both."
     )
 
     def frame(self, entries: list[PlanEntry]) -> Any:
@@ -184,7 +185,7 @@ class Timelines(Picture):
 
     title = "Memory"
     figure = "memory timelines"
-    words = "Estimated bytes of one device, op after op. Click a peak: what is in memory there."
+    words = "Estimated bytes of one device, op by op. Click a peak to see what is in memory there."
     twin_height = 128
 
     def parts(self) -> list[Any]:
@@ -234,7 +235,7 @@ class Timelines(Picture):
             return
         self.held.value = shown_held(held_frame(item.cost))
         summary = (
-            f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
+            f"In memory where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
             f"{item.cost.peak_op}. A click selects the value."
         )
         self._head.object = one_line(summary)

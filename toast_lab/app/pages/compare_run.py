@@ -39,7 +39,7 @@ DEVICES = {
     "virtual CPU devices, of the mesh": "cpu",
     "attached GPUs": "gpu",
     "attached TPUs": "tpu",
-    "whatever is attached": "auto",
+    "any attached devices": "auto",
 }
 ATTACHED = "attached GPUs"
 
@@ -93,10 +93,10 @@ class RunPane(look.Pane):
             self._progress,
             self.devices,
             numbers,
-            look.text(h("h2", "compile, not run")),
+            look.text(h("h2", "compile only")),
             self.topology,
             self.compile,
-            look.text(h("h2", "take it home")),
+            look.text(h("h2", "export")),
             self.kind,
             self.export,
             self._exporting,
@@ -161,7 +161,7 @@ class RunPane(look.Pane):
         self.every.name = f"Execute the {checked}"
         job = session.work.job
         shown_job = None if job is None or job.kind not in KINDS else job
-        idle = "Runs in processes of its own; CPU times say nothing about accelerators."
+        idle = "Runs in separate processes. CPU times say nothing about accelerators."
         for pane, message in (
             (
                 self._progress,
@@ -233,13 +233,15 @@ def compiled_rows(result: Any, cost: Cost, machine: str) -> Facts:
         default_text = bytes_text(result.default_memory_bytes)
         device_text = bytes_text(result.device_memory_bytes)
         fits = (
-            f"yes, into the {default_text} that JAX takes of {device_text}"
+            f"yes, within the {default_text} of {device_text} that JAX reserves"
             if result.fits
             else h(
-                "span", f"only with more than JAX takes, {default_text} of {device_text}", cls="red"
+                "span",
+                f"only beyond the {default_text} of {device_text} that JAX reserves",
+                cls="red",
             )
             if result.fits_all_memory
-            else h("span", f"no, there are {device_text}", cls="red")
+            else h("span", f"no, the device has {device_text}", cls="red")
         )
         rows.append(("fits", fits))
     if result.times is not None:
@@ -344,7 +346,7 @@ def _plan_words(item: PlanItem) -> Safe:
 def _of_estimate(run: Any, item: PlanItem) -> str:
     machine = item.problem.machine.name
     if of_other_machine(str(run.devices), machine):
-        return f"–, the estimate is of {machine}"
+        return f"–, the estimate is for {machine}"
     return ratio_text(run.median_s / item.cost.time_s) if item.cost.time_s else "–"
 
 

@@ -90,7 +90,7 @@ class Runs:
 
     def refresh(self, _: PlanItem | None) -> None:
         """Read the store and show its rows."""
-        summary = "Nothing was executed yet; what is, is kept for good."
+        summary = "No plan has been executed yet. Executions are kept permanently."
         self._stored = []
         try:
             if ComparisonStore.default_path().exists() and self.session.loaded.model is not None:

@@ -88,7 +88,7 @@ class StepTimeline(Picture):
 
     def _select(self, op: int) -> None:
         if op < 0:
-            self.session.notices.say("The compiler does not say which op this belongs to.")
+            self.session.notices.say("The compiler does not say which op this bar belongs to.")
         else:
             self.session.selection.select_op(op)
 
@@ -133,13 +133,13 @@ def _plan_text(item: PlanItem | None) -> str:
     if schedule is None:
         notes = [*getattr(item.compiled, "notes", ())]
         reason = next((note for note in notes if note.startswith("no schedule")), "")
-        explanation = reason or "compile it for the compiler's schedule above it"
+        explanation = reason or "compile it to see the compiler's schedule above"
         return f"{item.name}: {estimated}; {explanation}."
     step = (
         f"{seconds_text(schedule.time_s)}, {seconds_text(schedule.exposed_s)} of it exposed "
         "communication"
         if schedule.time_s is not None
-        else "no time of a step, see the notes"
+        else "without a step time (see the notes)"
     )
     elsewhere = item.compiled.priced_elsewhere(item.problem.machine.name)
     remarks = "".join(f"; {note}" for note in (*schedule.notes, elsewhere) if note)

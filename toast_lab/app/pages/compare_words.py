@@ -55,4 +55,4 @@ class PlanWords:
             return
         summary, *lines = describe(item.plan).splitlines()
         self._words.object = one_line(f"{item.name}: {summary}")
-        self.text.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
+        self.text.object = h("pre", "\n".join(lines) or "No rules or constraints are needed.")

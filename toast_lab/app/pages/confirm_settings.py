@@ -12,11 +12,11 @@ from toast_lab.app.session import Session
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets
 from toast_lab.views.markup import Safe, h, join, quiet
 
-NOBODY = "nobody: plans are only priced"
+NOBODY = "no judge: plans are only priced"
 SENTENCE = (
-    "Good plans that differ are compiled (or executed), prices learn from what the clock says, and "
-    "the search starts again, until the best plan is confirmed. Seconds and plans above are those "
-    "of each search."
+    "Good plans that differ are compiled (or executed), prices learn from the clock, and the "
+    "search starts again until the best plan is confirmed. Seconds and plans above apply to each "
+    "search."
 )
 MOST_COMPILES = 200
 
@@ -39,7 +39,7 @@ class ConfirmSettings(look.Pane):
             str(session.confirmations.compiles),
             number(1, MOST_COMPILES, whole=True, unit=" plans"),
             on_check=self._checked,
-            description="Each takes a compile, of seconds to minutes; what was compiled is kept.",
+            description="Each takes seconds to minutes to compile; results are kept.",
         )
         self._meaning, self.reasons = look.text(), look.text()
         self.view = look.column(self.judge, self.compiles, self._meaning)
@@ -87,7 +87,7 @@ class ConfirmSettings(look.Pane):
             preferred = self.targets[0]
             if not preferred.possible and not self.judge.value:
                 paragraphs.append(
-                    quiet(h("b", preferred.title), f" cannot judge here: {preferred.refusal}")
+                    quiet(h("b", preferred.title), f" is not available here: {preferred.refusal}")
                 )
             titles: dict[str, list[str]] = {}
             for row in missing:
@@ -96,7 +96,7 @@ class ConfirmSettings(look.Pane):
                 h("li", h("b", ", ".join(names)), f": {refusal}")
                 for refusal, names in titles.items()
             ]
-            summary = f"{len(missing)} that cannot judge here, and why"
+            summary = f"{len(missing)} judges that are not available here, and why"
             paragraphs.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
         return join(paragraphs)
 

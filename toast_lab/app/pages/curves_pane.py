@@ -88,7 +88,7 @@ class CurvesPane:
         """The text in place of the curves before the first simulation."""
         problem = self.session.loaded.problem
         if problem is None:
-            return quiet("Load a model on page 1: here its search will be drawn.")
+            return quiet("Load a model on page 1; its search will be drawn here.")
         unsharded_s, unsharded_bytes = problem.baseline
         score = problem.pricer().judged(unsharded_s, unsharded_bytes).score
         return join(
@@ -96,21 +96,20 @@ class CurvesPane:
                 h("h2", "the search will be drawn here"),
                 h(
                     "p",
-                    "Simulation by simulation: C(s), the time of a step and the peak of memory, of "
-                    "every plan that was tried and of the best so far; below them the plans that "
-                    "were improvements.",
+                    "Simulation by simulation: C(s), step time and peak memory of every plan tried "
+                    "and of the best so far; below, the improvements.",
                 ),
                 h(
                     "p",
-                    "Unsharded a step takes ",
+                    "Unsharded, a step takes ",
                     h("b", seconds_text(unsharded_s)),
                     " and ",
                     h("b", bytes_text(unsharded_bytes)),
-                    " of a device that has ",
+                    " of a device's ",
                     h("b", bytes_text(problem.memory_limit_bytes)),
                     "; that is C(s) = ",
                     h("b", f"{score:.4g}"),
-                    ", the number to be beaten.",
+                    ", the score to beat.",
                 ),
             ]
         )

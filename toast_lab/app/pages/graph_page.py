@@ -234,8 +234,8 @@ class GraphPage:
                 look.later(self.plot.zoom_to, names)
             else:
                 self.session.notices.say(
-                    "Nothing that is selected is shown here: select something, or show more "
-                    "(level, filters, focus)."
+                    "None of the selected names is shown here: select others, or show more (level, "
+                    "filters, focus)."
                 )
 
     def _see(self, view: str) -> None:

@@ -476,19 +476,19 @@ REPORT_WIDTHS = {
         "names": 56,
         "bytes": 56,
         "divided by": 90,
-        "what would do": 190,
+        "remedy": 190,
         "arguments": 160,
     },
     "Whole arguments": {"argument": 160, "type": 130, "size": 80, "of all": 56, "why": 300},
 }
 REPORT_HELP = {
-    "Arguments": "What the program takes. Colours are what an action shards.",
+    "Arguments": "The program's arguments. An action shards a colour.",
     "Coverage": "Ops that no action can split, and ops at which an action on some colours stops.",
-    "Sizes": "Sizes that an axis of {mesh} does not divide, and what would do.",
+    "Sizes": "Sizes that an axis of {mesh} does not divide, and the remedy for each.",
     "Whole arguments": "Arguments over 2% of the bytes that no action on {mesh} can cut.",
 }
 REPORT_EMPTY = {
-    "Arguments": "The program takes nothing.",
+    "Arguments": "The program has no arguments.",
     "Coverage": "Every op can be split along every dim.",
     "Sizes": "Every axis of {mesh} divides every size.",
     "Whole arguments": "An action on {mesh} can cut each argument of more than 2% of the bytes.",

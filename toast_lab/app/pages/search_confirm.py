@@ -82,7 +82,7 @@ class ConfirmPane:
             self._compare,
             button_type="primary",
             disabled=True,
-            description="the plan that is chosen under “Simple plan”, beside others, ready to run",
+            description="compare the plan chosen under “Simple plan” with others, and execute it",
         )
         self.right = look.column(self._facts, self.compare)
         self._state: ConfirmState | None = None
@@ -203,7 +203,7 @@ class ConfirmPane:
         self._head.object = join(
             [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
         )
-        self._words.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
+        self._words.object = h("pre", "\n".join(lines) or "No rules or constraints are needed.")
 
     def _compare(self) -> None:
         end = self.session.confirmations.state.end
@@ -256,7 +256,7 @@ def progress(state: ConfirmState, *, runs: bool) -> Safe:
         return h("p", tag, f" {sentence}")
     step = state.step
     if step is None:
-        return h("p", tag, " The worker starts; the first plans come in a few seconds.")
+        return h("p", tag, " The worker is starting; the first plans will appear in a few seconds.")
     since = f"{max(0.0, time.monotonic() - state.step_since):.0f} s"
     if state.activity and step.stage != "judging":
         activity = state.activity

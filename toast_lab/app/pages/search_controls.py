@@ -52,7 +52,7 @@ class SearchControls:
             self.settings.options_box,
             self.confirm_settings.reasons,
             look.row(self.resume, gap.clone(), self.save),
-            look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
+            look.text(quiet("or resume from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
         )
 
@@ -66,7 +66,7 @@ class SearchControls:
         self.round = look.button(
             "Round",
             lambda: self.step_now(whole_round=True),
-            description="one round of simulations, then stand still",
+            description="run one round of simulations, then pause",
         )
         self.stop = look.button(
             "Stop and keep the best",
@@ -78,7 +78,7 @@ class SearchControls:
             "Resume",
             self._resume,
             disabled=True,
-            description="go on where the last search ended, for another budget",
+            description="resume the last search with the budget above",
         )
         self.save = pn.widgets.FileDownload(
             callback=self._trace,

@@ -23,10 +23,10 @@ from toast_lab.views.markup import (
 )
 from toast_lab.views.search_curves import CurvePoint
 
-STARTING = "The worker starts; the first simulations come in a few seconds."
+STARTING = "The worker is starting; the first simulations will appear in a few seconds."
 BEFORE = (
     "Run the search, or step it one simulation at a time. The curves show the best plan so far; "
-    "grey dots are what was tried."
+    "grey dots are the plans tried."
 )
 
 
@@ -101,7 +101,7 @@ class SearchFacts:
             ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
         ]
         if seen is not None:
-            as_of = f"simulation {self.state.shown:,}, best found by number {seen.index:,}"
+            as_of = f"simulation {self.state.shown:,}, best plan from simulation {seen.index:,}"
             rows.insert(0, ("as of", as_of))
         elif searches.gap is not None:
             rows.insert(1, ("proof", gap_text(searches.gap)))
@@ -112,7 +112,7 @@ class SearchFacts:
         plan = self.session.searches.best_plan
         if plan is None:
             return join([])
-        return join([h("h2", "what it does with the arguments"), cut_arguments(plan)])
+        return join([h("h2", "how it cuts the arguments"), cut_arguments(plan)])
 
     def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
         """The best plan line by line, each with the price that it leads to.

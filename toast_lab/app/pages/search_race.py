@@ -30,10 +30,9 @@ from toast_lab.views.markup import (
 from toast_lab.views.race_curves import SHOWN, race_frame
 
 HELP = (
-    "One method after the other, each in a process of its own with the same budget, so that none "
-    "takes another's cores. Preparing comes before its clock starts. A method that runs cannot "
-    "stand still, since its clock would run on: Hold lets it end and stands still before the next "
-    "one."
+    "One method after the other, each in its own process with the same budget, so that none takes "
+    "another's cores. Preparation does not count. A running method cannot be paused, since its "
+    "clock would keep running: Hold lets it finish and pauses before the next one."
 )
 FIRST = ["mcts", "beam", "random"]
 
@@ -67,7 +66,7 @@ class RacePane:
             "Hold after this",
             session.searches.pause,
             disabled=True,
-            description="stand still before the next method",
+            description="pause before the next method",
         )
         self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
@@ -177,14 +176,14 @@ class RacePane:
             return join(
                 [
                     h("h2", "race"),
-                    quiet("Choose two methods or more and race them."),
+                    quiet("Choose two or more methods and race them."),
                 ]
             )
         state = "racing" if racing else "over"
         if racing and session.work.paused:
             waits_between = not race.running or race.running in race.outcomes
             state = "held" if waits_between else f"held after {race.running}"
-        ended_text = f"{len(race.outcomes)} of {len(race.methods)} through"
+        ended_text = f"{len(race.outcomes)} of {len(race.methods)} methods done"
         rows: Facts = [
             ("state", f"{state}, {ended_text}"),
             ("on", race.problem.describe()),

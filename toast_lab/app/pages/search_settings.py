@@ -34,8 +34,8 @@ def parse_mesh(text: str) -> Mesh:
     mesh = make_mesh(text)
     if mesh.n_devices > MOST_DEVICES:
         raise ValueError(
-            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; make an axis "
-            "smaller"
+            f"{mesh} has {mesh.n_devices:,} devices; at most {MOST_DEVICES:,} are allowed here: "
+            "make an axis smaller"
         )
     return mesh
 
@@ -53,8 +53,8 @@ def parse_memory_gib(text: str) -> float | None:
     size_gib = read_gib(text)
     if not LEAST_GIB <= size_gib <= MOST_GIB:
         raise ValueError(
-            f"{text} is out of range; give a size from 1 KiB to {MOST_GIB:,} GiB, or nothing: the "
-            "machine's"
+            f"{text} is out of range; give a size from 1 KiB to {MOST_GIB:,} GiB, or leave it "
+            "empty for the machine's"
         )
     return size_gib
 
@@ -220,7 +220,7 @@ class SearchSettings:
             if field.error
         ]
         if not errors and self.seconds.value is None and self.evaluations.value is None:
-            errors = ["give seconds or plans, or the search never ends"]
+            errors = ["set a limit of seconds or plans, or the search never ends"]
         return self.problem_errors + errors
 
     def apply(self) -> None:

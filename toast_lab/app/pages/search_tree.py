@@ -30,9 +30,9 @@ from toast_lab.views.markup import (
 
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (
-    "N: simulations through the action here. Q: their mean C(s). P: what the action brought "
-    "wherever it was taken, 1 for the best. UCT: the upper confidence bound of the tree search, "
-    "worked out from these."
+    "N: simulations through the action here. Q: their mean C(s). P: how much the action improved "
+    "plans wherever it was taken, 1 for the best. UCT: the upper confidence bound of the tree "
+    "search, worked out from these."
 )
 HELP = (
     "Click a block to select it, click it again to begin the picture with it; click a grey block "
@@ -63,8 +63,8 @@ class TreePane:
             start=1,
             end=40,
             width=96,
-            description="Children drawn of each step, the most visited first; the others are one "
-            "grey block.",
+            description="Children drawn for each step, the most visited first; the others share "
+            "one grey block.",
             **common,
         )
         button_options: dict[str, Any] = {
@@ -199,7 +199,7 @@ class TreePane:
         self._facts.object = _place_words(place, priced)
         label = "unsharded" if place is None else place.label
         self._heading.object = h(
-            "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
+            "h2", f"actions at {label} (click a heading to sort)", title=TABLE_HELP
         )
 
     def _has_current_mesh(self) -> bool:
@@ -233,7 +233,7 @@ def _place_words(place: TreePlace | None, priced: Any) -> Safe:
             )
         )
     if place.own is not None and math.isfinite(place.own[1]):
-        rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
+        rows.append(("method's own", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
     elements: list[Any] = [
         h("h2", "selected step"),
         facts(rows),

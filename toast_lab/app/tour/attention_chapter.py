@@ -105,7 +105,7 @@ def _one_path(session: Session) -> str:
         f"into {count(len(analysis.compatibility_sets), 'set')}. "
         f"{begin(count(len(analysis.compatibility_sets), 'bit'))} settle them, "
         f"{2 ** len(analysis.compatibility_sets)} ways instead of 2, and where the two differ an "
-        "all_to_all may be due."
+        "all_to_all may be needed."
     )
 
 

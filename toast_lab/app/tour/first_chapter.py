@@ -86,10 +86,10 @@ def _listing(session: Session) -> str:
 
 def _further(session: Session) -> str:
     return (
-        "That was all: colours, one conflict, one choice, and its price. A real model has "
-        "thousands of ops and tens of such choices; page **4 Search** tries them, page **5** "
-        "compiles and runs the plan. Go there with your own model, or press Next: the chapters "
-        "that follow are for readers of the paper, figure by figure."
+        "That is all: colours, one conflict, one choice, and its price. A real model has thousands "
+        "of ops and tens of such choices; page **4 Search** tries them, page **5** compiles and "
+        "runs the plan. Go there with your own model, or press Next: the chapters that follow are "
+        "for readers of the paper, figure by figure."
     )
 
 
@@ -136,8 +136,8 @@ CHAPTER = Chapter(
                 done=lambda session: bool(session.selection.conflicts),
                 do=lambda session: session.selection.select((), (0,)),
                 after=lambda session: (
-                    "Right, below “conflict”, stands why both dims have one colour: the way from "
-                    "one to the other."
+                    "On the right, below “conflict”, you see why both dims have one colour: the "
+                    "path from one to the other."
                 ),
             ),
         ),

@@ -67,7 +67,7 @@ def _rules(session: Session) -> str:
     ]
     return (
         "Every op has a rule, the figure's, that says which dims of its operands and results are "
-        "cut together. The selected markers are all there is to `y = matmul(x, w1)`: "
+        "cut together. The selected markers are all the names of `y = matmul(x, w1)`: "
         f"{count(len(op_names), 'name')}, {count(len(op_names), 'way')} to cut it. Cutting along "
         f"{listed(summed)} leaves partial sums, which an `all_reduce` has to add up. Beside the "
         "text every dim is fresh, with the identities I of the rule below."
@@ -81,7 +81,7 @@ def _fresh(session: Session) -> str:
         "dim 0 of the first use of x. M leads from definitions to uses, "
         f"{count(text.count('→'), 'entry', 'entries')} here. I holds the "
         f"{count(text.count('≐'), 'identity', 'identities')} of the ops' rules. The marked line of "
-        "the graph is one op of these."
+        "the graph is one of these ops."
     )
 
 
@@ -98,10 +98,10 @@ def _colours(session: Session) -> str:
     analysis = session.loaded.analysis
     group = analysis.groups[analysis.group_index("U")]
     return (
-        "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        f"graph: `U` joins {count(group.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. "
-        "A plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every "
-        "tensor with that colour follows."
+        "Now read M as identities too. Connected names become one colour, a lane of the graph: `U` "
+        f"joins {count(group.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. A plan no "
+        "longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor with "
+        "that colour follows."
     )
 
 
@@ -117,8 +117,8 @@ def _contracted(session: Session) -> str:
 def _batch(session: Session) -> str:
     return (
         f"The mesh `{session.loaded.problem.mesh}` has {session.loaded.problem.mesh.n_devices} "
-        "devices. To cut the batch, colour `B` goes on axis `b`: select it left, then take the "
-        f"offer for `b`. Unsharded, a step takes {price(taken(session, ()))} by the cost model."
+        "devices. To cut the batch, colour `B` goes on axis `b`: select it on the left, then take "
+        f"the offer for `b`. Unsharded, a step takes {price(taken(session, ()))} by the cost model."
     )
 
 

@@ -103,10 +103,7 @@ class Tour(param.Parameterized):
             return ""
         if not self.is_ready:
             scene = step.scene
-            return (
-                f"This step is about {scene.model} on the mesh {scene.mesh}; something else is "
-                "loaded."
-            )
+            return f"This step needs {scene.model} on the mesh {scene.mesh}, which is not loaded."
         return "" if session.step == step.page else "This step is on another page."
 
     @property
@@ -256,7 +253,7 @@ class Tour(param.Parameterized):
         if self.session.work.busy and not self._scene_is(scene):
             title = self.session.work.job.title
             self.session.notices.say(
-                f"{title} is still running; wait for it or cancel it, then go on.", "error"
+                f"{title} is still running; wait for it or cancel it, then continue.", "error"
             )
             return False
         return True

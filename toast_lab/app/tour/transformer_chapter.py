@@ -207,8 +207,8 @@ def _search_done(session: Session) -> str:
     actions = listed(action for action in best.plan.actions if "->" in action)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
-        f"{bytes_text(best.cost.peak_bytes)} a device, against {other}. Its actions: {actions}. No "
-        "strategy was told to it."
+        f"{bytes_text(best.cost.peak_bytes)} a device, against {other}. Its actions: {actions}. It "
+        "was given no strategy."
     )
 
 

@@ -89,5 +89,5 @@ class BackgroundSolver:
                 limit_s,
                 gap=effort.mip_gap,
                 nodes=effort.nodes,
-                activity="solving an integer program beside the search",
+                activity="solving an integer program in the background",
             )

@@ -133,9 +133,10 @@ class Relaxation:
             op_factor.shape[1] != len(self.folded.axis_size)
         ):
             raise InvalidProblem(
-                f"a plan of another program or mesh: it has {len(op_factor)} ops, {len(value_dim)} "
-                f"values and {op_factor.shape[1]} mesh axes, this program {expected[0]} ops, "
-                f"{expected[1]} values and {len(self.folded.axis_size)} mesh axes"
+                f"the plan is of another program or mesh: it has {len(op_factor)} ops, "
+                f"{len(value_dim)} values and {op_factor.shape[1]} mesh axes, but this program "
+                f"has {expected[0]} ops, {expected[1]} values and {len(self.folded.axis_size)} "
+                "mesh axes"
             )
         alike, tables = self.alike, self.folded.tables
         ops, values = op_factor[alike.ops.first], value_dim[alike.values.first]

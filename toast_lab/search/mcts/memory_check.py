@@ -45,8 +45,8 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
     if not memory:
         if (trace.row.n, trace.node.n, len(trace.vocabulary)) != (1, 1, 0):
             yield (
-                f"it has {trace.row.n} simulations and {trace.node.n} nodes, but nothing of the "
-                "tree that made them"
+                f"it has {trace.row.n} simulations and {trace.node.n} nodes, but lacks the tree "
+                "that they come from"
             )
         return
     depth = options.depth
@@ -66,12 +66,12 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
             return
     if memory["refine"][3] and not options.solve:
         yield (
-            "it stands before its integer programs, which solve=False leaves out: resume it with "
+            "integer programs are its next step, and solve=False turns them off: resume it with "
             "solve=True"
         )
     most_fruitless = options.restarts + 1
     if offence := outside(memory["round"][3:], 0, most_fruitless):
-        yield f"memory.round: starts that brought nothing are out of range, {offence}"
+        yield f"memory.round: the number of fruitless starts is out of range, {offence}"
 
 
 def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
@@ -140,15 +140,14 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
         yield f"it lacks memory.{', memory.'.join(missing)}"
     if foreign := sorted(set(memory) - set(expected)):
         yield (
-            "mcts keeps nothing called "
+            "mcts keeps no array called "
             f"memory.{', memory.'.join(name[:40] for name in foreign[:6])}"
         )
     for name, (dtype, shape) in expected.items():
         if name in memory and (memory[name].dtype != dtype or memory[name].shape != shape):
             yield (
-                f"memory.{name} must be {np.dtype(dtype)} of shape {shape}, it is "
-                f"{memory[name].dtype} of "
-                f"{memory[name].shape}"
+                f"memory.{name} must be {np.dtype(dtype)} of shape {shape}, but it is "
+                f"{memory[name].dtype} of shape {memory[name].shape}"
             )
 
 
@@ -164,7 +163,9 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     }
     for counter, (noun, count) in fixed.items():
         if counters[counter] != count:
-            yield f"memory.tree.number has {counters[counter]} for {noun}, the trace has {count}"
+            yield (
+                f"memory.tree.number has {counters[counter]} for {noun}, but the trace has {count}"
+            )
     if offence := outside(counters, 0, 2**62):
         yield f"memory.tree.number is out of range, {offence}"
     start = int(counters[tr.START])
@@ -255,8 +256,8 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     is_early = tree["closed"] & (open_below | (tree["choices"] < 0))
     if is_early.any():
         yield (
-            f"memory.tree.closed says that all below node {int(np.argmax(is_early))} was priced, "
-            "which is not so"
+            f"memory.tree.closed says that everything below node {int(np.argmax(is_early))} was "
+            "priced, but it was not"
         )
     idle = ~tree["closed"] & (tree["choices"] == 0)
     if idle.any():
@@ -311,7 +312,7 @@ def _tables(trace: Trace) -> Iterator[str]:
         slot = int(used[np.argmax(is_unknown)])
         yield (
             f"memory.tree.price at {slot}, {tree['price'][slot, 0]:g} s and "
-            f"{tree['price'][slot, 1]:g} bytes, is of no simulation"
+            f"{tree['price'][slot, 1]:g} bytes, belongs to no simulation"
         )
         return
     order = used[np.argsort(tree["price_key"][used])]
@@ -331,8 +332,8 @@ def _tables(trace: Trace) -> Iterator[str]:
     if is_off.any():
         node_number = int(np.argmax(is_off))
         yield (
-            f"node.score of node {node_number} is {node['score'][node_number]:g}, its price gives "
-            f"{row['score'][simulation][node_number]:g}"
+            f"node.score of node {node_number} is {node['score'][node_number]:g}, but its price "
+            f"gives {row['score'][simulation][node_number]:g}"
         )
 
 
