@@ -29,7 +29,7 @@ try:
 except ImportError:
     fcntl = None
 
-HOME = Path(__file__).parent
+PACKAGE_FOLDER = Path(__file__).parent
 WAIT_S = 300.0  #: longest wait for another process to compile a kernel
 _DIGEST_BYTES = 32
 
@@ -46,7 +46,7 @@ def folder() -> Path:
 def _candidates() -> Iterator[Path]:
     if numba_folder := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(numba_folder) / "toast-lab"
-    yield HOME / "__pycache__" / "kernels"
+    yield PACKAGE_FOLDER / "__pycache__" / "kernels"
     with contextlib.suppress(RuntimeError):  # the home folder is not known
         yield (
             Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

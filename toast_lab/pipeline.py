@@ -46,7 +46,7 @@ from toast_lab.sharding.plan import unsharded_plan
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
-BESIDE = ("alpa", "beam")
+ALSO_JUDGED_METHODS = ("alpa", "beam")
 
 
 def search(
@@ -143,10 +143,12 @@ def judged_search(
         return search_with_verbs(result)
 
     def plans_of_other_methods(priced: Problem) -> dict[str, Plan]:
-        budget = Budget.checked(arguments.get("budget")).part(1.0 / (2.0 * len(BESIDE)))
+        budget = Budget.checked(arguments.get("budget")).part(
+            1.0 / (2.0 * len(ALSO_JUDGED_METHODS))
+        )
         return {
             name: Plan.of(contract.search(priced, name, seed, budget, cancel=cancel).plan)
-            for name in BESIDE
+            for name in ALSO_JUDGED_METHODS
             if name != arguments.get("method")
         }
 

@@ -32,7 +32,7 @@ from toast_lab import isolate, kernel_files
 
 #: Modules whose kernels are needed to price plans, for each search method, and for later parts of a
 #: search.
-NEEDS = {
+KERNEL_NEEDS = {
     "price": (
         "cost.reprice",
         "cost.fold",
@@ -64,7 +64,7 @@ NEEDS = {
         "search.exhaustive.bound_tables",
     ),
 }
-FIRST = ("price", "mcts", "refine")  #: the needs of a first search
+FIRST_SEARCH_NEEDS = ("price", "mcts", "refine")  #: the needs of a first search
 #: Kernels that others call, and that are needed first, are compiled first, so that all cores finish
 #: at about the same time.
 _ORDER = (
@@ -116,7 +116,7 @@ def prepare(
     """Load all kernels of ``needs``, or compile them.
 
     Args:
-        needs: keys of ``NEEDS``; others, as of methods without kernels, are ignored.
+        needs: keys of ``KERNEL_NEEDS``; others, as of methods without kernels, are ignored.
         listener: called with (number of kernels ready, number of kernels) if some have to be
             compiled; by default a line is shown.
         cancel: polled; True ends the wait, but not the crew.
@@ -124,7 +124,9 @@ def prepare(
     Raises:
         Cancelled: ``cancel`` ended the wait.
     """
-    missing_needs = [need for need in dict.fromkeys(needs) if need in NEEDS and need not in _ready]
+    missing_needs = [
+        need for need in dict.fromkeys(needs) if need in KERNEL_NEEDS and need not in _ready
+    ]
     if not missing_needs:
         return
     from toast_lab import kernels
@@ -149,7 +151,7 @@ def load_present() -> None:
     from toast_lab import kernels
 
     with _lock:
-        for need in FIRST:
+        for need in FIRST_SEARCH_NEEDS:
             if need not in _ready:
                 names = _names([need])
                 if all([kernels.load(kernels.KERNELS[name]) for name in names]):
@@ -164,7 +166,7 @@ def start_early(*needs: str) -> None:
     if isolate.in_child() or _stamp().exists():
         return
     with _lock:
-        _muster(needs or FIRST)
+        _muster(needs or FIRST_SEARCH_NEEDS)
 
 
 def _compile(
@@ -178,7 +180,7 @@ def _compile(
     from toast_lab import kernels
 
     tell(total - len(missing), total)
-    _muster([*missing_needs, *(need for need in FIRST if need not in missing_needs)])
+    _muster([*missing_needs, *(need for need in FIRST_SEARCH_NEEDS if need not in missing_needs)])
     while missing:
         if cancel is not None and cancel():
             raise isolate.Cancelled("cancelled while kernels were prepared")
@@ -197,7 +199,7 @@ def _names(needs: Iterable[str]) -> list[str]:
     """Import the kernels of ``needs`` and give their names, each once, in order of compilation."""
     from toast_lab import kernels
 
-    modules = [f"toast_lab.{module}" for need in needs for module in NEEDS[need]]
+    modules = [f"toast_lab.{module}" for need in needs for module in KERNEL_NEEDS[need]]
     for module in modules:
         importlib.import_module(module)
     module_order = {module: i for i, module in reversed(list(enumerate(modules)))}
@@ -255,7 +257,7 @@ def _work(needs: Sequence[str]) -> None:
 
     gc.disable()  # saves a tenth of the time: compilers make millions of objects, few cycles
     passed_over = False
-    for pass_needs in (needs, [need for need in NEEDS if need not in needs]):
+    for pass_needs in (needs, [need for need in KERNEL_NEEDS if need not in needs]):
         for name in _names(pass_needs):
             kernel = kernels.KERNELS[name]
             if kernel_files.is_locked(kernel._cache.path):
@@ -338,12 +340,12 @@ def main(arguments: Sequence[str]) -> int:
     """
     if arguments and arguments[0] == "--parent":
         isolate.end_with(int(arguments[1]))
-        _work([need for need in arguments[2:] if need in NEEDS])
+        _work([need for need in arguments[2:] if need in KERNEL_NEEDS])
         return 0
     began = time.monotonic()
     stamp = _stamp()
     if not stamp.exists():
-        prepare(*NEEDS)
+        prepare(*KERNEL_NEEDS)
         kernel_files.write(stamp, b"")
     print(f"all kernels are prepared, after {time.monotonic() - began:.1f} s")
     return 0

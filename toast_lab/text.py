@@ -179,7 +179,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def few(items: Iterable[object], limit: int = 3) -> str:
+def first_items_text(items: Iterable[object], limit: int = 3) -> str:
     """The first ``limit`` items, and the number of items left out."""
     texts = [str(item) for item in items]
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")

@@ -19,7 +19,7 @@ from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402
 from toast_lab.cost.problem import price  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.plan_verbs import Plan  # noqa: E402
-from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
+from toast_lab.views.by_hand_tables import CHOSEN_MARK  # noqa: E402
 
 # Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -200,13 +200,13 @@ def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: Han
     before, lines = page.history.costs.object, [line.text for line in page._lines]
     board.switches["data"].switch.value = "0"
     assert session.hand.actions == ("S@0->data",)
-    assert board.table.value["data"][0].startswith(CHOSEN)
+    assert board.table.value["data"][0].startswith(CHOSEN_MARK)
     first = page.history.costs.object
     assert first != before
     board.switches["data"].switch.value = "1"
     assert session.hand.actions == ("S@1->data",)
-    assert board.table.value["data"][1].startswith(CHOSEN)
-    assert not board.table.value["data"][0].startswith(CHOSEN)
+    assert board.table.value["data"][1].startswith(CHOSEN_MARK)
+    assert not board.table.value["data"][0].startswith(CHOSEN_MARK)
     assert page.history.costs.object != first
     assert [line.text for line in page._lines] != lines
     item = session.plans.named(MANUAL)

@@ -28,9 +28,9 @@ def sent(problem: Problem) -> tuple[SearchResult, list[Any]]:
     chunks: list[Any] = []
     sender = Sender(chunks.append)
     result = search(
-        problem, "beam", 0, Budget(evaluations=300), lambda news: sender.hand_on(news, now=True)
+        problem, "beam", 0, Budget(evaluations=300), lambda news: sender.report(news, now=True)
     )
-    sender.trace(result.trace, last=True)
+    sender.send_trace(result.trace, last=True)
     return result, chunks
 
 
@@ -47,7 +47,7 @@ def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]])
     for column in ("parent", "word", "depth"):
         assert (mirror.trace.node[column] == result.trace.node[column]).all()
     assert mirror.trace.vocabulary == result.trace.vocabulary
-    assert (mirror.own["visits"] == result.trace.node["visits"]).all()
+    assert (mirror.method_columns["visits"] == result.trace.node["visits"]).all()
     assert all(isinstance(c, Chunk) for c in chunks)
     assert not mirror.take("searching")
 
@@ -55,9 +55,9 @@ def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]])
 def test_no_more_than_the_limit_is_mirrored(
     sent: tuple[SearchResult, list[Any]], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("toast_lab.jobs.mirror.MOST", 40)
+    monkeypatch.setattr("toast_lab.jobs.mirror.MAX_SIMULATIONS", 40)
     chunks: list[Any] = []
-    Sender(chunks.append).trace(sent[0].trace, last=True)
+    Sender(chunks.append).send_trace(sent[0].trace, last=True)
     mirror = mirrored(chunks)
     assert mirror.n == 40
     mirror.places.extend()
@@ -224,7 +224,7 @@ def test_trajectories_are_the_last_the_best_or_the_improvements(
 
 
 def test_the_best_of_very_many_are_those_that_fit(monkeypatch: Any) -> None:
-    monkeypatch.setattr("toast_lab.app.tree_state.LOOKED_AT", 4)
+    monkeypatch.setattr("toast_lab.app.tree_state.MAX_TRAJECTORIES", 4)
     score = np.array([5.0, 0.1, 3.0, 4.0, 3.0, 2.0, 9.0])
     fits = np.array([True, False, True, True, True, True, True])
     assert best_rows(score, fits, 3).tolist() == [5, 2, 3]

@@ -28,7 +28,7 @@ def session(jobs: Registry) -> Session:
 def turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server make pages ahead without pauses, and forget those made before."""
     monkeypatch.setattr(page_stack, "_TURN", page_stack._Turn())
-    monkeypatch.setattr(page_stack, "SHARE", 1e9)
+    monkeypatch.setattr(page_stack, "AHEAD_SHARE", 1e9)
 
 
 def test_a_page_at_a_time_those_first_that_come_next(session: Session) -> None:
@@ -107,7 +107,7 @@ def test_the_browser_is_asked_for_a_rest_once_and_again_when_there_is_more(
 def test_sessions_share_what_a_server_has_for_pages_that_nobody_asked_for(
     jobs: Registry, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_stack, "SHARE", 1e-3)
+    monkeypatch.setattr(page_stack, "AHEAD_SHARE", 1e-3)
     other = Session(jobs)
     other.take(session.loaded.analysis, session.loaded.problem)
     first, second = PageStack(session), PageStack(other)

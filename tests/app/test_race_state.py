@@ -44,7 +44,7 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
     assert frame["method"].tolist() == ["random", "beam"]
     assert frame["status"].tolist() == ["budget", "converged"]
     race_to_compare(session)
-    best = session.searches.race.raced.race.best
+    best = session.searches.race.result.race.best
     assert session.plans.wanted == f"{best.method} (race, seed 3)", "the winner is selected"
     for name in ("random", "beam"):
         item = session.plans.named(f"{name} (race, seed 3)")
@@ -59,7 +59,7 @@ class OfScores(RaceState):
 
     def __init__(self, **scores: float) -> None:
         super().__init__(methods=tuple(scores))
-        self.raced = SimpleNamespace(
+        self.result = SimpleNamespace(
             race=SimpleNamespace(best=SimpleNamespace(method="mcts", score=1.0, fits=True))
         )
         self.scores = scores
@@ -96,7 +96,7 @@ def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session:
     settle(session)
     assert session.searches.race.outcomes["beam"].plan is not None
     assert session.searches.race.outcomes["exhaustive"].status == "CANCELLED"
-    assert session.searches.race.raced is not None
+    assert session.searches.race.result is not None
 
 
 def test_a_held_race_begins_no_method(session: Session) -> None:

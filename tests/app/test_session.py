@@ -269,7 +269,7 @@ def transformer(jobs: Registry) -> Session:
 
 def stand_still(session: Session) -> None:
     """Wait until a search has carried out its order and paused."""
-    wait(lambda: (session.tick(), session.searches.stands)[1], "a pause")
+    wait(lambda: (session.tick(), session.searches.is_paused)[1], "a pause")
 
 
 def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry) -> None:
@@ -341,7 +341,7 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
     for last in (1, 2):  # the unsharded start, round 0, comes with the first round
         end = sum(r <= last for r in rounds)
         session.searches.step_round()
-        assert not session.searches.stands
+        assert not session.searches.is_paused
         stand_still(session)
         assert session.searches.simulations == end
         time.sleep(0.3)
@@ -372,8 +372,8 @@ class Tried(NamedTuple):
 def test_what_is_better_is_never_left_out_of_a_report() -> None:
     ordered = Ordered(Order("run"))
     control, sent = ordered.control, ordered.sent
-    control.hand_on([Tried(i, improved=i in (501, 777)) for i in range(1, 1001)])
-    control.hand_on([Tried(1001), Tried(1002)])
+    control.report([Tried(i, improved=i in (501, 777)) for i in range(1, 1001)])
+    control.report([Tried(1001), Tried(1002)])
     first, second = sent
     shown = [s.index for s in first.simulations]
     assert {1, 501, 777, 1000} <= set(shown)
@@ -387,7 +387,7 @@ def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for() -> None
     ordered = Ordered(Order("pause", 2))
     control, sent = ordered.control, ordered.sent
     batch = [Tried(i, round=i // 4) for i in range(1, 11)]
-    thread = threading.Thread(target=control.hand_on, args=(batch,))
+    thread = threading.Thread(target=control.report, args=(batch,))
     thread.start()
 
     def shown() -> list[int]:
@@ -407,7 +407,7 @@ def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for() -> None
 def test_stopping_lets_all_that_is_held_back_through() -> None:
     ordered = Ordered(Order("pause", 1))
     control, sent = ordered.control, ordered.sent
-    thread = threading.Thread(target=control.hand_on, args=([Tried(i) for i in range(1, 6)],))
+    thread = threading.Thread(target=control.report, args=([Tried(i) for i in range(1, 6)],))
     thread.start()
     time.sleep(0.1)
     ordered.order = STOP

@@ -18,7 +18,7 @@ from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.step import TourScene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
-from toast_lab.explain.taken import replay
+from toast_lab.explain.plan_by_hand import replay
 from toast_lab.jobs.job import Registry
 
 # Panel warns about parameters of buttons that version 2 renames

@@ -25,7 +25,7 @@ def test_rows_are_kept_and_not_made_again(tmp_path: Path) -> None:
     assert row.fits
     assert row.bound is not None
     assert row.bound <= row.score
-    with (tmp_path / gaps.ROWS).open("a", encoding="utf-8") as file:
+    with (tmp_path / gaps.ROWS_FILE).open("a", encoding="utf-8") as file:
         file.write('{"model": "cut off')
     (again,) = rows(1.0)
     assert again.search_s == row.search_s
@@ -48,4 +48,4 @@ def test_a_cancelled_run_keeps_nothing_that_is_not_done(tmp_path: Path) -> None:
         cancel=lambda: True,
     )
     assert rows == []
-    assert gaps.read_rows(tmp_path / gaps.ROWS) == []
+    assert gaps.read_rows(tmp_path / gaps.ROWS_FILE) == []

@@ -223,7 +223,7 @@ def test_missing_rows_and_several_versions_are_said(
 ) -> None:
     rows = some(found)
     rows[0] = rows[0]._replace(row={**rows[0].row, "code": "0ther", "date": "2026-11-18"})
-    text = page(content(rows, wanted=len(rows) + 3), tmp_path, tmp_path / "evaluation.md")
+    text = page(content(rows, n_searches=len(rows) + 3), tmp_path, tmp_path / "evaluation.md")
     assert "3 of its" in text
     assert "2 versions of the code (0ther, c0de)" in text
     assert "2026-11-18 to 2026-11-20" in text

@@ -13,7 +13,7 @@ from unittest import mock
 
 import toast_lab as tl
 from toast_lab import fork_server
-from toast_lab.prepare import FIRST, prepare
+from toast_lab.prepare import FIRST_SEARCH_NEEDS, prepare
 
 TURNS = 5
 LARGEST_RATIO = 0.5  #: target: time of a forked child over that of a started one
@@ -46,7 +46,7 @@ def run() -> list[str]:
     if not fork_server.serves({"JAX_PLATFORMS": "cpu"}):
         print("\nChildren are forked on Linux only.")
         return []
-    prepare(*FIRST)
+    prepare(*FIRST_SEARCH_NEEDS)
     problem = tl.Problem(tl.analyse(tl.load("mlp")), {"data": 2}, "cpu")
     print("\nSeconds until a child is through with next to nothing")
     print(f"{'':>8} {'first forked':>13} {'forked':>7} {'started':>8} {'ratio':>6}")

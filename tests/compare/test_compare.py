@@ -207,7 +207,7 @@ def serve_faulty(request: contender.ContenderRequest) -> None:
 def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
+    monkeypatch.setattr(measure, "SERVE_FUNCTION", "tests.compare.test_compare:serve_faulty")
     model = scores()
     plan = plans_of(model)["data"]
     names = ("fine", "crash", "hang", "memory", "fine too")

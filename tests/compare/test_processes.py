@@ -51,7 +51,7 @@ def test_a_mesh_over_two_processes_computes_what_one_device_does() -> None:
 
 
 def test_one_process_that_crashes_ends_its_plan_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
+    monkeypatch.setattr(measure, "SERVE_FUNCTION", "tests.compare.test_compare:serve_faulty")
     model = scores()
     plan = plans_of(model)["both"]
     comparison = compare(

@@ -68,7 +68,9 @@ class Fused:
         return float(self.facts.use.reads[self.facts.root == argument].sum())
 
     def starts(self) -> list[str]:
-        return [self.program.kind[op] for op in self.program.ops() if self.facts.op.starts[op]]
+        return [
+            self.program.kind[op] for op in self.program.ops() if self.facts.op.starts_kernel[op]
+        ]
 
     def runs_at(self, kind: str) -> str:
         return self.program.kind[self.memory.runs_at[self.ops(kind)[0]]]
@@ -627,7 +629,8 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
         assert all(facts.op.op_class[o] != p.ARGUMENT for o in inside)
         # An op inside is soft, or is the product whose kernel this is.
         assert all(
-            o == op or facts.op.cuts[o] or op <= fused.memory.ends_at[o] != o for o in inside
+            o == op or facts.op.computes_kept_slice[o] or op <= fused.memory.ends_at[o] != o
+            for o in inside
         )
         if program.op_class[op] in (p.DOT, p.CONVOLUTION):
             for use in range(program.use_ptr[op], program.use_ptr[op + 1]):
@@ -641,7 +644,9 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
     np.add.at(counted, facts.root, facts.use.reads)
     if compiler != "cpu":  # kernels may be shared
         assert (counted <= expected).all()
-        for op in np.flatnonzero(facts.op.starts & (facts.op.op_class == p.ELEMENTWISE)).tolist():
+        for op in np.flatnonzero(
+            facts.op.starts_kernel & (facts.op.op_class == p.ELEMENTWISE)
+        ).tolist():
             kernel, _ = sources(fused, op)
             assert not kernel or counted[list(kernel)].max() > 0.0
     else:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import traced
-from toast_lab.cost.peak import RESERVED
+from toast_lab.cost.peak import KEPT_FOR_RESULTS
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.catalogue import machine
 from toast_lab.plan_verbs import Plan
@@ -73,7 +73,7 @@ def test_a_result_has_its_place_from_the_start() -> None:
         priced(functools.partial(fn, more=more), SQUARE, SQUARE, NARROW) for more in (True, False)
     )
     assert squares(both) - squares(one) == pytest.approx(1)
-    kept = [part for part in both.at_peak if part.kind == RESERVED]
+    kept = [part for part in both.at_peak if part.kind == KEPT_FOR_RESULTS]
     assert [(part.bytes, part.op > both.peak_op) for part in kept] == [(SQUARE_BYTES, True)]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import traced
 from toast_lab.cost.problem import Problem, price
-from toast_lab.cost.read_as_is import free_casts, free_turns
+from toast_lab.cost.read_as_is import free_casts, free_transposes
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import unsharded_plan
 
@@ -36,7 +36,7 @@ def time_s(function, *arguments, machine="h100"):
 def turns(function, *arguments):
     """Return, for each transpose in program order, whether it is free."""
     program = traced(function, *arguments).program
-    free = free_turns(program, st.tables(program))
+    free = free_transposes(program, st.tables(program))
     return [bool(free[op]) for op in program.ops() if program.kind[op] == "transpose"]
 
 

@@ -66,7 +66,7 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
         assert all(h.where == problem.analysis.program.where(h.op) for h in held)
         kinds |= {h.kind for h in held}
     assert peak.ARGUMENT in kinds
-    assert kinds & {peak.TENSOR, peak.RESERVED}
+    assert kinds & {peak.TENSOR, peak.KEPT_FOR_RESULTS}
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100", "cpu"])
@@ -157,7 +157,7 @@ def test_what_vector_memory_holds_is_taken_off_what_is_held() -> None:
     problem = Problem(analysed("transformer_train"), MESH, "tpu-v5e")
     cost = price(problem, plan_of_actions(problem.space, []))
     *others, last = cost.at_peak
-    assert last.kind == peak.VECTOR
+    assert last.kind == peak.IN_VECTOR_MEMORY
     assert last.bytes < 0 < min(part.bytes for part in others)
 
 

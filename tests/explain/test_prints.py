@@ -49,16 +49,16 @@ def test_reprs_are_short_and_hold_no_arrays(found):
 
 def test_reasons_print_the_most_costly_collectives_first_and_count_the_others(found):
     problem, (one, _) = found
-    n = min(module.SHOWN + 4, len(one.cost.collectives))
-    assert n > module.SHOWN
+    n = min(module.SHOWN_REASONS + 4, len(one.cost.collectives))
+    assert n > module.SHOWN_REASONS
     reasons = tl.why(problem, one.plan, list(range(n)))
     assert isinstance(reasons, list)
     assert [r.collective for r in reasons] == list(one.cost.collectives[:n])
     text = str(reasons)
     costly = sorted(reasons, key=lambda r: -r.collective.time_s)
     assert text.startswith(str(costly[0]))
-    assert text.count("  because ") == module.SHOWN
-    assert f"... and {n - module.SHOWN} more, " in text
+    assert text.count("  because ") == module.SHOWN_REASONS
+    assert f"... and {n - module.SHOWN_REASONS} more, " in text
     assert "print(reasons.text(None)) shows all" in text
     assert len(text) < 20_000
     assert reasons.text(None).count("  because ") == n

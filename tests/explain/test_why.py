@@ -11,7 +11,7 @@ from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain import why as explained
-from toast_lab.explain.why import REFINED, why
+from toast_lab.explain.why import REFINEMENT_CAUSE, why
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
@@ -29,7 +29,7 @@ def check(problem, asked, reasons):
     cost = price(problem, asked)
     for reason in reasons:
         assert reason.causes
-        assert set(reason.causes) <= {*asked.actions, REFINED}
+        assert set(reason.causes) <= {*asked.actions, REFINEMENT_CAUSE}
         for change in (*reason.undoing, *([reason.cheapest] if reason.cheapest else [])):
             changed_cost = price(problem, change.plan)
             assert change.time_s == changed_cost.time_s
@@ -56,7 +56,7 @@ def test_every_collective_of_a_plan_of_actions_has_an_answer(problem):
     check(problem, asked, reasons)
     assert all(r.undoing for r in reasons)
     assert sum(r.cheapest is not None for r in reasons) > 0.9 * len(reasons)
-    assert REFINED not in {c for r in reasons for c in r.causes}
+    assert REFINEMENT_CAUSE not in {c for r in reasons for c in r.causes}
 
 
 def test_partial_sums_come_from_the_action_that_split_what_is_summed(problem):
@@ -104,13 +104,13 @@ def test_every_collective_of_a_refined_plan_has_an_answer():
     assert rows
     reasons = [r for row in rows[:: len(rows) // 12] for r in why(problem, asked, row)]
     check(problem, asked, reasons)
-    assert any(REFINED in r.causes for r in reasons)
+    assert any(REFINEMENT_CAUSE in r.causes for r in reasons)
 
 
 def test_a_plan_that_no_actions_made(problem):
     result = search(problem, "alpa", budget=Budget(seconds=None, evaluations=40)).plan
     reasons = [r for row in price(problem, result).collectives for r in why(problem, result, row)]
-    assert {c for r in reasons for c in r.causes} == {REFINED}
+    assert {c for r in reasons for c in r.causes} == {REFINEMENT_CAUSE}
     assert all(r.undoing == () for r in reasons)
 
 

@@ -9,11 +9,11 @@ import jax
 import pytest
 
 import toast_lab as tl
-from toast_lab.export.python import CARRIED, _imports
+from toast_lab.export.python import CARRIED_MODULES, _imports
 
 
 def test_a_module_is_imported_from_once() -> None:
-    lines = _imports(*CARRIED)
+    lines = _imports(*CARRIED_MODULES)
     origins = [line.split()[1] for line in lines if line.startswith("from ")]
     assert len(origins) > 3
     assert [name for name, count in collections.Counter(origins).items() if count > 1] == []

@@ -18,7 +18,7 @@ from tests.helpers import SMALL
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places
 from toast_lab.export.axis_rules import axis_rules, resolve
-from toast_lab.export.constrained import EquationPlace, PinRule, Which
+from toast_lab.export.constrained import EquationPlace, EquationSelection, PinRule
 from toast_lab.export.drift import drifted, recorded
 from toast_lab.export.minimal import _which, candidates
 from toast_lab.export.patch import _with_imports
@@ -82,7 +82,7 @@ def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> Non
     (product,) = [
         e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"
     ]
-    assert (product.number, product.of) == (1, 2)
+    assert (product.number, product.place_count) == (1, 2)
     assert product.place.source.count(" < ") == 1
     assert product.frames[0][1] == scaled.__code__.co_firstlineno + 1
 
@@ -103,10 +103,10 @@ def test_equations_of_a_line_are_counted_anew_each_time_that_it_runs() -> None:
     ]
     assert [e.in_pass for e in products] == [0, 1] * 3
     assert [e.number for e in products] == list(range(6))
-    assert {(e.of, e.of_pass) for e in products} == {(6, 3)}
+    assert {(e.place_count, e.pass_count) for e in products} == {(6, 3)}
     assert _which(products) is None
-    assert _which(products[1::2]) == Which(frozenset([1]), in_pass=True)
-    assert _which(products[:3]) == Which(frozenset([0, 1, 2]), in_pass=False)
+    assert _which(products[1::2]) == EquationSelection(frozenset([1]), in_pass=True)
+    assert _which(products[:3]) == EquationSelection(frozenset([0, 1, 2]), in_pass=False)
 
 
 def test_numbers_in_the_source_are_never_pinned() -> None:

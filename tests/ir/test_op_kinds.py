@@ -17,7 +17,7 @@ from tests.certification.rules.cases import CASES
 from tests.certification.rules.left_out import BROADCASTING, LEFT_OUT, all_kinds
 from toast_lab import _jaxlib
 from toast_lab.conflicts.annotated_listing import op_text, value_text
-from toast_lab.cost.program_facts import make_static
+from toast_lab.cost.program_facts import make_program_facts
 from toast_lab.ir import canonical, own_rules
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import OP_KINDS, OpKind, kinds_where, op_kind, ops_where
@@ -84,10 +84,10 @@ def test_one_entry_carries_a_kind_through_every_stage(monkeypatch: pytest.Monkey
     operands = [value_text(program, value) for value in program.operands(op)]
     assert op_text(program, op, operands) == f"toymul_{{3,add}}({', '.join(operands)})"
     # The facts for prices: the sum before it is written, and only part of its operand is read.
-    facts, _ = make_static(program, tables(program), [1.0] * program.n_ops, "cpu")
+    facts, _ = make_program_facts(program, tables(program), [1.0] * program.n_ops, "cpu")
     assert facts.op.flops[op] == 7 * 8 * 16
     assert facts.op.slices[op]
-    assert facts.op.cuts[op]
+    assert facts.op.computes_kept_slice[op]
     assert facts.use.delivered[program.use_ptr[op]]
 
 

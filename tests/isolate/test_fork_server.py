@@ -17,7 +17,7 @@ from tests import processes
 from toast_lab import fork_server, isolate
 from toast_lab.errors import RunFailed
 from toast_lab.jobs.warm import warm_up
-from toast_lab.prepare import FIRST, prepare
+from toast_lab.prepare import FIRST_SEARCH_NEEDS, prepare
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux forks")
 
@@ -129,11 +129,11 @@ def test_what_the_first_child_needs_is_there_once_it_was_warmed_up(forked_work: 
 
 
 def test_kernels_are_loaded_for_all_children_of_a_search(forked_work: str) -> None:
-    prepare(*FIRST)
+    prepare(*FIRST_SEARCH_NEEDS)
     assert isolate.run_in_child(f"{forked_work}:ready_kernels") == set()
     with pytest.raises(RunFailed, match="AttributeError"):
         isolate.run_in_child("toast_lab.jobs.search_job:no_such_function")
-    assert isolate.run_in_child(f"{forked_work}:ready_kernels") == set(FIRST)
+    assert isolate.run_in_child(f"{forked_work}:ready_kernels") == set(FIRST_SEARCH_NEEDS)
 
 
 def test_random_numbers_are_each_childs_own(forked_work: str) -> None:

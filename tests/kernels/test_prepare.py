@@ -141,7 +141,7 @@ def test_what_a_listener_takes_is_no_searching() -> None:
 ALONE = """
 import sys
 from toast_lab import prepare
-prepare.NEEDS = {"graph": ("conflicts.dimension_graph",)}
+prepare.KERNEL_NEEDS = {"graph": ("conflicts.dimension_graph",)}
 if sys.argv[1] == "no children":
     prepare.subprocess.Popen = lambda *a, **k: (_ for _ in ()).throw(OSError("no more processes"))
 else:
@@ -163,7 +163,7 @@ def test_without_children_kernels_are_compiled_here(tmp_path: Path, trouble: str
 def test_a_wait_can_be_cancelled(tmp_path: Path) -> None:
     code = """
     from toast_lab import isolate, prepare
-    prepare.NEEDS = {"graph": ("conflicts.dimension_graph",)}
+    prepare.KERNEL_NEEDS = {"graph": ("conflicts.dimension_graph",)}
     try:
         prepare.prepare("graph", listener=lambda done, total: None, cancel=lambda: True)
     except isolate.Cancelled as error:
@@ -219,7 +219,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_needs_name_modules_that_have_kernels() -> None:
-    for need in prepare.NEEDS:
+    for need in prepare.KERNEL_NEEDS:
         assert prepare._names([need]), need
 
 

@@ -37,7 +37,7 @@ def test_the_tolerance_is_the_root_of_the_rounding_unit_or_what_a_long_sum_loses
         math.sqrt(eps)
     )
     long = 8 * round(1 / eps) if eps > 2.0**-12 else 64
-    wanted = max(math.sqrt(eps), min(agreement.MOST, eps * math.sqrt(long)))
+    wanted = max(math.sqrt(eps), min(agreement.MAX_TOLERANCE, eps * math.sqrt(long)))
     assert agreement.tolerance(model_of(dtype, long, summed=True).program) == pytest.approx(wanted)
 
 

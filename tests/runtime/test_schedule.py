@@ -288,7 +288,7 @@ def test_a_collective_that_is_fused_into_a_product_runs_beside_it(
     sent_s: float, exposed_s: float
 ) -> None:
     collective = ScheduleStep(SYNC, "all-reduce.1", "all_reduce", 5, sent_s)
-    schedule = replay([*schedule_steps.beside(collective, compute(2.0)), compute(1.0)])
+    schedule = replay([*schedule_steps.overlapped(collective, compute(2.0)), compute(1.0)])
     assert (schedule.compute_s, schedule.exposed_s_by_op) == (3.0, {5: exposed_s})
     assert schedule.time_s == 3.0 + exposed_s
 

@@ -79,8 +79,8 @@ def test_the_beam_keeps_the_best_of_each_length():
         for length in range(1, 4):
             longer = {}
             for rows in level:
-                for row in legal_rows(beam.taken(rows)[0]).tolist():
-                    state, taken = beam.taken((*rows, tuple(row)))
+                for row in legal_rows(beam.state_after(rows)[0]).tolist():
+                    state, taken = beam.state_after((*rows, tuple(row)))
                     if state.key not in priced:
                         priced.add(state.key)
                         longer[taken] = beam.rank(taken)

@@ -115,14 +115,14 @@ def test_the_command_line_lists_and_checks_it(capsys: pytest.CaptureFixture[str]
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_the_explorers_form_offers_and_checks_it() -> None:
     pytest.importorskip("panel")
-    from toast_lab.app.pages.search_race import raced
+    from toast_lab.app.pages.search_race import racing_methods
     from toast_lab.app.pages.search_settings import SearchSettings
     from toast_lab.app.session import Session
     from toast_lab.jobs.job import Registry
 
     form = SearchSettings(Session(jobs=Registry()), lambda: None)
     assert "toy" in form.method.options
-    assert "toy" in raced()
+    assert "toy" in racing_methods()
     form.method.value = "toy"
     shown = form._sentence.object
     assert Toy.sentence() in shown

@@ -75,7 +75,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     # One task dies in the child that runs its method; another ends the worker process itself, in
     # the sweep's own function.
     bring(monkeypatch, "dies")
-    monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:kills_its_worker")
+    monkeypatch.setattr(local, "RUN_FUNCTION", "tests.sweep.own_workers:kills_its_worker")
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
     store = open_store(tmp_path)
@@ -211,7 +211,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:raises")
+    monkeypatch.setattr(local, "RUN_FUNCTION", "tests.sweep.own_workers:raises")
     done = run_sweep([task("mcts"), task("mcts", seed=1)], open_store(tmp_path))
     assert [(r["status"], r["message"]) for r in done.rows] == [
         ("CRASHED", "ZeroDivisionError: a defect")
@@ -221,7 +221,7 @@ def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(
 def test_workers_that_cannot_start_end_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "SERVE", "tests.sweep.own_workers:never_ready")
+    monkeypatch.setattr(local, "SERVE_FUNCTION", "tests.sweep.own_workers:never_ready")
     with pytest.raises(
         RunFailed, match=r"5 workers in a row died before they could take a search: .*exit status 9"
     ):

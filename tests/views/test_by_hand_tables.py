@@ -7,11 +7,11 @@ import pytest
 import toast_lab as tl
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
-from toast_lab.explain.taken import change, taken
+from toast_lab.explain.plan_by_hand import collective_changes, plans_after_actions
 from toast_lab.lowering.listing import listing, listing_lines
 from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import (
-    CHOSEN,
+    CHOSEN_MARK,
     board_frame,
     collectives_frame,
     costs_rows,
@@ -48,7 +48,7 @@ def test_the_board_has_a_row_a_side_and_a_column_an_axis(train):
         f"{i}: dim {first.tensors[0].dims[i]}" for i in (0, 1)
     ]
     for o in first.options:
-        mark = CHOSEN if (o.axis, o.bit) == ("m", 1) else ""
+        mark = CHOSEN_MARK if (o.axis, o.bit) == ("m", 1) else ""
         assert frame[o.axis][o.bit] == mark + (
             f"{seconds_text(o.time_s)}, {bytes_text(o.peak_bytes)}"
         )
@@ -64,7 +64,7 @@ def test_an_option_that_does_not_divide_is_said_to_be_none():
 
 
 def test_rows_of_actions_say_what_came_and_went(problem):
-    steps = taken(problem, ("S@0->d", "S@1->m"))
+    steps = plans_after_actions(problem, ("S@0->d", "S@1->m"))
     frame = taken_frame(steps)
     assert frame["action"].tolist() == ["unsharded", "S@0->d", "S@1->m"]
     assert frame["step"].tolist() == [seconds_text(s.time_s) for s in steps]
@@ -72,14 +72,14 @@ def test_rows_of_actions_say_what_came_and_went(problem):
     assert n > 0
     assert frame["collectives"][0] == "–"
     assert frame["collectives"][1].startswith("+")
-    words = sent_text(change(steps[0].sent, steps[1].sent).items())
+    words = sent_text(collective_changes(steps[0].sent, steps[1].sent).items())
     assert sum(int(w[1:]) for w in words.replace(",", " ").split() if w.startswith("+")) == n
     assert sent_text(()) == "no collectives added or removed"
 
 
 def test_collectives_stand_by_line_and_add_up(train):
     actions = plan(train, *_two(train)).actions
-    steps, cost = taken(train, actions), price(train, plan(train, *actions))
+    steps, cost = plans_after_actions(train, actions), price(train, plan(train, *actions))
     frame = collectives_frame(train, cost, steps[-2].sent, steps[-1].sent)
     assert frame["number"].sum() == len(cost.collectives) > 0
     new = sum(int(w[1:]) for text in frame["action"] for w in text.split() if w[0] == "+")
@@ -99,7 +99,7 @@ def _two(problem):
 
 
 def test_costs_stand_side_by_side(problem):
-    steps = taken(problem, ("S@0->d",))
+    steps = plans_after_actions(problem, ("S@0->d",))
     best = price(problem, plan(problem, "S@1->m"))
     rows = {name: cells for name, *cells in costs_rows(steps[-1], steps[0], best)}
     assert rows["step"] == [seconds_text(x.time_s) for x in (steps[1], steps[0], best)]

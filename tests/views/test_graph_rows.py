@@ -14,7 +14,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
 from toast_lab.ir import locations, source_lines
 from toast_lab.views import graph_layout as gl
-from toast_lab.views import inspect, overlay
+from toast_lab.views import overlay, selection_facts
 from toast_lab.views.graph_rows import op_scopes, scopes
 from toast_lab.views.palette import NEUTRAL
 from toast_lab.views.patterns import LONGEST, containing, matching
@@ -96,7 +96,7 @@ def test_bytes_of_a_name_are_those_of_the_values_that_carry_it() -> None:
     drawn = overlay.overlay(attention, gl.graph_layout(attention), "bytes")
     assert drawn is not None
     assert "8 KiB" in drawn.texts
-    assert set(drawn.hues) <= {*overlay.SCALE, NEUTRAL}
+    assert set(drawn.hues) <= {*overlay.HUE_SCALE, NEUTRAL}
 
 
 def test_axes_of_a_plan_on_the_markers() -> None:
@@ -135,7 +135,7 @@ def test_shares_of_the_time_add_up_over_ops() -> None:
 
 def test_the_chain_runs_from_side_to_side_through_nodes_that_are_shown(three: Analysis) -> None:
     conflict = three.conflicts[0]
-    names = inspect.chain(three, 0)
+    names = selection_facts.chain(three, 0)
     for level in gl.LEVELS:
         layout = gl.graph_layout(three, level)
         path = gl.chain_path(layout, names)

@@ -15,9 +15,9 @@ from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.plan_verbs import Plan
 from toast_lab.views import (
     compare_table,
-    inspect,
     program_table,
     search_curves,
+    selection_facts,
     summary,
 )
 from toast_lab.views.graph_layout import lane_styles
@@ -91,7 +91,7 @@ def test_program_frame_has_a_row_for_each_result(attention: Analysis) -> None:
 
 
 def test_conflicts_frame(attention: Analysis) -> None:
-    frame = inspect.conflicts_frame(attention)
+    frame = selection_facts.conflicts_frame(attention)
     assert frame["tensor"].tolist() == ["a", "a in reduce", "c", "d", "d in dot_general"]
     assert frame["line"].tolist() == [f"attention.py:{n}" for n in (24, 25, 26, 27, 28)]
 
@@ -103,17 +103,17 @@ def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
     }
     assert len(attention.conflicts) == 5
     for c in attention.conflicts:
-        path = inspect.chain(attention, c.index)
+        path = selection_facts.chain(attention, c.index)
         assert (path[0], path[-1]) == c.sides
         assert all(frozenset(p) in pairs for p in itertools.pairwise(path))
 
 
 def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:
-    facts = dict(inspect.conflict_facts(attention, 0))
+    facts = dict(selection_facts.conflict_facts(attention, 0))
     assert facts["meets on"].startswith("a [64, 64], dims 0 and 1")
     assert facts["source"] == "a = k @ qt"
     assert "1 (a in reduce)" in facts["boxed with"]
-    name = dict(inspect.name_facts(attention, attention.conflicts[0].sides[0]))
+    name = dict(selection_facts.name_facts(attention, attention.conflicts[0].sides[0]))
     assert name["splits"] == "a = matmul(k, qt)"
     assert name["conflicts"] == "0"
 

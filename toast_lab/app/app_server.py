@@ -109,7 +109,7 @@ def warm(model: str | None = None) -> None:
     session = Session()
     # Kept for all sessions, as are the other models that are traced without a child
     session.load("transformer")
-    session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
+    session.load(gallery.FIRST_MODEL, gallery.SIZES[gallery.FIRST_MODEL])
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
@@ -163,7 +163,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
                 session.step = view.step or session.step
         else:
             if session.loaded.analysis is None and not view.model:
-                which = offered or built_in or gallery.FIRST
+                which = offered or built_in or gallery.FIRST_MODEL
                 session.load(
                     which,
                     gallery.SIZES.get(which),
@@ -174,7 +174,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             # A load in a worker takes seconds: show another model meanwhile, but not before the
             # user's own
             if session.loaded.analysis is None and not offered:
-                session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
+                session.load(gallery.FIRST_MODEL, gallery.SIZES[gallery.FIRST_MODEL])
         if refused_fields:
             session.notices.say(
                 "Ignored in the address:\n" + join_offenders(refused_fields, 8), "error"
@@ -200,7 +200,9 @@ def _query(location: Any) -> dict[str, str]:
 
     search = ((location.search if location is not None else "") or "")[: link.MAX_QUERY]
     return {
-        key: value[-1] for key, value in parse_qs(search.lstrip("?")).items() if key in link.OURS
+        key: value[-1]
+        for key, value in parse_qs(search.lstrip("?")).items()
+        if key in link.SERVER_FIELDS
     }
 
 

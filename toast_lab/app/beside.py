@@ -47,7 +47,7 @@ class BesidePane(look.Pane):
             )
             self._list.object = ""
             return
-        by_hand_step, by_hand = session.hand.taken()[-1], session.hand.actions
+        by_hand_step, by_hand = session.hand.plans_after_actions()[-1], session.hand.actions
         signs = {action: ("✓", " by hand too") for action in by_hand} | {
             next_action: ("→", " next")
         }

@@ -13,14 +13,14 @@ from toast_lab.app.column_widths import PADDING_PX, column_widths
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
-from toast_lab.explain.taken import SideOption, side_on, side_options
+from toast_lab.explain.plan_by_hand import SideOption, side_on, side_options
 from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import board_frame
 from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 from toast_lab.views.text_width import text_px
 
 MAX_TENSORS = 12
-NOWHERE = "whole"
+KEPT_WHOLE = "whole"
 TENSOR_WIDTH = 120  #: px; longer texts wrap, as they would push prices out of view
 LINE_HEIGHT = 17  #: px, of each further line in a cell
 MAX_HEIGHT = 324
@@ -40,7 +40,7 @@ class SideSwitch(look.Pane):
         super().__init__()
         self._axis, self._choose, self._quiet = axis, choose, False
         self.switch = look.switch(
-            options={NOWHERE: ""},
+            options={KEPT_WHOLE: ""},
             margin=(1, 0),
             height=30,
             sizing_mode="stretch_width",
@@ -56,7 +56,7 @@ class SideSwitch(look.Pane):
         self._quiet = True
         possible = {_label(side): str(side.side) for side in sides if not side.why_not}
         self.switch.param.update(
-            options={NOWHERE: "", **possible},
+            options={KEPT_WHOLE: "", **possible},
             value="" if now is None else str(now),
             visible=bool(possible),
         )

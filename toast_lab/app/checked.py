@@ -67,7 +67,7 @@ class CheckedField(look.Pane):
         if self.input.value != text:
             self.input.value = text
 
-    def again(self) -> None:
+    def recheck(self) -> None:
         """Check the text once more, since what it is checked against has changed."""
         self._check(self._typed)
 

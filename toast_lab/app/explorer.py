@@ -19,9 +19,9 @@ from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
 from toast_lab.app.tour_strip import TourStrip, start_button
-from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.markup import h, quiet
 from toast_lab.views.program_table import Line
+from toast_lab.views.selection_facts import conflicts_frame
 
 TITLES = {
     "load": "1  Load",

@@ -19,7 +19,7 @@ def race_name(race: RaceState, method: str) -> str:
 
 def race_items(race: RaceState) -> list[PlanItem]:
     """The best plan of each method of a race, for the comparison."""
-    if race.raced is None or race.problem is None:
+    if race.result is None or race.problem is None:
         return []
     return [
         PlanItem(
@@ -27,9 +27,9 @@ def race_items(race: RaceState) -> list[PlanItem]:
             origin="race",
             plan=plan,
             problem=race.problem,
-            cost=race.raced.costs[method],
+            cost=race.result.costs[method],
         )
-        for method, plan in race.raced.race.plans.items()
+        for method, plan in race.result.race.plans.items()
     ]
 
 
@@ -42,7 +42,7 @@ def race_to_compare(session: Session) -> None:
         *items,
     ]
     race = session.searches.race
-    best = race.raced.race.best if race.raced is not None else None
+    best = race.result.race.best if race.result is not None else None
     session.plans.wanted = race_name(race, best.method) if best is not None else ""
     session.notices.say(f"{len(items)} plans of the race are in the comparison now.", "good")
     session.step = "compare"

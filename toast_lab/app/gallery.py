@@ -46,7 +46,7 @@ CARDS = {
     "gns": Card(ops=36907, values=39213, names=44938, conflicts=0, parameters=877_704_196),
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
-FIRST = "attention"  #: the model on the first page
+FIRST_MODEL = "attention"  #: the model on the first page
 #: sizes in the explorer of models whose defaults, the paper's, are too small to be sharded
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},

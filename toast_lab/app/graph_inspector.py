@@ -13,7 +13,7 @@ from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views import inspect
+from toast_lab.views import selection_facts
 from toast_lab.views.graph_layout import lane_groups, op_label
 from toast_lab.views.markup import (
     ESTIMATED,
@@ -61,7 +61,7 @@ class GraphInspector:
         analysis = self.session.loaded.analysis
         if not self.session.selection.conflicts or analysis is None:
             return []
-        return inspect.chain(analysis, self.session.selection.conflicts[0])
+        return selection_facts.chain(analysis, self.session.selection.conflicts[0])
 
     def show_actions(self) -> None:
         """Show what sharding the selected colour would cost, and the manual plan so far."""
@@ -87,13 +87,16 @@ class GraphInspector:
             more_count = len(session.selection.conflicts) - 1
             more_text = f" (and {more_count} more)" if more_count else ""
             return join(
-                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, conflict))]
+                [
+                    h("h2", f"conflict{more_text}"),
+                    facts(selection_facts.conflict_facts(analysis, conflict)),
+                ]
             )
         if len(session.selection.names) == 1:
             return join(
                 [
                     h("h2", "dimension name"),
-                    facts(inspect.name_facts(analysis, session.selection.names[0])),
+                    facts(selection_facts.name_facts(analysis, session.selection.names[0])),
                 ]
             )
         if session.selection.names:
@@ -144,7 +147,7 @@ def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
     ops = set(analysis.names.op[list(names)].tolist())
     rows = []
     if len(ops) == 1:
-        rows = inspect.op_facts(analysis, next(iter(ops)))
+        rows = selection_facts.op_facts(analysis, next(iter(ops)))
     if len(groups) == 1:
         return [*rows, *_group_facts(analysis, analysis.groups[next(iter(groups))])]
     colour_texts = [

@@ -11,8 +11,8 @@ from toast_lab.views.graph_rows import op_label, op_scopes
 from toast_lab.views.patterns import containing, matching
 
 PATTERN_LIMIT_S = 5.0
-SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="find")
-FEW = 2000  #: ops; in a program with no more, plain text is searched for at once
+SEARCH_THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="find")
+FEW_OPS = 2000  #: ops; in a program with no more, plain text is searched for at once
 
 
 def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
@@ -65,8 +65,8 @@ def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
 
 def start(analysis: Analysis, pattern: str, *, regex: bool) -> Future[tuple[int, ...]]:
     """Run ``find`` in a thread; plain text in a small program is searched for at once."""
-    if not regex and analysis.program.n_ops <= FEW:
+    if not regex and analysis.program.n_ops <= FEW_OPS:
         done: Future[tuple[int, ...]] = Future()
         done.set_result(find(analysis, pattern, regex=False))
         return done
-    return SEARCHES.submit(find, analysis, pattern, regex=regex)
+    return SEARCH_THREADS.submit(find, analysis, pattern, regex=regex)

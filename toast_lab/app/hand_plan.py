@@ -16,12 +16,12 @@ from toast_lab.app.searches import Searches
 from toast_lab.app.trail import Actions, Trail
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
-from toast_lab.explain.taken import Taken, replay, taken, with_side
+from toast_lab.explain.plan_by_hand import PlanAfterAction, plans_after_actions, replay, with_side
 from toast_lab.sharding.plan import ShardingPlan, no_effect, plan_of_actions
 from toast_lab.sharding.space import Action
 
 #: budget of a search asked for beside the plan by hand; most end sooner, since they converge
-ASKED_S = 6.0
+ASKED_SEARCH_S = 6.0
 MAX_MOVES = 16  #: settings of one colour's bits that are offered, at most
 
 
@@ -39,7 +39,7 @@ class HandPlan:
         self._loaded, self._selection, self._plans = loaded, selection, plans
         self._searches, self._notices = searches, notices
         self._trails: dict[tuple[str, str], Trail] = {}
-        self._memo: tuple[Problem | None, dict[Actions, Taken]] = (None, {})
+        self._memo: tuple[Problem | None, dict[Actions, PlanAfterAction]] = (None, {})
 
     @property
     def _problem(self) -> Any:
@@ -61,7 +61,7 @@ class HandPlan:
         """Actions of the plan by hand so far."""
         return self.trail.now
 
-    def taken(self, actions: Actions | None = None) -> tuple[Taken, ...]:
+    def plans_after_actions(self, actions: Actions | None = None) -> tuple[PlanAfterAction, ...]:
         """The unsharded program, then each action with its effect.
 
         The actions are those of the plan by hand, unless another list is given.
@@ -71,7 +71,9 @@ class HandPlan:
         problem: Problem = self._problem
         if self._memo[0] is not problem or len(self._memo[1]) > 1000:
             self._memo = (problem, {})
-        return taken(problem, self.actions if actions is None else actions, self._memo[1])
+        return plans_after_actions(
+            problem, self.actions if actions is None else actions, self._memo[1]
+        )
 
     def best_searched(self) -> PlanItem | None:
         """The best plan that a search found for this mesh and machine.
@@ -107,7 +109,7 @@ class HandPlan:
     def ask_search(self) -> None:
         """Search for a few seconds for the best sequence of actions on this problem, as a job."""
         self._searches.start_with(
-            method="mcts", seconds=ASKED_S, evaluations=None, options={"refine": 0}
+            method="mcts", seconds=ASKED_SEARCH_S, evaluations=None, options={"refine": 0}
         )
 
     def adviser(self) -> PlanItem | None:

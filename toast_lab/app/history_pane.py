@@ -12,11 +12,11 @@ import param
 
 from toast_lab.app import assets, keys, look
 from toast_lab.app.session import Session
-from toast_lab.explain.taken import Taken, change
+from toast_lab.explain.plan_by_hand import PlanAfterAction, collective_changes
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
 from toast_lab.views.markup import ESTIMATED, Safe, h, join, quiet
 
-NOTHING = "(choose a kept plan)"
+NO_KEPT_PLAN = "(choose a kept plan)"
 
 
 class HistoryPane(look.Pane):
@@ -52,7 +52,7 @@ class HistoryPane(look.Pane):
             placeholder="its name", max_length=60, **field_options
         )
         self.branch = look.button("Keep a copy", self._branch)
-        self.other = pn.widgets.Select(options=[NOTHING], **field_options)
+        self.other = pn.widgets.Select(options=[NO_KEPT_PLAN], **field_options)
         look.watch_value(self.other, self._go_on)
         compare = look.button(
             "Compare with other plans →", lambda: setattr(session, "step", "compare")
@@ -73,7 +73,7 @@ class HistoryPane(look.Pane):
         session = self.session
         if session.loaded.problem is None:
             return
-        steps = session.hand.taken()
+        steps = session.hand.plans_after_actions()
         actions = session.hand.actions
         if actions != self._followed:  # another list: select its last action
             self._followed, self.at = actions, len(actions)
@@ -87,13 +87,16 @@ class HistoryPane(look.Pane):
         self.branch.disabled = not actions
         names = [item.name for item in session.hand.branches()]
         self._quiet = True
-        self.other.param.update(options=[NOTHING, *names], value=NOTHING)
+        self.other.param.update(options=[NO_KEPT_PLAN, *names], value=NO_KEPT_PLAN)
         self._quiet = False
         self.show_selected()
 
     def show_selected(self) -> None:
         """Show what the selected action did, and what branching there means."""
-        steps, action_count = self.session.hand.taken(), len(self.session.hand.actions)
+        steps, action_count = (
+            self.session.hand.plans_after_actions(),
+            len(self.session.hand.actions),
+        )
         if self.at == 0:
             sentence: Any = (
                 "The unsharded program."
@@ -101,7 +104,7 @@ class HistoryPane(look.Pane):
                 else "Nothing yet. Take an action on the left, or choose a side on the board."
             )
         else:
-            sent = change(steps[self.at - 1].sent, steps[self.at].sent)
+            sent = collective_changes(steps[self.at - 1].sent, steps[self.at].sent)
             sentence = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
         self._detail.object = quiet(
             sentence, style="max-height: 58px; overflow: auto; margin: 4px 0"
@@ -109,12 +112,12 @@ class HistoryPane(look.Pane):
         go_on = f"go on from {self.at}"
         self.branch.name = "Keep a copy" if self.at == action_count else f"Keep, {go_on}"
 
-    def pair(self) -> tuple[Taken, Taken] | None:
+    def pair(self) -> tuple[PlanAfterAction, PlanAfterAction] | None:
         """The plan before and after the selected action."""
-        steps = self.session.hand.taken()
+        steps = self.session.hand.plans_after_actions()
         return (steps[max(self.at - 1, 0)], steps[self.at]) if self.at < len(steps) else None
 
-    def _cost_words(self, steps: tuple[Taken, ...]) -> Safe:
+    def _cost_words(self, steps: tuple[PlanAfterAction, ...]) -> Safe:
         best = self.session.hand.best_searched()
         rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
         headings = ["", "by hand", "unsharded", "best found"]
@@ -149,7 +152,7 @@ class HistoryPane(look.Pane):
         self.kept_name.value = ""
 
     def _go_on(self, name: str) -> None:
-        if not self._quiet and name and name != NOTHING:
+        if not self._quiet and name and name != NO_KEPT_PLAN:
             self.session.hand.go_on_from(name)
 
 

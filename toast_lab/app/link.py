@@ -30,8 +30,8 @@ MAX_NAMES_TEXT = 600
 LARGEST_SIZE = 2**20
 MOST_REPEATS = 256  #: layers, steps, blocks: they make a program long, and its loading slow
 REPEATS = ("layers", "steps", "blocks", "hidden_layers")
-OURS = ("state", "job")  #: fields that the server reads, before the link is read
-KNOWN = (
+SERVER_FIELDS = ("state", "job")  #: fields that the server reads, before the link is read
+LINK_FIELDS = (
     "step",
     "level",
     "mesh",
@@ -178,7 +178,7 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
                 sizes[key] = _size(model, key, defaults[key], value)
             elif key in _READERS:
                 values["memory_gib" if key == "memory" else key] = _READERS[key](value)
-            elif key not in KNOWN and key not in OURS:
+            elif key not in LINK_FIELDS and key not in SERVER_FIELDS:
                 refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
         except (ValueError, OverflowError, ToastError) as error:
             refused.append(f"{key}={_short(value)}: {error}")
@@ -204,7 +204,7 @@ def asked(query_text: str) -> list[tuple[str, str]]:
     [('model', 'gns'), ('step', 'graph')]
     """
     pairs = parse_qsl(query_text.lstrip("?"), max_num_fields=200, errors="replace")
-    return [(key, value) for key, value in pairs if key not in OURS]
+    return [(key, value) for key, value in pairs if key not in SERVER_FIELDS]
 
 
 def _short(text: str) -> str:

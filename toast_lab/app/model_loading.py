@@ -11,7 +11,7 @@ from toast_lab.jobs.load_job import LoadedModel, load_model
 
 MAX_UPLOAD_BYTES = 64 * 2**20  #: of a file dropped on the page
 READ_LIMIT_S = 120.0
-SMALL = ("mlp", "xxt", "crossed", "attention")
+QUICK_MODELS = ("mlp", "xxt", "crossed", "attention")
 
 
 @functools.lru_cache(maxsize=16)
@@ -32,7 +32,7 @@ def loads_at_once(which: str, sizes: Mapping[str, Any]) -> bool:
     if which == "transformer":
         layers = sizes.get("layers", 2)
         return isinstance(layers, int) and layers <= 2
-    return which in SMALL
+    return which in QUICK_MODELS
 
 
 def refuse_file(name: str, nbytes: int) -> None:

@@ -21,9 +21,9 @@ from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.session import STEPS, Session
 
 #: the mark by which ``static/layout_once.js`` recognises the stack
-TAG = "page stack"
+STACK_TAG = "page stack"
 #: share of a server's time for making pages ahead, however many sessions it has
-SHARE = 0.25
+AHEAD_SHARE = 0.25
 
 
 class _Turn:
@@ -35,7 +35,7 @@ class _Turn:
         return time.monotonic() >= self.free_at_s
 
     def took(self, seconds: float) -> None:
-        self.free_at_s = time.monotonic() + seconds / SHARE
+        self.free_at_s = time.monotonic() + seconds / AHEAD_SHARE
 
 
 _TURN = _Turn()
@@ -62,7 +62,7 @@ class PageStack(look.Pane):
             "search": lambda: SearchPage(session),
             "compare": lambda: ComparePage(session),
         }
-        self.view = look.filled_column(stylesheets=[look.GROWING], tags=[TAG])
+        self.view = look.filled_column(stylesheets=[look.GROWING], tags=[STACK_TAG])
 
     def to_front(self, step: str) -> None:
         """Bring the page of a step to the front."""

@@ -277,7 +277,7 @@ class PlanStore(param.Parameterized):
 
     def _take_export(self, job: Job) -> None:
         self.exported = job.result
-        message = "\n".join(job.result.words)
+        message = "\n".join(job.result.remarks)
         self._notices.say(
             f"Exported {job.result.file}{': ' if message else ''}{message or '.'}", "good"
         )

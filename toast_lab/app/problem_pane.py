@@ -12,7 +12,7 @@ from toast_lab.machines.machine_model import Machine
 from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_machine, check_mesh
 from toast_lab.views.markup import Safe, h, join, quiet
 
-OWN = "a machine file (TOML) …"
+OWN_MACHINE = "a machine file (TOML) …"
 
 
 class ProblemPane(look.Pane):
@@ -26,7 +26,10 @@ class ProblemPane(look.Pane):
             name="axes and sizes", value=session.loaded.mesh, max_length=200, **look.FIELD
         )
         self.machine = pn.widgets.Select(
-            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **look.FIELD
+            name="hardware",
+            options=[*MACHINES, OWN_MACHINE],
+            value=session.loaded.machine,
+            **look.FIELD,
         )
         self.toml = pn.widgets.TextAreaInput(
             name="TOML of the hardware",
@@ -59,7 +62,7 @@ class ProblemPane(look.Pane):
     def follow(self) -> None:
         """Show the mesh and the machine that are in force."""
         session = self.session
-        names = [*MACHINES, *session.loaded.own_machines, OWN]
+        names = [*MACHINES, *session.loaded.own_machines, OWN_MACHINE]
         self.machine.param.update(
             options=names,
             value=session.loaded.machine if session.loaded.machine in names else names[0],
@@ -70,7 +73,7 @@ class ProblemPane(look.Pane):
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
         """Check the fields and show the verdicts; ``mesh`` and ``toml`` are texts being typed."""
-        own_file = self.machine.value == OWN
+        own_file = self.machine.value == OWN_MACHINE
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
         self._checked_machine = (
             check_machine(typed) if own_file else CheckOutcome(True, (), machine=self._named())
@@ -105,7 +108,7 @@ class ProblemPane(look.Pane):
                 f"{name} is not a text file, so it is not a machine file", "error"
             )
             return
-        self.machine.value = OWN
+        self.machine.value = OWN_MACHINE
         self.toml.param.update(value=toml_text, value_input=toml_text)
         self.check(toml=toml_text)
         self.session.notices.say(
@@ -118,7 +121,7 @@ class ProblemPane(look.Pane):
         return self.session.loaded.own_machines.get(name) or MACHINES.get(name)
 
     def _machine_chosen(self) -> None:
-        own_file = self.machine.value == OWN
+        own_file = self.machine.value == OWN_MACHINE
         if own_file and not self.toml.value:
             base = MACHINES.get(self.session.loaded.machine) or MACHINES["tpu-v5e"]
             toml_text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
@@ -137,7 +140,7 @@ class ProblemPane(look.Pane):
         mesh, machine = self._checked_mesh.mesh, self._checked_machine.machine
         if mesh is None or machine is None:
             return
-        if self.machine.value == OWN:
+        if self.machine.value == OWN_MACHINE:
             machine = self.session.loaded.keep_machine(machine)
         self.session.set_problem(mesh=str(mesh), machine=machine.name)
         problem = self.session.loaded.problem

@@ -55,7 +55,7 @@ class Searches(param.Parameterized):
         self._fresh: list[CurvePoint] = []  #: those of ``points`` that no page has drawn yet
         self.best_actions: tuple[str, ...] = ()
         self.best_plan: ShardingPlan | None = None  #: once a search has ended
-        self.stands = False  #: the pause that was asked for has begun
+        self.is_paused = False  #: the pause that was asked for has begun
         self.note = ""  #: how the search ended
         self.gap: float | None = None
         self.race = RaceState()
@@ -83,7 +83,7 @@ class Searches(param.Parameterized):
         self.points, self._fresh, self.best_actions = [], [], ()
         self.best_plan = None
         self.note, self.gap = "", None
-        self.simulations, self.stands = 0, False
+        self.simulations, self.is_paused = 0, False
         self.job = None
 
     # -- starting ----------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Searches(param.Parameterized):
     @property
     def held_state(self) -> str:
         """Word for a job that was told to pause; a search is "pausing" until it stands still."""
-        return "paused" if self.stands or not self._work.runs("search") else "pausing"
+        return "paused" if self.is_paused or not self._work.runs("search") else "pausing"
 
     def pause(self) -> None:
         """Pause or continue; a race pauses before the next method."""
@@ -201,7 +201,7 @@ class Searches(param.Parameterized):
             if self._work.paused:
                 job.resume()
             else:
-                self.stands = False
+                self.is_paused = False
                 job.pause()
             self._work.changed()
 
@@ -218,7 +218,7 @@ class Searches(param.Parameterized):
             self.start(first_order)
         elif self._work.runs("search"):
             self._work.tick()
-            self.stands = False
+            self.is_paused = False
             step(self._work.job, self.simulations)
             self._work.changed()
 
@@ -248,7 +248,7 @@ class Searches(param.Parameterized):
     def _reported(self, event: Event) -> None:
         if not isinstance(event.data, Batch):
             return
-        self.simulations, self.stands = event.data.done, event.data.stands
+        self.simulations, self.is_paused = event.data.done, event.data.is_paused
         for simulation in event.data.simulations:
             self._fresh.append(point(simulation))
             self.points.append(self._fresh[-1])
@@ -291,7 +291,7 @@ class Searches(param.Parameterized):
         self._notices.say(f"{name}: {self.note} It is in the comparison now.", level)
 
     def _raced(self, job: Job) -> None:
-        self.race.raced = job.result
+        self.race.result = job.result
         best = best_row(self.race.rows)
         level: Level = "good" if best is not None and best.fits else "error"
         misfit_note = "" if level == "good" or best is None else " No plan fits into memory."

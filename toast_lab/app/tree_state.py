@@ -21,9 +21,11 @@ from toast_lab.views.action_table import ActionRow
 from toast_lab.views.icicle import LEVELS, IcicleScene, fold_label
 from toast_lab.views.icicle_layout import icicle
 
-EVERY_S = 1.0  #: least time between two counts while a search runs
+COUNT_EVERY_S = 1.0  #: least time between two counts while a search runs
 MAX_CHILDREN = 200
-LOOKED_AT = 50_000  #: trajectories, at most, from which the best ones of different price are taken
+MAX_TRAJECTORIES = (
+    50_000  #: trajectories, at most, from which the best ones of different price are taken
+)
 
 
 class TreePlace(NamedTuple):
@@ -38,7 +40,7 @@ class TreePlace(NamedTuple):
     plan: tuple[str, ...]
     prior: tuple[int, float] | None  #: visits and mean C(s) of its action wherever it was taken
     #: visits and mean reward as the method itself counted them; known after its end
-    own: tuple[int, float] | None
+    method_counts: tuple[int, float] | None
 
 
 class TreeSource(Protocol):
@@ -127,7 +129,7 @@ class TreeState:
                 mirror.places.actions(count, length_penalty),
             )
         ended = time.monotonic()
-        self.counted, self._counted_at = count, ended + max(EVERY_S, 9 * (ended - began))
+        self.counted, self._counted_at = count, ended + max(COUNT_EVERY_S, 9 * (ended - began))
         if self.tally.visits[self.root] == 0:
             self.root = 0
         if self.tally.visits[self.selected] == 0:
@@ -254,7 +256,7 @@ class TreeState:
             places = mirror.places
             word, node = int(places.place["word"][place]), int(places.place["node"][place])
             plan, label = places.plan(place), places.label(place)
-            own_counts = mirror.own
+            own_counts = mirror.method_columns
         taken_elsewhere = (
             place and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
         )
@@ -269,7 +271,7 @@ class TreeState:
             prior=(int(self.actions.visits[word]), float(self.actions.mean_score[word]))
             if taken_elsewhere
             else None,
-            own=(int(own_counts["visits"][node]), float(own_counts["value"][node]))
+            method_counts=(int(own_counts["visits"][node]), float(own_counts["value"][node]))
             if self.at is None
             and own_counts
             and node < len(own_counts["visits"])
@@ -351,8 +353,8 @@ def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
     """
     rank = np.where(fits, score, score + 1e12)
     rows = np.arange(len(rank))
-    if len(rank) > LOOKED_AT:  # sorting a million takes a tenth of a second
-        rows = np.sort(np.argpartition(rank, LOOKED_AT)[:LOOKED_AT])
+    if len(rank) > MAX_TRAJECTORIES:  # sorting a million takes a tenth of a second
+        rows = np.sort(np.argpartition(rank, MAX_TRAJECTORIES)[:MAX_TRAJECTORIES])
     _, first_rows = np.unique(rank[rows], return_index=True)
     best: np.ndarray = rows[first_rows[:most]]
     return best

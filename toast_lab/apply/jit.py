@@ -69,7 +69,9 @@ class Sharded:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The results of ``fn``, computed on the plan's devices."""
         taken, traced = self._prepare(args, keywords)
-        leaves = calls.placed(list(map(_to_array, taken.leaves)), traced.shardings, traced.donated)
+        leaves = calls.place_arrays(
+            list(map(_to_array, taken.leaves)), traced.shardings, traced.donated
+        )
         return taken.deliver(traced.outcome, traced.run(*leaves))
 
     def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
@@ -81,7 +83,7 @@ class Sharded:
     def _prepare(
         self, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[arguments.Arguments, _Traced]:
-        taken = arguments.take_apart(self.fn, args, self.donate_argnums, keywords)
+        taken = arguments.separate_arguments(self.fn, args, self.donate_argnums, keywords)
         key = (taken.structure, tuple(map(calls.type_of, taken.leaves)))
         if key not in self._traced:
             self._traced[key] = self._trace(args, keywords, taken)

@@ -199,7 +199,7 @@ FOUR_BY_FOUR = Scale(
 FOUR_BY_FOUR_MACHINE = "tpu-v5e"
 
 #: Programs small enough to prove their optimum: name, model, sizes, mesh.
-SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+SMALL_PROGRAMS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("mlp", "mlp", {}, "2x2"),
     ("attention", "attention", {}, "2x2"),
     (
@@ -227,7 +227,7 @@ COMPILED = "compiled"  #: the part that needs a compiler, run only on request
 SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))
 #: AutoMap is given longer on the two models on which the paper found it 25 times slower than TOAST:
 #: otherwise the budget could not show such a factor.
-LONGER = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
+BUDGET_FACTORS = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
 
 
 class Choice(NamedTuple):
@@ -318,7 +318,7 @@ class Choice(NamedTuple):
     def _models(self) -> Iterator[Cell]:
         for case, machine, method in itertools.product(self.cases, self.machines, self.methods):
             scale = Scale(case.name, case.quick if self.quick else case.sizes, MESH, x=0.0)
-            seconds = self.seconds * LONGER.get((method, case.model), 1.0)
+            seconds = self.seconds * BUDGET_FACTORS.get((method, case.model), 1.0)
             yield self._cell("models", scale, case.model, machine, method=method, seconds=seconds)
 
     def _scaling(self) -> Iterator[Cell]:
@@ -328,7 +328,7 @@ class Choice(NamedTuple):
     def _goals(self) -> Iterator[Cell]:
         for scale, method in itertools.product(self._t2b([FOUR_BY_FOUR]), self.methods):
             yield self._cell("goals", scale, "t2b", FOUR_BY_FOUR_MACHINE, method=method)
-        for name, model, sizes, mesh in SMALL:
+        for name, model, sizes, mesh in SMALL_PROGRAMS:
             small_cell = partial(self._cell, "goals", Scale(name, sizes, mesh, x=0.0), model)
             yield small_cell(SMALL_MACHINE, "exhaustive", seconds=120.0)
             for seed in range(2 if self.quick else SEEDS):

@@ -19,7 +19,7 @@ from toast_lab.frontends import load
 from toast_lab.search.contract import Budget, search
 from toast_lab.text import csv_text
 
-ROWS = "gaps.jsonl"
+ROWS_FILE = "gaps.jsonl"
 
 
 class GapRow(NamedTuple):
@@ -67,7 +67,7 @@ def run_gaps(
     limits = (search_seconds, bound_seconds)
     row_by_problem = {
         (row.model, row.machine): row
-        for row in read_rows(folder / ROWS)
+        for row in read_rows(folder / ROWS_FILE)
         if tuple(row.seconds) == limits
     }
     rows: list[GapRow] = []
@@ -85,7 +85,7 @@ def run_gaps(
                 if cancel is not None and cancel():
                     return rows
                 row_by_problem[case.name, machine] = row
-                with (folder / ROWS).open("a", encoding="utf-8") as file:
+                with (folder / ROWS_FILE).open("a", encoding="utf-8") as file:
                     # The previous line may have been cut off; empty lines are skipped
                     file.write("\n" + json.dumps(row._asdict()) + "\n")
             rows.append(row_by_problem[case.name, machine])

@@ -28,7 +28,7 @@ class Content(NamedTuple):
     choice: Choice
     command: str
     results: list[CaseResult]
-    wanted: int  #: number of searches of the choice; those without a row are missing
+    n_searches: int  #: number of searches of the choice; those without a row are missing
     steps: Rows
     searches: Rows
     compiled: Rows
@@ -67,8 +67,10 @@ def _rows_of_part(rows: Rows, part: str) -> list[Row]:
 
 def _head(content: Content, link: str) -> str:
     rows = [result.row for result in content.results]
-    missing = content.wanted - len(rows)
-    backlog = f"; {missing} of its {content.wanted} are still missing; the same command runs them"
+    missing = content.n_searches - len(rows)
+    backlog = (
+        f"; {missing} of its {content.n_searches} are still missing; the same command runs them"
+    )
     lines = [
         "# The paper's evaluation, rerun",
         "",
@@ -294,7 +296,7 @@ def _search_times(content: Content, link: str) -> str:
     ]
     longer = ", ".join(
         f"{method} on {model} ({factor:g} times as long)"
-        for (method, model), factor in cases.LONGER.items()
+        for (method, model), factor in cases.BUDGET_FACTORS.items()
     )
     return "\n".join(
         [

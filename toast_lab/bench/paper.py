@@ -123,7 +123,7 @@ def run_paper(
                 choice=everything,
                 command=command,
                 results=results,
-                wanted=len(results) + missing_count,
+                n_searches=len(results) + missing_count,
                 steps=tables.step_times(results),
                 searches=tables.search_times(results),
                 compiled=compiled_rows,

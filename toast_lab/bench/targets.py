@@ -45,8 +45,8 @@ def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Evalu
     """
     judged = [
         at_least_as_good(results),
-        sooner(results),
-        slower(results),
+        time_to_equal_plan(results),
+        time_to_own_best(results),
         close_in_time(results),
         optimum(results),
         growth(results),
@@ -156,7 +156,7 @@ def pursuits_of(results: Iterable[CaseResult]) -> list[Pursuit]:
     return pursuits
 
 
-def sooner(results: Iterable[CaseResult]) -> EvaluationTarget:
+def time_to_equal_plan(results: Iterable[CaseResult]) -> EvaluationTarget:
     """AutoMap's time to its own best plan over our time to a plan as good."""
     text = (
         "on U-Net and GNS our search finds a plan as good as automap's best in at most "
@@ -169,7 +169,7 @@ def sooner(results: Iterable[CaseResult]) -> EvaluationTarget:
     )
 
 
-def slower(results: Iterable[CaseResult]) -> EvaluationTarget:
+def time_to_own_best(results: Iterable[CaseResult]) -> EvaluationTarget:
     """AutoMap's time to its own best plan over our time to our own best, which is a better plan."""
     text = (
         f"automap needs at least {TIMES_SLOWER:g} times our time to its own best on U-Net and GNS"
@@ -222,7 +222,7 @@ def optimum(results: Iterable[CaseResult]) -> EvaluationTarget:
     text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
     case_texts: list[str] = []
     verdicts: list[bool | None] = []
-    names = {name for name, *_ in cases.SMALL}
+    names = {name for name, *_ in cases.SMALL_PROGRAMS}
     for (_, case, _), group in tables.problems(results).items():
         with_plan = [result for result in group if result.has_plan]
         proof = next((result for result in with_plan if result.method == "exhaustive"), None)

@@ -18,9 +18,9 @@ from toast_lab.app.cells.plans import (
     program_of,
 )
 from toast_lab.app.cells.searching import (
-    HANDLE,
+    ACCEPTED_RACES,
+    ACCEPTED_SEARCHES,
     MAX_POINTS,
-    RACE,
     Follower,
     race_points,
     search_snapshot,
@@ -37,7 +37,7 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sweep.run_sweep import Sweep
-from toast_lab.views.breakdown import BY, breakdown_frame, breakdown_rates
+from toast_lab.views.breakdown import GROUPINGS, breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_scale import SCALES
 from toast_lab.views.chart_style import BOKEH
@@ -47,7 +47,7 @@ from toast_lab.views.confirm_chart import confirm_charts
 from toast_lab.views.confirm_curve import judged_frame
 from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.race_chart import race_chart
-from toast_lab.views.race_curves import SHOWN, points_frame
+from toast_lab.views.race_curves import QUANTITY_TITLES, points_frame
 from toast_lab.views.saved_chart import SIZE_PX, save_chart
 from toast_lab.views.search_chart import search_charts
 from toast_lab.views.search_curves import CurvePoint, SearchScales, curve_frame
@@ -93,7 +93,7 @@ def search(
         InvalidInput: ``result`` has another type, or there is no such kind or scale.
     """
     if not isinstance(result, SearchResult | RunningSearch):
-        raise _refused("search", HANDLE, result, "tl.charts.search(tl.search(problem))")
+        raise _refused("search", ACCEPTED_SEARCHES, result, "tl.charts.search(tl.search(problem))")
     _one_of("search", "kind", kind, [*KINDS, None])
     _one_of("search", "scale", scale, SCALES)
     _in_notebook()
@@ -132,8 +132,10 @@ def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log")
         InvalidInput: ``result`` has another type, or there is no such kind or scale.
     """
     if not isinstance(result, Race | RunningRace):
-        raise _refused("race", RACE, result, 'tl.charts.race(tl.race(problem, ["mcts", "beam"]))')
-    _one_of("race", "kind", kind, list(SHOWN))
+        raise _refused(
+            "race", ACCEPTED_RACES, result, 'tl.charts.race(tl.race(problem, ["mcts", "beam"]))'
+        )
+    _one_of("race", "kind", kind, list(QUANTITY_TITLES))
     _one_of("race", "scale", scale, SCALES)
     _in_notebook()
     methods, unsharded = list(race_points(result)), result.problem.baseline
@@ -259,7 +261,7 @@ def breakdown(plans: Any, problem: Problem | None = None, *, by: str = "kind") -
     Raises:
         InvalidInput: ``plans`` has another type, or no problem is known.
     """
-    _one_of("breakdown", "by", by, list(BY.values()))
+    _one_of("breakdown", "by", by, list(GROUPINGS.values()))
     entries = _entries(plans, problem, "breakdown")
     known_problem = problem or problem_of(plans)
     if known_problem is None or any(not hasattr(entry.cost, "ops") for entry in entries):

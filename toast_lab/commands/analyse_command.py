@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, output, reports
-from toast_lab.text import JsonObject, few, line_text
+from toast_lab.text import JsonObject, first_items_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.sharding.mesh import Mesh
 
-ROWS = 40
+SHOWN_ROWS = 40
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def _show(
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
 
-    limit = None if everything else ROWS
+    limit = None if everything else SHOWN_ROWS
     program = analysis.program
     console.print(str(model))
     console.print(
@@ -166,7 +166,9 @@ def _show(
 
 
 def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
-    arguments = few(analysis.program.value_name[argument] for argument in group.arguments)
+    arguments = first_items_text(
+        analysis.program.value_name[argument] for argument in group.arguments
+    )
     resolutions = 2 ** len(group.resolutions) if group.resolutions else "-"
     return (
         group.name,
@@ -205,5 +207,5 @@ def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -
                 title,
                 ("side 0", "side 1", "~meet at", "~source"),
                 rows,
-                None if everything else ROWS,
+                None if everything else SHOWN_ROWS,
             )

@@ -44,7 +44,7 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 
 #: Options that name an output file.
-WRITTEN = (
+OUTPUT_OPTIONS = (
     *("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
     "output",
 )
@@ -120,7 +120,7 @@ def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
 
 
 def _check_written(args: Namespace) -> None:
-    options = {f"--{name}": getattr(args, name, None) for name in WRITTEN}
+    options = {f"--{name}": getattr(args, name, None) for name in OUTPUT_OPTIONS}
     path_of = {flag: path for flag, path in options.items() if isinstance(path, str) and path}
     offences = [_output_file_offence(path, flag) for flag, path in path_of.items()]
     targets = [os.path.realpath(path) for path in path_of.values()]

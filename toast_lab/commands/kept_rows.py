@@ -11,7 +11,7 @@ from toast_lab.commands import command_options, keeping
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import JsonObject
 
-SHOWN = 20  #: number of rows without --limit
+DEFAULT_ROWS = 20  #: number of rows without --limit
 
 
 def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
@@ -23,7 +23,7 @@ def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
         "--limit",
         type=command_options.positive_int,
         metavar="N",
-        help=f"maximum number of rows, newest first ({SHOWN}; all with --csv)",
+        help=f"maximum number of rows, newest first ({DEFAULT_ROWS}; all with --csv)",
     )
     add_option("--csv", metavar="FILE", help="write the rows as CSV")
     add_option(
@@ -35,7 +35,7 @@ def add_options(parser: ArgumentParser, variable: str, file_name: str) -> None:
 
 def limit(args: Namespace) -> int | None:
     """Maximum number of rows to list; None: all."""
-    return None if args.csv and args.limit is None else args.limit or SHOWN
+    return None if args.csv and args.limit is None else args.limit or DEFAULT_ROWS
 
 
 def row_number(command: str, arguments: list[str]) -> int | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, CoverageRow
     from toast_lab.sharding.divisibility import DimRow, Divisibility
 
-ROWS = 12
+SHOWN_ROWS = 12
 
 
 def coverage_data(report: Coverage) -> JsonObject:
@@ -74,7 +74,7 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
 
     Dims at which an action stops are listed only with ``everything``.
     """
-    limit = None if everything else ROWS
+    limit = None if everything else SHOWN_ROWS
     console.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
         _coverage_table(console, "Held whole", report.whole_rows, limit)
@@ -112,7 +112,7 @@ def show_divisibility(
     from toast_lab.sharding.divisibility import dim_cells
     from toast_lab.text import bytes_text, share_text
 
-    limit = None if everything else ROWS
+    limit = None if everything else SHOWN_ROWS
     console.print(f"Divisibility: {report.headline()}.")
     for title, rows in (
         (f"Sizes that no axis of {report.mesh} divides", report.dims),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from toast_lab.sweep.run_sweep import SweepProgress
     from toast_lab.sweep.sweep_store import SweepStore
 
-OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
+PRODUCT_OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -72,7 +72,9 @@ def run(args: Namespace) -> int:
     from toast_lab.text import write_csv
 
     common.check_early(args)
-    given_options = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
+    given_options = {
+        key: getattr(args, key) for key in PRODUCT_OPTIONS if getattr(args, key) is not None
+    }
     if args.file and given_options:
         raise InvalidProblem(
             f"give the sweep as {args.file} or as options, not both: {', '.join(given_options)}"

@@ -132,13 +132,13 @@ def keep(comparison: Comparison, path: PathLike | None = None) -> tuple[int, ...
         )
 
 
-def record(comparison: Comparison, row: ComparisonRow, together: str) -> JsonObject:
-    """A row of a comparison as a row of the file; ``together`` identifies the comparison."""
+def record(comparison: Comparison, row: ComparisonRow, comparison_id: str) -> JsonObject:
+    """A row of a comparison as a row of the file; ``comparison_id`` identifies the comparison."""
     data = row.to_json()
     machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
     derived = {
         **plain_data(row.judgement),
-        "comparison": together,
+        "comparison": comparison_id,
         "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": comparison.model,
         "program_digest": comparison.program_digest,

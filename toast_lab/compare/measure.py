@@ -37,7 +37,7 @@ from toast_lab.errors import ToastError
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import OnProgress, RunProgress
 
-SERVE = "toast_lab.compare.contender:serve"  #: function that runs in a child
+SERVE_FUNCTION = "toast_lab.compare.contender:serve"  #: function that runs in a child
 OK = "ok"
 FAILED = "failed"
 CRASHED = "crashed"
@@ -135,7 +135,9 @@ class Children:
                 )
             name = request.name if processes == 1 else f"{request.name}, process {index}"
             self.workers.append(
-                isolate.ChildWorker(SERVE, request, env=dev.environment(devices), activity=name)
+                isolate.ChildWorker(
+                    SERVE_FUNCTION, request, env=dev.environment(devices), activity=name
+                )
             )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:

@@ -23,7 +23,7 @@ class JudgeTarget(NamedTuple):
     topology: str  #: for ``Judging``
     refusal: str = ""  #: why it cannot judge on this computer; empty: it can
     warning: str = ""  #: what it cannot tell about this problem's plans; empty: nothing
-    elsewhere: bool = False  #: is it for another machine than the problem's prices?
+    is_other_machine: bool = False  #: is it for another machine than the problem's prices?
 
     @property
     def possible(self) -> bool:
@@ -99,13 +99,13 @@ def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
     elsewhere = judged_elsewhere(problem, parsed)
     warnings = [elsewhere]
     machine = topologies.machine_name(parsed, "")
-    if not is_attached(parsed) and machine not in topologies.TELL_TIMES:
+    if not is_attached(parsed) and machine not in topologies.MACHINES_WITH_TIMES:
         warnings.append(
             f"The compiler for {parsed} gives no times: it says whether a plan compiles and fits, "
             "but confirms none."
         )
     warning = " ".join(filter(None, warnings))
-    return JudgeTarget(title, topology, warning=warning, elsewhere=bool(elsewhere))
+    return JudgeTarget(title, topology, warning=warning, is_other_machine=bool(elsewhere))
 
 
 def _without_topology(problem: Problem) -> str:

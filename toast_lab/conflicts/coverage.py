@@ -38,7 +38,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
 from toast_lab.nda.names import use_dims
-from toast_lab.text import as_html, bytes_text, few, line_text, share_text, table
+from toast_lab.text import as_html, bytes_text, first_items_text, line_text, share_text, table
 
 
 class UnsplitReason(enum.Enum):
@@ -62,7 +62,7 @@ class UnsplitReason(enum.Enum):
     UNKNOWN_BRANCH = "which branch runs is not known in advance: all are counted as equally likely"
 
 
-WHOLE = (UnsplitReason.NO_RULE, UnsplitReason.ALL_WHOLE, UnsplitReason.KEPT_WHOLE)
+WHOLE_REASONS = (UnsplitReason.NO_RULE, UnsplitReason.ALL_WHOLE, UnsplitReason.KEPT_WHOLE)
 
 
 class CoverageRow(NamedTuple):
@@ -88,7 +88,7 @@ class CoverageRow(NamedTuple):
     @property
     def whole(self) -> bool:
         """Are these held whole, rather than split along some dims only or counted by assumption?"""
-        return self.reason in WHOLE
+        return self.reason in WHOLE_REASONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +171,8 @@ def row_cells(row: CoverageRow) -> tuple[object, ...]:
         row.op_count,
         share_text(row.flops_share),
         share_text(row.bytes_share),
-        few(row.colours) or "all",
-        few((line_text(line) for line, _ in row.lines), 2),
+        first_items_text(row.colours) or "all",
+        first_items_text((line_text(line) for line, _ in row.lines), 2),
         row.why,
     )
 

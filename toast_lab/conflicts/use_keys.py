@@ -27,13 +27,17 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
         value_hash = mix(rows(program.shape_ptr, program.shape) ^ mix(numbers(program.value_dtype)))
         use_op = program.use_op
         use_hash = _use_hashes(program, use_op)
-        hands_on = ops_where(program.kind, "hands_on")[use_op] if program.regions else None
+        passes_slices = (
+            ops_where(program.kind, "passes_slices")[use_op] if program.regions else None
+        )
         current, keys = value_hash, []
         for depth in range(1, depths[-1] + 1):
             results = rows(program.result_ptr, current)[use_op]
-            for repeat in range(1 if hands_on is None else 1 + _LONGEST):
-                if repeat and hands_on is not None:
-                    results = np.where(hands_on, rows(program.result_ptr, current)[use_op], results)
+            for repeat in range(1 if passes_slices is None else 1 + _LONGEST):
+                if repeat and passes_slices is not None:
+                    results = np.where(
+                        passes_slices, rows(program.result_ptr, current)[use_op], results
+                    )
                 total = np.zeros(program.n_values, np.uint64)
                 # A sum ignores the order of uses.
                 np.add.at(total, program.use_value, mix(use_hash ^ mix(results)))

@@ -110,7 +110,7 @@ def make_memory(
     if not fusion.style.reuses_places:
         is_elementwise = program.op_class[dying_op] == p.ELEMENTWISE
         has_heir &= argument | ~is_elementwise | _updates(program, fusion)[dying_op]
-    late_products = np.flatnonzero(fusion.waits & fusion.product).tolist()
+    late_products = np.flatnonzero(fusion.runs_late & fusion.product).tolist()
     read_late = np.full(program.n_values, -1)
     for op in late_products:
         for operand in program.operands(op):
@@ -204,6 +204,6 @@ def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
             continue
         if unclaimed[form]:
             unclaimed[form] -= 1
-        elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
+        elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).update_operand < 0:
             apart.append(value)
     return apart

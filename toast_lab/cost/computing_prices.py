@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from toast_lab.cost.collective_matmul import ring_size
 from toast_lab.cost.device_parts import (
-    UNFUSED_FROM,
+    MIN_UNFUSED_NUMBERS,
     cuts_out,
     gathered_axes,
     is_heavy,
@@ -20,10 +20,10 @@ from toast_lab.cost.device_parts import (
     result_layout,
     unfused_s,
 )
-from toast_lab.cost.few_images import OVERLAP, are_few
-from toast_lab.cost.loop_casts import CAST as LOOP_CAST
-from toast_lab.cost.loop_casts import READ as LOOP_CAST_READ
-from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
+from toast_lab.cost.few_images import OVERLAP_FACTOR, are_few
+from toast_lab.cost.loop_casts import CAST_BYTES_RATIO as LOOP_CAST
+from toast_lab.cost.loop_casts import READ_BYTES_RATIO as LOOP_CAST_READ
+from toast_lab.cost.loop_residents import RESIDENT_TIME_RATIO as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
     CONTRACTED,
@@ -137,7 +137,7 @@ def price_computing(
         if ring_row >= 0:
             # The ops behind the product are a kernel of their own.
             time_s = (ring_s + end_bytes / rate) * trips
-    if facts.op.unfused_numbers[op] / cut > UNFUSED_FROM and not cuts_out(
+    if facts.op.unfused_numbers[op] / cut > MIN_UNFUSED_NUMBERS and not cuts_out(
         tables, steps, op, axis_size
     ):
         unfused_bytes = facts.op.unfused_bytes[op] / cut + waited_bytes
@@ -145,7 +145,7 @@ def price_computing(
             time_s, unfused_s(rates, facts.op.unfused_numbers[op] / cut, unfused_bytes) * trips
         )
     time_s += (filling_s + relaying_s) * trips
-    if facts.op.starts[op]:
+    if facts.op.starts_kernel[op]:
         time_s += start_s * trips
     return time_s, ring_row, ring_pieces, waiting_s
 
@@ -167,7 +167,11 @@ def _result_bytes(
             layout = result_layout(steps, row, n_steps, value)
             size = kept_bytes(facts, value, layout, axis_size)
             result_bytes += size
-            if facts.value.written[value] and facts.op.brings[op] < 0 and not facts.op.carried[op]:
+            if (
+                facts.value.written[value]
+                and facts.op.update_operand[op] < 0
+                and not facts.op.written_with_product[op]
+            ):
                 stays = 0.0 < facts.op.resident_parts[op] <= ways(layout, axis_size)
                 if not computes_near or not is_near(facts, rates, value, size):
                     moved += RESIDENT_SHARE * size if stays else size
@@ -206,12 +210,15 @@ def _operand_bytes(
             else:
                 right_far, right_near = far, near
         wanted_bytes = 0.0
-        if use - first_use == facts.op.brings[op] or use - first_use == facts.op.sorts[op]:
+        if (
+            use - first_use == facts.op.update_operand[op]
+            or use - first_use == facts.op.sorted_operand[op]
+        ):
             wanted = steps.wanted[tables.use_want[use]]
             wanted_bytes = kept_bytes(facts, tables.use_value[use], wanted, axis_size)
-        if use - first_use == facts.op.brings[op]:
+        if use - first_use == facts.op.update_operand[op]:
             moved += wanted_bytes
-        if use - first_use == facts.op.sorts[op]:
+        if use - first_use == facts.op.sorted_operand[op]:
             prices.passing_bytes[op] += wanted_bytes
     return moved, filling_s, left_far, left_near, right_far, right_near
 
@@ -236,7 +243,7 @@ def _read_operand(
     piece_bytes = whole_bytes / ways(layout, axis_size)
     source_bytes = kept_bytes(facts, source, steps.layout[source], axis_size)
     spread_s = 0.0
-    if facts.use.spread[use] and not is_copy:
+    if facts.use.broadcast_written[use] and not is_copy:
         prices.passing_bytes[op] += piece_bytes
         padding = part_padding(facts, value, layout, axis_size)
         spread_s = unfused_s(
@@ -379,7 +386,7 @@ def _product_rate(
         left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
         right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
         if are_few(local_size(facts.op.image_count[op], 0, left, axis_size)):
-            peak *= weights_busy(columns, depth, rates.tile) / OVERLAP
+            peak *= weights_busy(columns, depth, rates.tile) / OVERLAP_FACTOR
             value = tables.result[tables.result_ptr[op]]
             layout = result_layout(steps, row, n_steps, value)
             relaid = facts.op.relaid_left[op] / ways(left, axis_size)

@@ -15,7 +15,7 @@ from toast_lab.sharding.steps import Steps, Tables, layout_dim, ways
 #: Smallest kernel of a single op that takes longer than its traffic, in numbers; and the share of
 #: the memory's rate that it reaches then. libtpu 0.0.42.1 passes 2^17 numbers at a time through
 #: such a kernel, and kernels of few passes are no slower.
-UNFUSED_FROM = 2.0**19
+MIN_UNFUSED_NUMBERS = 2.0**19
 UNFUSED_SHARE = 0.95
 
 
@@ -80,7 +80,7 @@ def cuts_out(tables: Tables, steps: Steps, op: int, axis_size: Int64Array) -> bo
 @helper
 def unfused_s(rates: MachineRates, numbers: float, size: float) -> float:
     """Seconds of a kernel of one op, or one that fills memory, with ``size`` bytes of traffic."""
-    if numbers <= UNFUSED_FROM:
+    if numbers <= MIN_UNFUSED_NUMBERS:
         return size / rates.product_bytes_per_s
     traffic_s = size / (UNFUSED_SHARE * rates.memory_bytes_per_s)
     return numbers / rates.unfused_numbers_per_s + traffic_s

@@ -44,7 +44,7 @@ class FusionGraph(NamedTuple):
     is_output: Sequence[bool]  #: [V]
     free: Sequence[bool]  #: [O]
     product: Sequence[bool]  #: [O]
-    soft: Sequence[bool]  #: [O] elementwise, or moves elements
+    computable_in_parts: Sequence[bool]  #: [O] elementwise, or moves elements
     elementwise: Sequence[bool]  #: [O]
     takes: Sequence[bool]  #: [O] computes soft operands on its way in
     reduces: Sequence[bool]  #: [O]
@@ -154,7 +154,10 @@ def _end(
     members = _members(graph, op, epilogues.product)
     if not members:
         return
-    inside = {value, *(graph.results[member][0] for member in members if graph.soft[member])}
+    inside = {
+        value,
+        *(graph.results[member][0] for member in members if graph.computable_in_parts[member]),
+    }
     reached = set(members)
     needed = {
         candidate
@@ -199,7 +202,7 @@ def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
             or graph.free[op]
             or taken[op] >= 0
             or graph.region[op] != graph.region[product]
-            or not (graph.reduces[op] or graph.soft[op])
+            or not (graph.reduces[op] or graph.computable_in_parts[op])
         ):
             continue
         if not all(
@@ -207,7 +210,7 @@ def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
             for operand in graph.operands[op]
         ):
             continue
-        if graph.soft[op]:
+        if graph.computable_in_parts[op]:
             (result,) = graph.results[op]
             if graph.elements[result] != graph.elements[value] or not graph.is_root[result]:
                 continue

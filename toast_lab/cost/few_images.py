@@ -3,7 +3,7 @@
 Images lie along the eight rows of a tile. If there are fewer, libtpu cuts each into strips, lays
 these along the rows before a convolution, and undoes that behind it: with four images of 32 by 32
 on a device, half of a residual block's time goes into copies, so that four take longer than eight.
-Strips overlap by a window, which is convolved twice (``OVERLAP``).
+Strips overlap by a window, which is convolved twice (``OVERLAP_FACTOR``).
 
 Transposing copies move each number twice if the convolved value comes from a normalisation, since
 sums over strips are sums over parts, and about once if a chain of convolutions keeps the strips or
@@ -23,8 +23,8 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 
-FEWER_THAN = 8.0  # images: the rows of a tile
-OVERLAP = 1.25  #: factor on the time of a convolution, since strips overlap
+FEW_IMAGES_LIMIT = 8.0  # images: the rows of a tile
+OVERLAP_FACTOR = 1.25  #: factor on the time of a convolution, since strips overlap
 _NORMALIZED, _CHAINED = 2.0, 0.8  # copies of each number
 _SHORTEST = 16  # shortest side of an image that is cut into strips
 _FAR = 40  # most ops of a normalisation
@@ -106,4 +106,4 @@ def _comes_of_sums(program: p.Program, value: int) -> bool:
 @helper
 def are_few(images: float) -> bool:
     """Are this many images on a device cut into strips?"""
-    return 0.0 < images < FEWER_THAN
+    return 0.0 < images < FEW_IMAGES_LIMIT

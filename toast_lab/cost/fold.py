@@ -42,7 +42,7 @@ from toast_lab.ragged import Ragged, gather, row_numbers, row_starts
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import Tables
 
-ALWAYS = np.iinfo(np.int32).max
+NEVER_ENDS = np.iinfo(np.int32).max
 
 
 def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
@@ -233,7 +233,7 @@ def _folded_tables(
         use_owner=want_row,
         use_dim_ptr=want_dims.ptr,
         use_dim_factor=want_dims.flat + np.repeat(name_of_row[want_row], want_dims.lengths),
-        use_until=np.full(len(first_wants), ALWAYS, np.int32),
+        use_until=np.full(len(first_wants), NEVER_ENDS, np.int32),
         factor_reduction=tables.factor_reduction,
         n_arguments=int((first_ops < tables.n_arguments).sum()),
         folded=True,

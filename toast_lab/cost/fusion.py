@@ -131,11 +131,13 @@ class Fusion(NamedTuple):
     #: its way out, the first of those that share a kernel, or the op itself
     head: np.ndarray
     #: Uses that read memory on the way out of a product, each with the product; not in ``reads``.
-    beside: list[tuple[int, int]]
-    starts: np.ndarray  #: [O] bool: has a kernel of its own
+    epilogue_reads: list[tuple[int, int]]
+    starts_kernel: np.ndarray  #: [O] bool: has a kernel of its own
     #: [O] bool: with nothing else in it, no broadcast and no constant either
-    alone: np.ndarray
-    soft: np.ndarray  #: [O] bool: a part of the result can be computed alone where it is needed
+    is_sole_op: np.ndarray
+    computable_in_parts: (
+        np.ndarray
+    )  #: [O] bool: a part of the result can be computed alone where it is needed
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
     style: FusionStyle  #: of the compiler
@@ -145,7 +147,7 @@ class Fusion(NamedTuple):
     narrowed: Narrowed  #: what a TPU keeps in bfloat16
     #: [O] bool: no product depends on it. Products among these run after all others if they are
     #: summed over devices
-    waits: np.ndarray
+    runs_late: np.ndarray
     #: [V] bool: a comparison of indices, or computed from one alone, and not written. It is
     #: computed on the way into kernels that read it whole; for one that reads a part, all of it is
     #: written.
@@ -303,7 +305,9 @@ class _Fuser:
             is_output=self.output,
             free=self.free,
             product=self.product,
-            soft=[soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)],
+            computable_in_parts=[
+                soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)
+            ],
             elementwise=self.elementwise,
             takes=self.takes,
             reduces=self.reduces,
@@ -353,23 +357,23 @@ class _Fuser:
             ),
             reads=reads,
             head=np.asarray(heads, np.int64),
-            beside=beside,
-            starts=np.asarray(
+            epilogue_reads=beside,
+            starts_kernel=np.asarray(
                 [
                     not self.free[op] and not self._inside(op) and heads[op] == op
                     for op in range(self.n_ops)
                 ],
                 bool,
             ),
-            alone=self._alone(heads),
-            soft=np.asarray(self.soft, bool),
+            is_sole_op=self._alone(heads),
+            computable_in_parts=np.asarray(self.soft, bool),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
             style=self.style,
             updates=self.epilogues.updates,
             consumers=self.consumers,
             narrowed=self.narrowed,
-            waits=self._waits(),
+            runs_late=self._waits(),
             compared=_compared(self.program, self.marks, self.written),
         )
 
@@ -581,7 +585,7 @@ class _Fuser:
         return heads
 
     def _reads(self, heads: list[int]) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """``Fusion.reads`` and ``beside``; sets the head of ops that share a kernel."""
+        """``Fusion.reads`` and ``epilogue_reads``; sets the head of ops that share a kernel."""
         reads, beside = np.zeros(self.program.n_uses), list[tuple[int, int]]()
         shared: dict[tuple[int, float], list[_Kernel]] = {}
         seen_by: dict[int, set[int]] = {}  # by head, what its kernel reads

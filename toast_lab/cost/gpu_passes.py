@@ -25,7 +25,7 @@ def gpu_passes(program: p.Program) -> np.ndarray:
         kind, uses = op_kind(program.kind[op]), program.uses(op)
         passes[uses.start : uses.stop] = kind.gpu_passes
         if kind.sorts_updates and p.MONOIDS[program.monoid[op]] == "add":
-            use = uses[kind.brings]
+            use = uses[kind.update_operand]
             if program.itemsize[program.use_value[use]] < _WORD_BYTES:
                 passes[use] = _NARROW_SUM
     return passes

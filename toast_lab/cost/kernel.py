@@ -29,8 +29,9 @@ change one of them:
   its results and its row of the state, but nothing else: ``fold`` and ``reprice`` would not notice
   any other dependence.
 * A new fact about an op, a use or a value is a field of ``OpFacts``, ``UseFacts`` or
-  ``ValueFacts``, filled by ``make_static``. Ops that differ in it are then told apart; nothing else
-  is needed. A fact must not be an index: it would differ in every layer, and nothing would fold.
+  ``ValueFacts``, filled by ``make_program_facts``. Ops that differ in it are then told apart;
+  nothing else is needed. A fact must not be an index: it would differ in every layer, and nothing
+  would fold.
 * A time from a better source than the rules is an entry of ``ListedTimes``, which replaces theirs.
 * Lifetimes are in ``live_bytes``, and in ``Memory`` as far as they do not depend on the plan.
   ``folded_ranges`` has to tell apart everything by which a plan may change them.

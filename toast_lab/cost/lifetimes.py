@@ -39,18 +39,18 @@ def live_bytes(
     waits = ranges.late_op > 0 and rates.waiting_room_bytes > 0.0
     if waits:
         for op in range(prices.summed.shape[0]):
-            waits &= prices.summed[op] == 0 or facts.op.waits[op]
-    lives.waiting[0] = int(waits)
+            waits &= prices.summed[op] == 0 or facts.op.runs_late[op]
+    lives.run_late[0] = int(waits)
     peak, peak_place = _alive(inputs, prices, lives)
-    if lives.waiting[0] == 1 and peak > rates.waiting_room_bytes:
-        lives.waiting[0] = 0
+    if lives.run_late[0] == 1 and peak > rates.waiting_room_bytes:
+        lives.run_late[0] = 0
         peak, peak_place = _alive(inputs, prices, lives)
     return peak, peak_place
 
 
 @helper
 def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float, int]:
-    """(peak bytes, place of the peak); products run late if ``lives.waiting`` says so.
+    """(peak bytes, place of the peak); products run late if ``lives.run_late`` says so.
 
     Memory for the results of the program is reserved from the start. Until they are written, it may
     hold other values: any that is not larger than the largest result is assumed to fit.
@@ -94,7 +94,7 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
         held_bytes = size[ranges.buffer_value[buffer]]
         start, end = ranges.buffer_start[buffer], ranges.buffer_end[buffer]
         is_read_late = False
-        if lives.waiting[0] == 1:
+        if lives.run_late[0] == 1:
             reader, writer = ranges.buffer_read_late[buffer], ranges.buffer_written_late[buffer]
             is_read_late = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
             if is_read_late:

@@ -19,9 +19,9 @@ from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
 #: Bytes that a round reads of a cast matrix, for each byte of it in f32.
-READ = 0.5
+READ_BYTES_RATIO = 0.5
 #: Bytes that the cast reads and writes, for each byte of the matrix in f32.
-CAST = 1.5
+CAST_BYTES_RATIO = 1.5
 
 
 def cast_rounds(

@@ -27,9 +27,9 @@ from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
 #: Share of the vector memory for such values; ops need the rest to work in.
-ROOM = 0.8
+RESIDENT_ROOM = 0.8
 #: Time for a byte in vector memory over that for one in memory: products read 2 to 9 TB/s on v5e.
-SHARE = 0.15
+RESIDENT_TIME_RATIO = 0.15
 
 
 class Residents(NamedTuple):
@@ -71,7 +71,7 @@ def residents(
         vector_memory_bytes: vector memory of a device.
     """
     staying = no_residents(program)
-    room_bytes = ROOM * vector_memory_bytes
+    room_bytes = RESIDENT_ROOM * vector_memory_bytes
     read_only: dict[int, set[int]] = defaultdict(set)
     loop_of: dict[int, int] = {}
     for use, value, loop in loop_uses(program, root=root, reads=reads, written=written):
@@ -83,7 +83,7 @@ def residents(
     for use, loop in loop_of.items():
         rounds = program.regions[loop].times
         staying.use_parts[use] = read_bytes[loop] / room_bytes
-        staying.use_share[use] = min(SHARE + 1.0 / rounds, 1.0)
+        staying.use_share[use] = min(RESIDENT_TIME_RATIO + 1.0 / rounds, 1.0)
     sum_bytes: dict[int, float] = defaultdict(float)
     for op, accumulation in accumulating.items():
         sum_bytes[int(program.region[op])] += float(value_bytes[accumulation.value])
@@ -93,5 +93,5 @@ def residents(
         staying.result_parts[op] = parts
         for use in program.uses(op):
             if int(program.use_value[use]) == accumulation.value:
-                staying.use_parts[use], staying.use_share[use] = parts, SHARE
+                staying.use_parts[use], staying.use_share[use] = parts, RESIDENT_TIME_RATIO
     return staying

@@ -88,7 +88,7 @@ def price_moving(
     # A copy for uses lives until its last use, the input of a definition's reshard only meanwhile.
     if use < 0:
         # Sums are made in place, and a soft op computes only the part of its result that is cut.
-        if kind != ALL_REDUCE and (kind != SLICE or not facts.op.cuts[op]):
+        if kind != ALL_REDUCE and (kind != SLICE or not facts.op.computes_kept_slice[op]):
             held = min(1.0, HELD_PIECES / pieces)
             prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
     elif steps.copy[use] == row:

@@ -15,7 +15,7 @@ from toast_lab.sharding.steps import Steps
 
 
 @packed
-class Bench(NamedTuple):
+class OpPricer(NamedTuple):
     """A folded program on a machine, and arrays to price one op at a time with.
 
     Callers set the row of the op in ``op_factor`` and the layouts around it in ``steps``.
@@ -28,11 +28,11 @@ class Bench(NamedTuple):
     prices: Prices
 
 
-def make_bench(inputs: PriceInputs, n_op_rows: int) -> Bench:
-    """A bench for a program folded to ``n_op_rows`` rows of ops."""
+def make_op_pricer(inputs: PriceInputs, n_op_rows: int) -> OpPricer:
+    """An op pricer for a program folded to ``n_op_rows`` rows of ops."""
     n_axes = len(inputs.axis_size)
     steps = st.buffers(inputs.tables, n_axes)
-    return Bench(
+    return OpPricer(
         inputs=inputs,
         op_factor=np.full((n_op_rows, n_axes), -1, np.int32),
         steps=steps,
@@ -42,10 +42,10 @@ def make_bench(inputs: PriceInputs, n_op_rows: int) -> Bench:
 
 
 @helper
-def price_one(bench: Bench, op: int) -> int:
+def price_one(op_pricer: OpPricer, op: int) -> int:
     """Lower and price ``op``; gives the number of its steps."""
-    inputs, steps = bench.inputs, bench.steps
+    inputs, steps = op_pricer.inputs, op_pricer.steps
     ops = np.full(1, op, np.int32)
-    n_steps = st.lower_into(inputs.tables, ops, bench.op_factor, inputs.axis_size, steps)
-    kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
+    n_steps = st.lower_into(inputs.tables, ops, op_pricer.op_factor, inputs.axis_size, steps)
+    kernel.price_steps(inputs, ops, steps, n_steps, op_pricer.each, op_pricer.prices)
     return n_steps

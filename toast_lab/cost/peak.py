@@ -12,16 +12,16 @@ from toast_lab.cost.price_inputs import BROUGHT, Lifetimes, Prices
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
-VECTOR = "in vector memory"
-RESERVED = "kept for results"
+IN_VECTOR_MEMORY = "in vector memory"
+KEPT_FOR_RESULTS = "kept for results"
 
 
 class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs),
-    #: RESERVED (the unused part of the memory of a later result of the program), or VECTOR (bytes
-    #: of the others that a TPU has in its vector memory, to be subtracted)
+    #: KEPT_FOR_RESULTS (the unused part of the memory of a later result of the program), or
+    #: IN_VECTOR_MEMORY (bytes of the others that a TPU has there, to be subtracted)
     kind: str
     value: str  #: name of the value, "" for work space and vector memory
     op: int  #: the op that made it, for which it was brought, or that needs the space
@@ -92,7 +92,7 @@ def held_at(
         last_op = min(op, program.n_ops - 1)
         held.append(
             Held(
-                kind=VECTOR,
+                kind=IN_VECTOR_MEMORY,
                 value="",
                 op=last_op,
                 where=program.where(last_op),
@@ -106,7 +106,7 @@ def held_at(
         reserved_bytes -= kept_bytes
         held.append(
             Held(
-                kind=RESERVED,
+                kind=KEPT_FOR_RESULTS,
                 value=program.value_name[value],
                 op=maker,
                 where=program.where(maker),
@@ -119,7 +119,7 @@ def held_at(
 def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:
     """[B] first and last op at which a buffer is alive under a plan, as ``live_bytes`` has it."""
     start, end = memory.buffer_start, memory.buffer_end
-    if lives.waiting[0]:
+    if lives.run_late[0]:
         read_late, written_late = (
             (product >= 0) & (prices.summed[product] == 1)
             for product in (memory.buffer_read_late, memory.buffer_written_late)
@@ -131,4 +131,4 @@ def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray
 
 def largest(held: Sequence[Held], most: int) -> list[Held]:
     """The first ``most`` rows of ``held_at``, and the row that vector memory subtracts."""
-    return [*held[:most], *(row for row in held[most:] if row.kind == VECTOR)]
+    return [*held[:most], *(row for row in held[most:] if row.kind == IN_VECTOR_MEMORY)]

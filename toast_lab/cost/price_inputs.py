@@ -173,7 +173,7 @@ class Lifetimes(NamedTuple):
     """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
-    waiting: Int8Array  #: [1] int8 1: products run late, see ``Memory.buffer_read_late``
+    run_late: Int8Array  #: [1] int8 1: products run late, see ``Memory.buffer_read_late``
     last: Int32Array  #: [C] last op at which a copy is needed
     live: Float64Array  #: [P + 1] bytes in memory at each place
     near: Float64Array  #: [P + 1] further bytes, in vector memory
@@ -187,7 +187,7 @@ def lifetimes(inputs: PriceInputs) -> Lifetimes:
     rows = inputs.ranges.n_places + 1
     return Lifetimes(
         size=np.empty(len(inputs.tables.value_op)),
-        waiting=np.zeros(1, np.int8),
+        run_late=np.zeros(1, np.int8),
         last=np.empty(len(inputs.ranges.copy_use), np.int32),
         live=np.empty(rows),
         near=np.empty(rows),

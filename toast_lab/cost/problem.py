@@ -24,6 +24,7 @@ from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
 from toast_lab.prepare import prepare
+from toast_lab.sharding.annotation_pins import keep_annotations
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.pins import Pins, make_pins
@@ -32,7 +33,6 @@ from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
-from toast_lab.sharding.written import keep_annotations
 from toast_lab.text import bytes_text
 
 

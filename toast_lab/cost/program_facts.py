@@ -4,7 +4,7 @@ Facts of ops, uses and values are computed once per program: which values are fu
 views of another's memory, and which are read only in part. ``buffers`` adds the live ranges of
 everything that is written.
 
-Reference: TOAST section 4.5. Start reading at ``make_static``.
+Reference: TOAST section 4.5. Start reading at ``make_program_facts``.
 """
 
 from __future__ import annotations
@@ -62,11 +62,13 @@ class OpFacts(NamedTuple):
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
     #: [O] position of the operand whose size is what the op writes, -1: its whole result
-    brings: Int32Array
+    update_operand: Int32Array
     #: [O] position of the operand that is first sorted into a copy of its own, -1: none
-    sorts: Int32Array
-    starts: BoolArray  #: [O] bool: has a kernel of its own, which takes time to start
-    cuts: BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
+    sorted_operand: Int32Array
+    starts_kernel: BoolArray  #: [O] bool: has a kernel of its own, which takes time to start
+    computes_kept_slice: (
+        BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
+    )
     rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
@@ -79,8 +81,8 @@ class OpFacts(NamedTuple):
     relaid_left: Float64Array
     relaid_right: Float64Array
     relaid_result: Float64Array
-    waits: BoolArray  #: [O] bool: no product depends on it, see ``Fusion.waits``
-    carried: BoolArray  #: [O] bool: written by the kernel of the product before it
+    runs_late: BoolArray  #: [O] bool: no product depends on it, see ``Fusion.runs_late``
+    written_with_product: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
     #: arguments and results of the program ...
     far_bytes: Float64Array
@@ -118,7 +120,9 @@ class UseFacts(NamedTuple):
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
     cut_out: BoolArray  #: [U] bool: a part of the value is written to memory before it is read
-    spread: BoolArray  #: [U] bool: a broadcast value is written to memory before it is read
+    broadcast_written: (
+        BoolArray  #: [U] bool: a broadcast value is written to memory before it is read
+    )
     ahead: BoolArray  #: [U] bool: a product runs between the value's definition and the use
     #: [U] float64 additional rounds in which it is summed if only a part is used: see ``loop_sums``
     sum_rounds: Float64Array
@@ -157,7 +161,7 @@ class ProgramFacts(NamedTuple):
     dim_size: Float64Array  #: [ΣD] sizes of the dims of values; rows start at ``Tables.shape_ptr``
 
 
-def make_static(
+def make_program_facts(
     program: p.Program,
     tables: Tables,
     peak_flops: list[float],
@@ -221,7 +225,7 @@ class _FusedProgram(NamedTuple):
     kept_bytes: np.ndarray  #: [V] bytes of each value as the compiler keeps it
     last_op: np.ndarray  #: [V] see ``_last_ops``
     delivered: np.ndarray  #: [U] as in ``UseFacts``
-    brings: np.ndarray  #: [O] as in ``OpFacts``
+    update_operand: np.ndarray  #: [O] as in ``OpFacts``
 
     @property
     def root(self) -> np.ndarray:
@@ -251,7 +255,7 @@ def _fused(
     else:
         narrowed = no_factors(program)
     last_op = _last_ops(program, roots.root, fusion.runs_at)
-    delivered, brings = _partial_traffic(program, fusion, roots.root, last_op)
+    delivered, update_operand = _partial_traffic(program, fusion, roots.root, last_op)
     return _FusedProgram(
         program=program,
         tables=tables,
@@ -262,7 +266,7 @@ def _fused(
         kept_bytes=tables.value_bytes * narrowed.kept,
         last_op=last_op,
         delivered=delivered,
-        brings=brings,
+        update_operand=update_operand,
     )
 
 
@@ -285,7 +289,7 @@ def _moved(
 ) -> _Moved:
     program, tables, fusion = fused.program, fused.tables, fused.fusion
     reads = fusion.reads + _beside(fusion, program)
-    reads[program.use_ptr[np.flatnonzero(fused.brings >= 0)]] = 0.0  # in place
+    reads[program.use_ptr[np.flatnonzero(fused.update_operand >= 0)]] = 0.0  # in place
     staying = (
         residents(
             program,
@@ -348,13 +352,13 @@ def _op_facts(
         op_class=program.op_class,
         free=free,
         slices=ops_where(program.kind, "reads_part"),
-        brings=fused.brings,
-        starts=fusion.starts,
+        update_operand=fused.update_operand,
+        starts_kernel=fusion.starts_kernel,
         # The result of a free op, such as a broadcast, is nowhere in memory as a whole.
-        cuts=fusion.soft | free,
+        computes_kept_slice=fusion.computable_in_parts | free,
         **fused.shapes._asdict(),
-        waits=fusion.waits,
-        carried=ends.carried,
+        runs_late=fusion.runs_late,
+        written_with_product=ends.carried,
         far_bytes=ends.far_bytes,
         near_bytes=ends.near_bytes,
         widest_bytes=ends.widest_bytes,
@@ -395,7 +399,9 @@ def _in_place(fused: _FusedProgram) -> np.ndarray:
     """[O] bool: may the first result take over the memory of an operand that dies there?"""
     program = fused.program
     is_pointwise = np.isin(program.op_class, (p.ELEMENTWISE, p.CONTROL))
-    return np.asarray((is_pointwise | (fused.brings >= 0)) & (np.diff(program.result_ptr) > 0))
+    return np.asarray(
+        (is_pointwise | (fused.update_operand >= 0)) & (np.diff(program.result_ptr) > 0)
+    )
 
 
 def _last_ops(program: p.Program, root: np.ndarray, runs_at: np.ndarray) -> np.ndarray:
@@ -418,7 +424,7 @@ def _ahead(program: p.Program) -> np.ndarray:
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     products_before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
     maker = np.array(program.value_op, np.int64)
-    for op in np.flatnonzero(ops_where(program.kind, "prepares")).tolist():
+    for op in np.flatnonzero(ops_where(program.kind, "done_while_fetched")).tolist():
         for result in program.results(op):
             maker[result] = maker[program.operands(op)[0]]
     source = maker[program.use_value]
@@ -470,7 +476,7 @@ class _Ends(NamedTuple):
 def _beside(fusion: Fusion, program: p.Program) -> np.ndarray:
     """[U] how often uses read memory on the way out of products."""
     reads = np.zeros(program.n_uses)
-    np.add.at(reads, [use for use, _ in fusion.beside], 1.0)
+    np.add.at(reads, [use for use, _ in fusion.epilogue_reads], 1.0)
     return reads
 
 
@@ -492,7 +498,7 @@ def _product_ends(
     carried = fusion.product[heads] & (heads != ops)
     resident_ops = ops[carried & (staying.result_parts > 0.0)]
     left_out = {int(heads[op]) for op in resident_ops}
-    left_out |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
+    left_out |= {op for use, op in fusion.epilogue_reads if staying.use_parts[use] > 0.0}
     carried &= ~np.isin(heads, list(left_out))
     zeros = np.zeros(program.n_ops)
     ends = _Ends(
@@ -510,7 +516,7 @@ def _product_ends(
         else:
             ends.far_bytes[op] += kept_bytes[value]
 
-    for use, op in fusion.beside:
+    for use, op in fusion.epilogue_reads:
         if op not in left_out:
             ends.read[use] += 1.0
             charge(op, int(root[program.use_value[use]]))
@@ -524,13 +530,16 @@ def _product_ends(
 def _partial_traffic(
     program: p.Program, fusion: Fusion, root: np.ndarray, last_op: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``UseFacts.delivered`` and ``OpFacts.brings``."""
-    delivered, brings = np.zeros(program.n_uses, bool), np.full(program.n_ops, -1, np.int32)
+    """``UseFacts.delivered`` and ``OpFacts.update_operand``."""
+    delivered, update_operand = (
+        np.zeros(program.n_uses, bool),
+        np.full(program.n_ops, -1, np.int32),
+    )
     for op in program.ops():
         facts, first = op_kind(program.kind[op]), int(program.use_ptr[op])
         if facts.reads_part:
             delivered[first] = True
-        elif facts.brings >= 0 and len(program.results(op)) == 1:
+        elif facts.update_operand >= 0 and len(program.results(op)) == 1:
             source = int(root[program.use_value[first]])
             maker = int(program.value_op[source])
             owned = maker >= program.n_arguments or bool(program.donated[maker])
@@ -539,5 +548,5 @@ def _partial_traffic(
             if is_added_elsewhere or (
                 owned and last_op[source] <= op and not program.value_is_constant[source]
             ):
-                brings[op] = facts.brings
-    return delivered, brings
+                update_operand[op] = facts.update_operand
+    return delivered, update_operand

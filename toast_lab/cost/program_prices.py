@@ -23,7 +23,7 @@ from toast_lab.cost.lifetimes import live_bytes
 from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.matrix_tiles import products
 from toast_lab.cost.price_list import NO_PRICES, PriceList
-from toast_lab.cost.program_facts import ProgramFacts, make_static
+from toast_lab.cost.program_facts import ProgramFacts, make_program_facts
 from toast_lab.ir import program as p
 from toast_lab.machines.gpu_products import FEATURES
 from toast_lab.machines.machine_model import Machine
@@ -167,7 +167,7 @@ class ProgramPrices:
                 features = min(shapes.depth[op], shapes.columns[op])
                 peak *= units.convolution_share(features or FEATURES)
             peak_flops.append(peak)
-        return make_static(
+        return make_program_facts(
             program,
             st.tables(program),
             peak_flops,

@@ -30,7 +30,7 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
 
-def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
+def free_transposes(program: p.Program, tables: Tables) -> np.ndarray:
     """[O] bool: ops that put dims in another order without moving anything.
 
     Args:

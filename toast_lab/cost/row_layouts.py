@@ -91,8 +91,8 @@ def _neighbours(program: p.Program) -> dict[int, list[int]]:
     """For each value, those in the same order in memory, since an op goes over both at once."""
     neighbours: dict[int, list[int]] = {}
     for op in program.ops():
-        generates = op_kind(program.kind[op]).generates
-        if generates or program.op_class[op] in (p.ELEMENTWISE, p.REDUCE):
+        creates_dims = op_kind(program.kind[op]).creates_dims
+        if creates_dims or program.op_class[op] in (p.ELEMENTWISE, p.REDUCE):
             joined = _joined(program, op)
             for value in joined:
                 neighbours.setdefault(value, []).extend(joined)

@@ -81,19 +81,19 @@ def tpu_kernels(
             **_named(
                 rings=ring_facts(program, vectors, widths=fusion.reads, inside=inside),
                 vectors=vectors,
-                slices=slice_rows_of(program, starts=fusion.starts),
+                slices=slice_rows_of(program, starts=fusion.starts_kernel),
                 work=vector_work(program, fusion, kept_bytes),
                 images=few_images(program),
             ),
             "sums_together": combined_sums(program, tables),
-            "sorts": _sorted_operand(program),
+            "sorted_operand": _sorted_operand(program),
             "narrow_bytes": _narrow_bytes(program, fusion, kept_bytes),
             "unfused_numbers": unfused_numbers,
             "unfused_bytes": unfused_bytes,
             "filled": _filled(program, fusion),
         },
         use={
-            "spread": _spread(program, fusion, roots.root),
+            "broadcast_written": _spread(program, fusion, roots.root),
             "cast_rounds": cast_rounds(
                 program,
                 fusion.narrowed,
@@ -121,13 +121,13 @@ def other_kernels(program: p.Program, tables: Tables) -> KernelFacts:
                 images=no_few_images(n_ops),
             ),
             "sums_together": no_combined_sums(n_ops),
-            "sorts": np.full(n_ops, -1, np.int32),
+            "sorted_operand": np.full(n_ops, -1, np.int32),
             "narrow_bytes": np.zeros(n_ops),
             "unfused_numbers": np.zeros(n_ops),
             "unfused_bytes": np.zeros(n_ops),
             "filled": np.zeros(n_ops, bool),
         },
-        use={"spread": np.zeros(n_uses, bool), "cast_rounds": np.zeros(n_uses)},
+        use={"broadcast_written": np.zeros(n_uses, bool), "cast_rounds": np.zeros(n_uses)},
         value=_row_fields(no_rows(program)),
         flops=program.flops,
         use_from=tables.use_op,
@@ -179,14 +179,14 @@ def _inside(program: p.Program, fusion: Fusion, roots: Roots) -> np.ndarray:
     Results of free ops, such as broadcasts, do not count: read in parts, they take no memory.
     """
     root, free = roots.root, roots.free
-    prepares = ops_where(program.kind, "prepares")
+    done_while_fetched = ops_where(program.kind, "done_while_fetched")
 
     def is_inside(value: int) -> bool:
         source = int(root[value])
         op = int(program.value_op[source])
         if op < program.n_arguments or fusion.written[source] or free[op]:
             return False
-        return not prepares[op] or is_inside(int(program.operands(op)[0]))
+        return not done_while_fetched[op] or is_inside(int(program.operands(op)[0]))
 
     inside = np.zeros(program.n_uses, bool)
     for op in np.flatnonzero(fusion.product).tolist():
@@ -200,7 +200,7 @@ def _unfused(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``OpFacts.unfused_numbers`` and ``unfused_bytes``, without ``narrow_bytes``."""
     numbers, traffic_bytes = np.zeros(program.n_ops), np.zeros(program.n_ops)
-    for op in np.flatnonzero(fusion.alone).tolist():
+    for op in np.flatnonzero(fusion.is_sole_op).tolist():
         operands, results = program.operands(op), program.results(op)
         if program.op_class[op] == p.REDUCE:
             numbers[op] = fusion.elements[operands[0]]
@@ -224,27 +224,31 @@ def _filled(program: p.Program, fusion: Fusion) -> np.ndarray:
     """
     filled = np.zeros(program.n_ops, bool)
     for op in program.ops():
-        brings, operands = op_kind(program.kind[op]).brings, program.operands(op)
-        if brings >= 0 and not fusion.soft[op] and program.value_is_constant[operands[0]]:
-            filled[op] = fusion.elements[operands[brings]] < fusion.elements[operands[0]]
+        update, operands = op_kind(program.kind[op]).update_operand, program.operands(op)
+        if (
+            update >= 0
+            and not fusion.computable_in_parts[op]
+            and program.value_is_constant[operands[0]]
+        ):
+            filled[op] = fusion.elements[operands[update]] < fusion.elements[operands[0]]
     return filled
 
 
 def _sorted_operand(program: p.Program) -> np.ndarray:
-    """``OpFacts.sorts``: a TPU's compiler sorts the updates of a scatter by their target."""
+    """``OpFacts.sorted_operand``: a TPU's compiler sorts a scatter's updates by their target."""
     positions = np.full(program.n_ops, -1, np.int32)
     for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
-        positions[op] = op_kind(program.kind[op]).brings
+        positions[op] = op_kind(program.kind[op]).update_operand
     return positions
 
 
 def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) -> np.ndarray:
     """[O] ``OpFacts.narrow_bytes``: 4 a number for heads of kernels that write no 4-byte type."""
-    elements, soft_or_product = fusion.elements, fusion.product | fusion.soft
+    elements, soft_or_product = fusion.elements, fusion.product | fusion.computable_in_parts
     numbers, is_wide = np.zeros(program.n_ops), np.zeros(program.n_ops, bool)
     for op in program.ops():
         head = int(fusion.head[op])
-        if fusion.starts[op]:
+        if fusion.starts_kernel[op]:
             if soft_or_product[op]:
                 numbers[op] = elements[program.results(op)[0]]
             elif program.op_class[op] == p.REDUCE:

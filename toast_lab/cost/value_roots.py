@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.read_as_is import free_casts, free_turns
+from toast_lab.cost.read_as_is import free_casts, free_transposes
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
@@ -33,7 +33,7 @@ def value_roots(
     classes = program.op_class
     view = classes == p.VIEW
     if compiler == "gpu":
-        view |= free_turns(program, tables)
+        view |= free_transposes(program, tables)
         view |= free_casts(program, tables, has_bfloat16=has_bfloat16)
     free = _is_constant(program) | view | _counts(program)
     free |= np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))

@@ -67,7 +67,7 @@ def _kernels(program: p.Program, fusion: Fusion) -> list[int]:
     """[O] head of the first kernel that computes an op: costly ops are computed only once."""
     heads: list[int] = fusion.head.tolist()
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
-        if heads[op] != op or not fusion.soft[op]:
+        if heads[op] != op or not fusion.computable_in_parts[op]:
             continue
         (result,) = program.results(op)
         first = min(fusion.consumers[result], default=program.n_ops)

@@ -23,8 +23,8 @@ from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.text import as_html, bytes_text, line_text, table
 
-SHOWN = 120  #: maximum number of rows that ``str()`` writes
-REST = " rows: print(board.text(None)) shows all"
+SHOWN_ROWS = 120  #: maximum number of rows that ``str()`` writes
+SHOW_ALL_HINT = " rows: print(board.text(None)) shows all"
 
 
 class ConflictTensor(NamedTuple):
@@ -99,7 +99,7 @@ class Board:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, limit: int | None = SHOWN) -> str:
+    def text(self, limit: int | None = SHOWN_ROWS) -> str:
         """A table of at most ``limit`` rows: conflicts in program order, each with its choices."""
         baseline = (
             f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
@@ -134,7 +134,11 @@ class Board:
                 size = bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
                 rows.append((*row, time, size, sent or "nothing sent", option.action))
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
-        return baseline + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
+        return (
+            baseline
+            + "\n"
+            + table(header, rows, len(rows) if limit is None else limit, SHOW_ALL_HINT)
+        )
 
 
 def conflicts(problem: Problem) -> Board:

@@ -28,11 +28,11 @@ from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
-from toast_lab.text import as_html, bytes_text, few, line_text
+from toast_lab.text import as_html, bytes_text, first_items_text, line_text
 
-REFINED = "refinement"  #: the cause given for what no action of the plan did
-MOST = 50  #: maximum number of collectives in one question
-SHOWN = 8  #: maximum number of reasons that ``str()`` writes out
+REFINEMENT_CAUSE = "refinement"  #: the cause given for what no action of the plan did
+MAX_COLLECTIVES = 50  #: maximum number of collectives in one question
+SHOWN_REASONS = 8  #: maximum number of reasons that ``str()`` writes out
 
 
 class Change(NamedTuple):
@@ -69,7 +69,7 @@ class CollectiveReason:
     because: str  #: the immediate reason, as a sentence
     colours: tuple[str, ...]  #: of the dims that the axes are on
     conflict: str  #: the resolution that decided it, "" if there is no conflict on the tensor
-    causes: tuple[str, ...]  #: actions, or ``REFINED``
+    causes: tuple[str, ...]  #: actions, or ``REFINEMENT_CAUSE``
     undoing: tuple[Change, ...]  #: the plan without each cause that is an action
     #: of all changes tried, the one that removes the collective at the least cost; None: none does
     cheapest: Change | None
@@ -100,7 +100,7 @@ class CollectiveReason:
 class Reasons(list[CollectiveReason]):
     """Reasons in the order of the collectives; ``str()`` shows a few, the most costly first."""
 
-    def text(self, limit: int | None = SHOWN) -> str:
+    def text(self, limit: int | None = SHOWN_REASONS) -> str:
         """At most ``limit`` reasons as paragraphs, the most costly collectives first."""
         costly = sorted(self, key=lambda reason: -reason.collective.time_s)
         shown = [str(reason) for reason in costly[:limit]]
@@ -140,7 +140,7 @@ def why(
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
-        ToastError: the plan has no such collective, or more than ``MOST`` of them.
+        ToastError: the plan has no such collective, or more than ``MAX_COLLECTIVES`` of them.
 
     Examples:
         >>> import toast_lab as tl
@@ -190,11 +190,11 @@ def _chosen(
         raise ToastError(
             "no collective of this plan has the kind, op, value or line "
             f"{which!r}{did_you_mean(which, known)}; there are {len(rows)}: "
-            f"{few(lines, 10)}"
+            f"{first_items_text(lines, 10)}"
         )
-    if len(matching) > MOST:
+    if len(matching) > MAX_COLLECTIVES:
         raise ToastError(
-            f"{len(matching)} collectives match {which!r}, ask about at most {MOST}: "
+            f"{len(matching)} collectives match {which!r}, ask about at most {MAX_COLLECTIVES}: "
             "give a line or a value"
         )
     return matching
@@ -247,7 +247,7 @@ class _Asker:
             because=self._because(row, value, axes, defines),
             colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
             conflict=self._conflict(row, value),
-            causes=tuple(self.texts[i] if i >= 0 else REFINED for i in causes),
+            causes=tuple(self.texts[i] if i >= 0 else REFINEMENT_CAUSE for i in causes),
             undoing=undoing,
             cheapest=min(
                 removing, key=lambda option: (not option.fits, option.time_s), default=None

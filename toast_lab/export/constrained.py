@@ -47,7 +47,7 @@ class EquationPlace(NamedTuple):
     shape: tuple[int, ...]  #: of the first result
 
 
-class Which(NamedTuple):
+class EquationSelection(NamedTuple):
     """A selection of the equations of a place."""
 
     numbers: frozenset[int]
@@ -66,7 +66,7 @@ class PinRule(NamedTuple):
     operands: Mapping[int, tuple[Any, ...]]
     #: result number -> specs that it takes in turn
     results: Mapping[int, tuple[tuple[Any, ...], ...]]
-    which: Which | None = None  #: None: all equations of the place
+    which: EquationSelection | None = None  #: None: all equations of the place
 
 
 def constrain(

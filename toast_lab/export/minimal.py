@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
-from toast_lab.export.constrained import EquationPlace, PinRule, Which
+from toast_lab.export.constrained import EquationPlace, EquationSelection, PinRule
 from toast_lab.export.places import Equation, SourceSpan
 from toast_lab.lowering.annotate import specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
@@ -45,7 +45,7 @@ class PinTarget(NamedTuple):
     place: EquationPlace
     side: str  #: "result" or "operand"
     number: int
-    which: Which | None  #: which equations of the place; None: all
+    which: EquationSelection | None  #: which equations of the place; None: all
 
 
 class Pinned(NamedTuple):
@@ -149,7 +149,9 @@ class MinimalConstraints(Sequence[Pinned]):
     @property
     def rules(self) -> tuple[PinRule, ...]:
         """The constraints as ``constrained.constrain`` takes them."""
-        merged: dict[tuple[EquationPlace, Which | None], tuple[dict[int, Any], dict[int, Any]]] = {}
+        merged: dict[
+            tuple[EquationPlace, EquationSelection | None], tuple[dict[int, Any], dict[int, Any]]
+        ] = {}
         for row in self.rows:
             entries = tuple(map(spec_entries, row.specs))
             for place, side, number, which in row.targets:
@@ -337,23 +339,25 @@ def _row(
     )
     if side == "operand":
         uses = {use: specs[0] for _, _, _, member_uses in members for use in member_uses}
-        blunt = any(used[use] != specs[0] for use in uses)
+        pins_others = any(used[use] != specs[0] for use in uses)
         cost = 1.0 + 2.0 * pinned.backward
-        return pinned, trial.Unit({}, uses, reshards=True, blunt=blunt, cost=cost)
+        return pinned, trial.Unit(
+            {}, uses, reshards=True, pins_other_readers=pins_others, cost=cost
+        )
     reshards = len(specs) > 1 or any(kept[value] != natural[value] for value in values)
     cost = 2.0 * pinned.backward + 0.5 * (not reshards)
     results = dict.fromkeys(values, specs)
-    return pinned, trial.Unit(results, {}, reshards=reshards, blunt=False, cost=cost)
+    return pinned, trial.Unit(results, {}, reshards=reshards, pins_other_readers=False, cost=cost)
 
 
-def _which(equations: Sequence[Equation]) -> Which | None:
+def _which(equations: Sequence[Equation]) -> EquationSelection | None:
     """Select these equations among those of their place, for any layer count if possible."""
-    if len(equations) == equations[0].of:
+    if len(equations) == equations[0].place_count:
         return None
-    passes = {equation.in_pass: equation.of_pass for equation in equations}
+    passes = {equation.in_pass: equation.pass_count for equation in equations}
     if sum(passes.values()) == len(equations):
-        return Which(frozenset(passes), True)
-    return Which(frozenset(equation.number for equation in equations), False)
+        return EquationSelection(frozenset(passes), True)
+    return EquationSelection(frozenset(equation.number for equation in equations), False)
 
 
 def family(path: str) -> str:

@@ -22,7 +22,7 @@ from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.traced import in_child
-from toast_lab.frontends.traced_keys import is_key, words_of
+from toast_lab.frontends.traced_keys import is_key, key_data_shape
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
@@ -43,8 +43,10 @@ class Equation(NamedTuple):
     place: EquationPlace
     number: int  #: its number among the equations of the place, in program order
     in_pass: int  #: the same, starting again each time the source line runs
-    of: int  #: number of equations of the place, including those that are not in the program
-    of_pass: int  #: number of those with the same ``in_pass``
+    place_count: (
+        int  #: number of equations of the place, including those that are not in the program
+    )
+    pass_count: int  #: number of those with the same ``in_pass``
     ops: tuple[int, ...]
     #: per operand, the program's uses that read it; empty where unknown
     uses: tuple[tuple[int, ...], ...]
@@ -150,8 +152,8 @@ def ops_as_equations(program: Program) -> list[Equation]:
                 place=place,
                 number=count[place],
                 in_pass=count[place],
-                of=-1,
-                of_pass=1,
+                place_count=-1,
+                pass_count=1,
                 ops=(op,),
                 uses=uses,
                 results=tuple(results),
@@ -161,7 +163,7 @@ def ops_as_equations(program: Program) -> list[Equation]:
             )
         )
         count[place] += 1
-    return [equation._replace(of=count[equation.place]) for equation in equations]
+    return [equation._replace(place_count=count[equation.place]) for equation in equations]
 
 
 def different(mine: Program, other: Program) -> str:
@@ -244,8 +246,8 @@ def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -
         place=place,
         number=at_place,
         in_pass=in_pass,
-        of=walk.count[place] + 1,
-        of_pass=walk.passes[place, in_pass],
+        place_count=walk.count[place] + 1,
+        pass_count=walk.passes[place, in_pass],
         ops=tuple(ops),
         uses=_operand_uses(program, eqn, ops),
         results=_result_values(program, eqn, ops),
@@ -303,7 +305,7 @@ def _fits(program: Program, variable: Any, value: int) -> bool:
 def _shape(variable: Any) -> Shape:
     """Shape of a jaxpr's variable in the program, where random keys have a dim for their words."""
     shape = tuple(map(int, getattr(variable.aval, "shape", ())))
-    return (*shape, *words_of(variable.aval)) if is_key(variable.aval) else shape
+    return (*shape, *key_data_shape(variable.aval)) if is_key(variable.aval) else shape
 
 
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:

@@ -27,7 +27,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import counted
 
 # Modules whose sources exported code contains, in this order
-CARRIED = (calls, nnx_modules, constrained, sharded)
+CARRIED_MODULES = (calls, nnx_modules, constrained, sharded)
 
 
 def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardings:
@@ -94,7 +94,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "",
         "from __future__ import annotations",
         "",
-        *_imports(*CARRIED),
+        *_imports(*CARRIED_MODULES),
         "",
         f"MESH = {_literal(shardings.mesh)}",
         "",
@@ -105,7 +105,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "changes to another sharding",
         f"DONATED = {shardings.donated!r}",
         "",
-        *(line for module in CARRIED for line in _body(module)),
+        *(line for module in CARRIED_MODULES for line in _body(module)),
         "RULES = [",
         *(f"    {_rule(rule)}," for rule in shardings.rules),
         "]",

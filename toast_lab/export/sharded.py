@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import jax
 
 from toast_lab.export.constrained import ENDS, PinRule, constrain, partition_spec
-from toast_lab.frontends.calls import Whole, called, placed, prepared, same, split_result, type_of
+from toast_lab.frontends.calls import (
+    Whole,
+    called,
+    place_arrays,
+    prepared,
+    split_result,
+    static_key,
+    type_of,
+)
 from toast_lab.frontends.nnx_modules import Changes, Modules
 
 ENDS.update(code.co_filename for code in ((lambda: 0).__code__, called.__code__))
@@ -97,7 +105,7 @@ def shard(
             for _ in jax.tree_util.tree_leaves(arrays)
         ]
         result, changed = run(
-            *tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), is_donated))
+            *tree.unflatten(place_arrays(leaves, jax.tree_util.tree_leaves(ins), is_donated))
         )
         given.modules.store(changes, changed)
         return given.modules.unmarked(whole.filled(jax.tree_util.tree_leaves(result)))
@@ -173,7 +181,7 @@ class _Given:
             self.modules.graph,
             *(container.tree for container in self.wholes),
             *(
-                same(slot[0]) if slot else None
+                static_key(slot[0]) if slot else None
                 for container in self.wholes
                 for slot in container.slots
             ),

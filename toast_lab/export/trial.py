@@ -61,7 +61,7 @@ class Unit(NamedTuple):
     operands: Mapping[int, Spec]  #: use -> spec in which it reads its value
     reshards: bool  #: the plan changes a sharding here
     #: also pins ops that read the value in another sharding, since they have the same source place
-    blunt: bool
+    pins_other_readers: bool
     cost: float  #: units of higher cost are removed first: backward passes, then operands
 
 
@@ -160,7 +160,7 @@ class _Trials:
         elif not self.wrong(no_units):
             return
         all_units = frozenset(range(len(self.units)))
-        precise_units = frozenset(i for i in all_units if not self.units[i].blunt)
+        precise_units = frozenset(i for i in all_units if not self.units[i].pins_other_readers)
         self.best = precise_units
         allowed_sets = dict.fromkeys((precise_units, all_units))
         if self.goal is None:

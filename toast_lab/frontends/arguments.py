@@ -63,7 +63,7 @@ class Arguments:
     deliver: Callable[[NonArrayResult, Sequence[Any]], Any]
 
 
-def take_apart(
+def separate_arguments(
     fn: Callable[..., Any],
     args: Sequence[Any],
     donate_argnums: Sequence[int],
@@ -239,7 +239,11 @@ def _structure(
     return (
         user.by_name,
         *(template.tree for template in wholes),
-        *(calls.same(slot[0]) if slot else None for template in wholes for slot in template.slots),
+        *(
+            calls.static_key(slot[0]) if slot else None
+            for template in wholes
+            for slot in template.slots
+        ),
         nodes.graph,
     )
 

@@ -258,7 +258,7 @@ class _Identity:
         return id(self.value)
 
 
-def same(value: Any) -> Any:
+def static_key(value: Any) -> Any:
     """A hashable key for a static value: equal keys give the same trace."""
     if isinstance(value, _NUMBERS):
         # 1 and 1.0 are equal, and so are 0.0 and -0.0, but they make different programs
@@ -276,7 +276,9 @@ def type_of(value: Any) -> tuple[Any, ...]:
     return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 
-def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
+def place_arrays(
+    arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]
+) -> list[Any]:
     """Arrays placed where ``jax.jit`` with these ``in_shardings`` accepts them.
 
     ``jax.jit`` refuses arrays that are committed elsewhere. In a training loop these are results of

@@ -23,7 +23,7 @@ def data_struct(value: Any) -> Any:
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(value.shape, value.dtype))
 
 
-def words_of(value: Any) -> tuple[int, ...]:
+def key_data_shape(value: Any) -> tuple[int, ...]:
     """Shape of the data of one key of this type: ``(2,)`` for the default kind."""
     return tuple(data_struct(jax.ShapeDtypeStruct((), value.dtype)).shape)
 
@@ -34,7 +34,7 @@ def keys_of(jaxpr: Any, arguments: Sequence[Any]) -> Keys | None:
 
     def data_shape(argument: Any) -> tuple[int, ...]:
         if argument.dtype not in data_shapes:
-            data_shapes[argument.dtype] = words_of(argument)
+            data_shapes[argument.dtype] = key_data_shape(argument)
         return data_shapes[argument.dtype]
 
     jaxpr_keys = {

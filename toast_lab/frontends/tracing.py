@@ -76,7 +76,7 @@ def trace(
     Raises FrontendError as ``from_jax`` does.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    separated = arguments.take_apart(fn, args, donate, keywords)
+    separated = arguments.separate_arguments(fn, args, donate, keywords)
     try:
         traced, lowered, sharding_notes = _lowered(separated)
         text = lowered.as_text(debug_info=True)

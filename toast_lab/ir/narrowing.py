@@ -33,7 +33,7 @@ def _majors(dims: list[tuple[int, ...]]) -> list[int]:
     return [factors[0] for factors in dims]
 
 
-def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> None:
+def keep_factors_of_results(rule: Rule, classes: list[int], creates_dims: bool) -> None:
     """Keep as pass factors only those that appear in an operand and in every result.
 
     A factor of operands only would mean that a result is computed from a part of its input.
@@ -41,14 +41,14 @@ def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> 
     separate ones), and so do the rules that JAX writes on linear algebra calls, which relate only
     the batch dims. A factor of results only would mean that a result is computed whole and then
     sliced, which a plan expresses anyway, unless the op creates dims that no operand has
-    (``generates``).
+    (``creates_dims``).
     """
     results = [set(_majors(dims)) for dims in rule.results]
     operands = {factor for dims in rule.operands for factor in _majors(dims)}
     for factor, role in enumerate(classes):
         if role == REDUCTION and any(factor in factors for factors in results):
             classes[factor] = NEED_REPLICATION
-        if role != PASS or generates:
+        if role != PASS or creates_dims:
             continue
         if factor not in operands or not all(factor in factors for factors in results):
             classes[factor] = NEED_REPLICATION

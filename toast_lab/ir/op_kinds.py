@@ -3,9 +3,9 @@
 A kind is one entry of ``OP_KINDS``. Each stage reads the fields that concern it and keeps no table
 of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis and its
 listings (``paper_name`` and the fields below it), prices (``cost_class``, ``moves_elements``,
-``reads_part``, ``brings``) and drawing inputs (``keeps_sign`` and the fields below it). To add a
-kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which executes
-every factor that its rule offers.
+``reads_part``, ``update_operand``) and drawing inputs (``keeps_sign`` and the fields below it). To
+add a kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which
+executes every factor that its rule offers.
 
 A kind without an entry is elementwise if it belongs to StableHLO, and opaque if it belongs to
 another dialect (``op_kind``).
@@ -60,7 +60,7 @@ class OpKind:
     #: Takes back the factors of Shardy's rule that are not local; each such function says why.
     narrow: Narrowing | None = None
     #: It creates dims that no operand has, so that each shard can make its own piece of them.
-    generates: bool = False
+    creates_dims: bool = False
     #: Tells whether the op stays whole, whatever rule it carries.
     stays_whole: Callable[[Any], bool] | None = None
     #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
@@ -109,7 +109,7 @@ class OpKind:
     #: It takes or writes a slice of its first operand, at a position given by indices.
     picks_slice: bool = False
     #: It passes a stacked tensor into a round of a loop, or takes that round's slice of it.
-    hands_on: bool = False
+    passes_slices: bool = False
 
     # -- prices ------------------------------------------------------------------------------------
     #: It moves elements and computes nothing, so that any part of its result can be made alone.
@@ -118,13 +118,13 @@ class OpKind:
     reorders: bool = False
     #: It casts, slices or reorders its first operand, which can be done while the operand is
     #: fetched.
-    prepares: bool = False
+    done_while_fetched: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
     #: Compilers first sort its updates, if an element can be written several times.
     sorts_updates: bool = False
     #: Number of the operand that is written into the first one; -1: the whole result is written.
-    brings: int = -1
+    update_operand: int = -1
     #: Backends sum its terms in a wider type than its result has.
     sums_wider: bool = False
     #: Steps of a TPU's vector unit for 1,024 numbers; 0: no more than fit into the time of reading
@@ -184,7 +184,7 @@ _kind("compare", detail=attributes.detail_of("comparison_direction"))
 _kind(
     "convert",
     detail=attributes.convert_detail,
-    prepares=True,
+    done_while_fetched=True,
     keeps_number=True,
     keeps_sign=True,
 )
@@ -288,22 +288,22 @@ _kind(
     cost_class=VIEW,
     # The only reshape for which Shardy has no rule.
     without_rule="a reshape of an array without elements",
-    prepares=True,
+    done_while_fetched=True,
     keeps_number=True,
-    hands_on=True,
+    passes_slices=True,
     keeps_sign=True,
 )
 _kind(
     "broadcast_in_dim",
     cost_class=VIEW,
-    generates=True,
+    creates_dims=True,
     detail=attributes.detail_of("broadcast_dimensions"),
     paper_name="broadcast",
     detail_is_kept_dims=True,
     keeps_number=True,
     keeps_sign=True,
 )
-_kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, generates=True)
+_kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, creates_dims=True)
 _kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
@@ -314,7 +314,7 @@ _kind(
     cost_class=INDEXING,
     detail=attributes.slice_detail,
     moves_elements=True,
-    prepares=True,
+    done_while_fetched=True,
     reads_part=True,
     keeps_sign=True,
 )
@@ -322,8 +322,8 @@ _kind(
     "dynamic_slice",
     cost_class=INDEXING,
     picks_slice=True,
-    hands_on=True,
-    prepares=True,
+    passes_slices=True,
+    done_while_fetched=True,
     reads_part=True,
     first_start=1,
 )
@@ -332,7 +332,7 @@ _kind(
     cost_class=INDEXING,
     narrow=narrowing.narrow_update,
     picks_slice=True,
-    brings=1,
+    update_operand=1,
     first_start=2,
 )
 # Each shard of a gather's operand gives the rows that it holds, and zeros for all others.
@@ -342,7 +342,7 @@ _kind(
     cost_class=INDEXING,
     narrow=narrowing.narrow_bitwise,
     combiner_region=0,
-    brings=2,
+    update_operand=2,
     sorts_updates=True,
     looks_up=True,
 )
@@ -363,7 +363,7 @@ _kind(
     # A matrix has only one transpose.
     plain_detail="1,0",
     moves_elements=True,
-    prepares=True,
+    done_while_fetched=True,
     reorders=True,
     keeps_sign=True,
 )
@@ -374,20 +374,20 @@ _kind(
     "constant",
     cost_class=CONSTANT,
     rule=own_rules.all_pass,
-    generates=True,
+    creates_dims=True,
     detail=attributes.constant_detail,
 )
 _kind(
     "iota",
     cost_class=CONSTANT,
     rule=own_rules.all_pass,
-    generates=True,
+    creates_dims=True,
     detail=attributes.detail_of("iota_dimension"),
 )
 _kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
 # A piece of its stream depends only on the state and the position, and XLA was seen to make just
 # that piece, without communication.
-_kind("rng_bit_generator", cost_class=OTHER, generates=True)
+_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ _kind(
     cost_class=CONTROL,
     line="carry({0})",
     construct="loop",
-    hands_on=True,
+    passes_slices=True,
     keeps_sign=True,
 )
 _kind("while.test", cost_class=CONTROL, line="test {0}")

@@ -111,7 +111,7 @@ def read_program(
             _new_op(item, n_arguments, build=build, value_numbers=value_numbers, cache=cache)
         )
         value_numbers.update(zip(item.results, results, strict=True))
-        value_numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
+        value_numbers.update(dict.fromkeys(item.aliases, results[0] if results else -1))
     outputs = [value_numbers[value] for value in flat.outputs]
     for factor in stacked_factors(build):
         build.factor_class[factor] = NEED_REPLICATION
@@ -190,9 +190,9 @@ def _new_op(
     origin = cache.origin(operation)
     origin = origin._replace(variable=_variable(kind, origin))
     if is_control(kind):
-        shared = item.shares >= 0
+        shared = item.factor_owner >= 0
         rule = rules.handed_on(shapes, result_shapes, shared=shared)
-        owner = n_arguments + item.shares if shared else -1
+        owner = n_arguments + item.factor_owner if shared else -1
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
     shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)
     rule = rules.rule_for(kind, shardy_rule, shapes, result_shapes, operation=operation)

@@ -113,7 +113,7 @@ def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
     """Shardy's ``rule``, with all factors that are not local marked as in need of replication."""
     facts = op_kind(kind)
     classes = list(rule.classes)
-    narrowing.keep_factors_of_results(rule, classes, facts.generates)
+    narrowing.keep_factors_of_results(rule, classes, facts.creates_dims)
     if operation is None:
         return dataclasses.replace(rule, classes=classes)
     if facts.narrow is not None:

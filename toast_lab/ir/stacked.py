@@ -40,7 +40,7 @@ def _stacked(build: Builder, uses: dict[int, list[tuple[int, int]]], enter: int)
             kind = op_kind(new_op.kind)
             if not kind.picks_slice or use != build.use_ptr[op]:
                 return []
-            is_update = kind.brings >= 0
+            is_update = kind.update_operand >= 0
             slice_shape = build.tensor[
                 build.use_value[use + 1] if is_update else build.result_ptr[op]
             ].shape

@@ -1,7 +1,7 @@
 """Flattens a canonical module, loops and conditionals included, to a list of ops in program order.
 
 ``while``, ``case`` and ``if`` only pass tensors on. Each value that they pass on becomes several
-pseudo-ops, which share one set of factors (see ``Item.shares``):
+pseudo-ops, which share one set of factors (see ``Item.factor_owner``):
 
 * a loop: ``while.enter`` (initial value -> body argument), the condition's ops and ``while.test``,
   the body's ops and ``while.next`` (a value that the body returns), then ``while.result``;
@@ -34,8 +34,10 @@ class Item(NamedTuple):
     operands: tuple[int, ...] = ()  #: indices of those operands of ``operation`` that it uses
     results: tuple[Any, ...] = ()  #: the MLIR values that it defines
     #: other MLIR values that stand for the first result (a loop value as the condition's argument)
-    twins: tuple[Any, ...] = ()
-    shares: int = -1  #: index of the item, possibly a later one, whose factors it has; -1: its own
+    aliases: tuple[Any, ...] = ()
+    factor_owner: int = (
+        -1
+    )  #: index of the item, possibly a later one, whose factors it has; -1: its own
 
 
 class Flat(NamedTuple):
@@ -102,7 +104,7 @@ class _Walk:
                     region,
                     operands=(i,),
                     results=(inside,),
-                    twins=(twin,),
+                    aliases=(twin,),
                 )
             )
         trips = trip_count(operation, self.constants)
@@ -121,14 +123,20 @@ class _Walk:
                     body_terminator,
                     inner_region,
                     operands=(i,),
-                    shares=first_enter + i,
+                    factor_owner=first_enter + i,
                 )
             )
         self.close(inner_region)
         self.close(loop)
         for i, result in enumerate(operation.results):
             self.items.append(
-                Item("while.result", operation, region, results=(result,), shares=first_enter + i)
+                Item(
+                    "while.result",
+                    operation,
+                    region,
+                    results=(result,),
+                    factor_owner=first_enter + i,
+                )
             )
 
     def conditional(self, operation: Any, region: int) -> None:
@@ -149,7 +157,7 @@ class _Walk:
         first_result = len(self.items)
         for i, yield_index in enumerate(yields):
             self.items[yield_index] = self.items[yield_index]._replace(
-                shares=first_result + i % result_count
+                factor_owner=first_result + i % result_count
             )
         for result in operation.results:
             self.items.append(Item("case.result", operation, region, results=(result,)))

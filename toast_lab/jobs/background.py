@@ -21,7 +21,7 @@ from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
 from toast_lab.jobs.race_job import (
     UNFINISHED,
-    Raced,
+    FinishedRace,
     RaceEnd,
     RacePoint,
     RaceStart,
@@ -288,7 +288,7 @@ class RunningRace(Running):
             RunFailed: the race failed or was cancelled.
             TimeoutError: the race is still running after ``timeout_s``.
         """
-        raced: Raced = self._wait(timeout_s)
+        raced: FinishedRace = self._wait(timeout_s)
         return race_with_verbs(raced.race)
 
     def _began(self) -> bool:

@@ -20,11 +20,11 @@ from toast_lab.confirm.verdict import JudgeEvent, Verdict
 from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.ir.model import Model
-from toast_lab.jobs.orders import Received
+from toast_lab.jobs.orders import CurrentOrder
 from toast_lab.pipeline import judged_search
 from toast_lab.prepare import load_present
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import brought, ensure
+from toast_lab.search.methods import added_methods, register_if_unknown
 from toast_lab.search.simplify import FrontRow, PlanFront, simplified
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.plan_rules import PlanSize
@@ -34,8 +34,8 @@ from toast_lab.sharding.sharding import Sharding
 before_fork = load_present
 
 RUN_CONFIRMED = "toast_lab.jobs.confirm_job:run_confirmed"
-EVERY_S = 0.1  #: least time between two reports of a search's best price
-SIMPLE = 0.02  #: the plan that is shown first may be worse than the best by this share
+REPORT_EVERY_S = 0.1  #: least time between two reports of a search's best price
+SIMPLE_MARGIN = 0.02  #: the plan that is shown first may be worse than the best by this share
 STOPPED_S = 4.0  #: time left to look for simpler plans once the search was stopped
 
 
@@ -53,8 +53,8 @@ class ConfirmRequest:
         seed: of the first search.
         budget: of each search.
         options: of the method.
-        brought: methods that the parent registered beside the built-in ones; see
-            ``methods.brought``.
+        added_methods: methods that the parent registered beside the built-in ones; see
+            ``methods.added_methods``.
     """
 
     problem: Problem
@@ -66,7 +66,7 @@ class ConfirmRequest:
     seed: int = 0
     budget: Budget = dataclasses.field(default_factory=Budget)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    brought: Mapping[str, str] = dataclasses.field(default_factory=brought)
+    added_methods: Mapping[str, str] = dataclasses.field(default_factory=added_methods)
 
 
 class PlanParts(NamedTuple):
@@ -161,10 +161,10 @@ def run_confirmed(request: ConfirmRequest) -> ConfirmEnd:
     Raises:
         InvalidProblem: a wrong option, or an unknown judge.
     """
-    for name, reference in request.brought.items():
-        ensure(name, reference)
+    for name, reference in request.added_methods.items():
+        register_if_unknown(name, reference)
     isolate.report("preparing")
-    problem, order = request.problem, Received()
+    problem, order = request.problem, CurrentOrder()
     _ = problem.baseline
     reporter = _Reporter(isolate.report)
 
@@ -202,7 +202,7 @@ def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEn
 
     rows = simplified(problem, result.plan, result.trace, enough)
     rows += _judged_rows(result, rows)
-    simple_row, best_key = result.simple_row(rows, SIMPLE), result.plan.sharding.key()
+    simple_row, best_key = result.simple_row(rows, SIMPLE_MARGIN), result.plan.sharding.key()
     # The best plan by the clock may be missing from the front, which compares prices
     best_row = next(row for row in rows if row.plan.sharding.key() == best_key)
     kept_rows = {id(row): row for row in (*PlanFront(tuple(rows)).kept, simple_row, best_row)}
@@ -261,16 +261,16 @@ class _Reporter:
         return time.monotonic() - self._began
 
     def searched(self, simulations: Sequence[Any]) -> None:
-        """Report a search's best price when it improves, or after ``10 * EVERY_S`` seconds.
+        """Report a search's best price when it improves, or after ``10 * REPORT_EVERY_S`` seconds.
 
-        After the first report of a search, reports are at least ``EVERY_S`` seconds apart.
+        After the first report of a search, reports are at least ``REPORT_EVERY_S`` seconds apart.
         """
         at_s = self._at_s()
         self._simulations += len(simulations)
         last = simulations[-1]
         better = last.best_time_s != self._best_s
-        if better or at_s - self._sent_at >= 10 * EVERY_S:
-            if at_s - self._sent_at < EVERY_S and self._best_s != float("inf"):
+        if better or at_s - self._sent_at >= 10 * REPORT_EVERY_S:
+            if at_s - self._sent_at < REPORT_EVERY_S and self._best_s != float("inf"):
                 return
             self._best_s, self._sent_at = last.best_time_s, at_s
             self.send(

@@ -17,16 +17,21 @@ from toast_lab.search.search_child import BestPlan
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.search.trace_places import Places
 
-EVERY_S = 0.25
-OWN = ("visits", "value", "score")  #: columns of the nodes that the method itself fills in
+SEND_EVERY_S = 0.25
+METHOD_COLUMNS = (
+    "visits",
+    "value",
+    "score",
+)  #: columns of the nodes that the method itself fills in
 #: simulations that are mirrored, some 150 MB; later ones appear in the curves only
-MOST = 1_000_000
+MAX_SIMULATIONS = 1_000_000
 
 
 class Chunk(NamedTuple):
     """The rows that a trace gained since the last chunk, as columns.
 
-    ``own`` has the columns ``OWN`` as a whole; it is empty in all chunks but the last.
+    ``method_columns`` has the columns ``METHOD_COLUMNS`` as a whole; it is empty in all chunks but
+    the last.
     """
 
     row: dict[str, np.ndarray]
@@ -34,7 +39,7 @@ class Chunk(NamedTuple):
     passed: dict[str, np.ndarray]
     node: dict[str, np.ndarray]
     words: list[str]
-    own: dict[str, np.ndarray]
+    method_columns: dict[str, np.ndarray]
 
 
 class Sender:
@@ -43,18 +48,20 @@ class Sender:
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
         self._sent = (0, 0, 0, 0, 0)
-        self._at = -EVERY_S
+        self._at = -SEND_EVERY_S
 
-    def hand_on(self, simulations: Sequence[Simulation], *, now: bool = False) -> None:
-        """Send the new rows, if ``EVERY_S`` seconds have passed since the last time, or ``now``."""
-        if isinstance(simulations, Simulations) and (now or time.monotonic() - self._at >= EVERY_S):
+    def report(self, simulations: Sequence[Simulation], *, now: bool = False) -> None:
+        """Send the new rows, if ``now`` or ``SEND_EVERY_S`` seconds after the last time."""
+        if isinstance(simulations, Simulations) and (
+            now or time.monotonic() - self._at >= SEND_EVERY_S
+        ):
             self._at = time.monotonic()
-            self.trace(simulations.trace)
+            self.send_trace(simulations.trace)
 
-    def trace(self, trace: Trace, *, last: bool = False) -> None:
-        """Send the new rows; the ``last`` time with the columns ``OWN`` of all nodes."""
+    def send_trace(self, trace: Trace, *, last: bool = False) -> None:
+        """Send the new rows; the ``last`` time with the columns ``METHOD_COLUMNS`` of all nodes."""
         row, action, passed, node, word_count = self._sent
-        until = min(trace.row.n, MOST)
+        until = min(trace.row.n, MAX_SIMULATIONS)
         if until == row and not last:
             return
         ends = [
@@ -70,7 +77,7 @@ class Sender:
                 passed=_cut(trace.passed, ("node",), passed, ends[1]),
                 node=_cut(trace.node, ("parent", "word", "depth"), node, n_nodes),
                 words=trace.vocabulary[word_count:],
-                own=_cut(trace.node, OWN if last else (), 0, n_nodes),
+                method_columns=_cut(trace.node, METHOD_COLUMNS if last else (), 0, n_nodes),
             )
         )
 
@@ -87,7 +94,7 @@ class Mirror:
         self.lock = threading.Lock()
         self.trace = Trace()
         self.places = Places(self.trace)
-        self.own: dict[str, np.ndarray] = {}
+        self.method_columns: dict[str, np.ndarray] = {}
         self.best_plan: BestPlan | None = None  #: the last best plan that no actions lead to
 
     def take(self, event: Any) -> bool:
@@ -104,7 +111,7 @@ class Mirror:
                 columns = getattr(event, table_name)
                 if len(next(iter(columns.values()))):
                     getattr(self.trace, table_name).extend(columns)
-            self.own = event.own or self.own
+            self.method_columns = event.method_columns or self.method_columns
         return True
 
     @property

@@ -1,6 +1,6 @@
 """Orders to a search in a child process: run, pause, step and stop.
 
-The owner of a job gives an ``Order``; the child reads the latest one through ``Received``.
+The owner of a job gives an ``Order``; the child reads the latest one through ``CurrentOrder``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Order(NamedTuple):
 RUN, STOP = Order("run"), Order("stop")
 
 
-class Received:
+class CurrentOrder:
     """In a child process: the order in force."""
 
     def __init__(self) -> None:

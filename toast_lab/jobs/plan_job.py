@@ -48,7 +48,7 @@ class Exported(NamedTuple):
 
     file: str
     text: str
-    words: tuple[str, ...]  #: remarks for the user: what was left out, what still differs
+    remarks: tuple[str, ...]  #: remarks for the user: what was left out, what still differs
 
 
 class PlanExecution(NamedTuple):

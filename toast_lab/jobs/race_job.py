@@ -39,7 +39,7 @@ class RaceEnd(NamedTuple):
     outcome: MethodOutcome
 
 
-class Raced(NamedTuple):
+class FinishedRace(NamedTuple):
     """The result of a race, with the price of each method's best plan."""
 
     race: Race
@@ -54,7 +54,7 @@ def race_methods(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     watch: Watch,
-) -> Raced:
+) -> FinishedRace:
     """Race methods one after the other, each in a child process of its own.
 
     A paused race waits before the next method.
@@ -82,7 +82,7 @@ def race_methods(
             ).outcomes
         watch.on_event(RaceEnd(outcomes[-1]))
     finished_race: Race[Any] = Race(problem, seed, tuple(outcomes))
-    return Raced(
+    return FinishedRace(
         finished_race,
         {method: price(problem, plan) for method, plan in finished_race.plans.items()},
     )
@@ -118,7 +118,7 @@ class RaceState:
         self.points: dict[str, list[ImprovementPoint]] = {method: [] for method in methods}
         self.outcomes: dict[str, MethodOutcome] = {}
         self.running = ""
-        self.raced: Raced | None = None
+        self.result: FinishedRace | None = None
         self.changes = 0
 
     def take(self, event: RaceStart | RacePoint | RaceEnd) -> None:
@@ -172,7 +172,7 @@ class RaceState:
 
     def verdict(self) -> str:
         """The winner and its margin, as a sentence without a capital."""
-        best = None if self.raced is None else self.raced.race.best
+        best = None if self.result is None else self.result.race.best
         if best is None:
             return "no method found a plan."
         winner_text = f"{best.method} found the best plan"

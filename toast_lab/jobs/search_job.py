@@ -17,11 +17,11 @@ from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import PathLike
 from toast_lab.jobs.mirror import Sender
-from toast_lab.jobs.orders import RUN, Order, Received
+from toast_lab.jobs.orders import RUN, CurrentOrder, Order
 from toast_lab.prepare import load_present
 from toast_lab.search import contract, resumable
 from toast_lab.search.contract import Budget, SearchResult, Status
-from toast_lab.search.methods import brought, ensure
+from toast_lab.search.methods import added_methods, register_if_unknown
 from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan, make_plan
@@ -33,8 +33,10 @@ before_fork = load_present
 
 POLL_EVERY_S = 0.02
 #: a search on all cores does many simulations between two reports; a page shows about this many
-SHOWN_AT_ONCE = 20
-RECALLED = 3000  #: approximate number of earlier simulations in the curves of a resumed search
+SIMULATIONS_PER_REPORT = 20
+RECALLED_SIMULATIONS = (
+    3000  #: approximate number of earlier simulations in the curves of a resumed search
+)
 RUN_SEARCH = "toast_lab.jobs.search_job:run_search"
 
 
@@ -53,8 +55,8 @@ class SearchRequest:
             simulations are reported first.
         keep: file to write the trace to.
         with_trace: whether ``SearchEnd`` contains the trace.
-        brought: methods that the parent registered beside the built-in ones; see
-            ``methods.brought``.
+        added_methods: methods that the parent registered beside the built-in ones; see
+            ``methods.added_methods``.
     """
 
     problem: Problem
@@ -66,7 +68,7 @@ class SearchRequest:
     saved: str | None = None
     keep: str | None = None
     with_trace: bool = False
-    brought: Mapping[str, str] = dataclasses.field(default_factory=brought)
+    added_methods: Mapping[str, str] = dataclasses.field(default_factory=added_methods)
 
 
 class Batch(NamedTuple):
@@ -77,7 +79,7 @@ class Batch(NamedTuple):
 
     simulations: tuple[Any, ...]
     done: int  #: simulations so far, including those that are left out
-    stands: bool = False  #: the search is paused after these
+    is_paused: bool = False  #: the search is paused after these
 
 
 class SearchEnd(NamedTuple):
@@ -95,7 +97,7 @@ class SearchEnd(NamedTuple):
     elapsed_s: float
     gap: float | None
     bound: float | None
-    taken: tuple[Action, ...]  #: the actions without those that the problem pins
+    unpinned_actions: tuple[Action, ...]  #: the actions without those that the problem pins
     trace: Trace | None  #: for resuming later; None unless ``SearchRequest.with_trace``
 
     def plan(self, problem: Problem) -> ShardingPlan:
@@ -114,7 +116,7 @@ class SearchEnd(NamedTuple):
             seed=self.seed,
             evaluations=self.evaluations,
             elapsed_s=self.elapsed_s,
-            actions=self.taken,
+            actions=self.unpinned_actions,
             message=self.message,
             bound=self.bound,
             problem=problem,
@@ -124,7 +126,7 @@ class SearchEnd(NamedTuple):
 class Control:
     """The child's side of pause, step and stop.
 
-    A search reports several simulations at a time; ``hand_on`` holds back those that the orders do
+    A search reports several simulations at a time; ``report`` holds back those that the orders do
     not allow yet, so that a step shows one simulation however many the search has done.
     """
 
@@ -153,24 +155,24 @@ class Control:
     def recall(self, trace: Trace) -> None:
         """Send the simulations of an earlier search, thinned for display, before it resumes."""
         self.done = trace.row.n
-        self.sender.trace(trace)
+        self.sender.send_trace(trace)
         if trace.row.n:
-            sample = trace.simulations.sample(max(1, trace.row.n // RECALLED))
+            sample = trace.simulations.sample(max(1, trace.row.n // RECALLED_SIMULATIONS))
             self.send(Batch(tuple(sample), trace.row.n))
 
-    def hand_on(self, simulations: Iterable[Any]) -> None:
+    def report(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow.
 
         Returns once all are sent and the search may continue.
         """
         if isinstance(simulations, Simulations):
-            self.plans.hand_on(simulations)
+            self.plans.report(simulations)
             running = self.order().kind not in ("pause", "round")
-            self.sender.hand_on(simulations, now=not running)
+            self.sender.report(simulations, now=not running)
             # Decoding all of them would slow the search down
             if running and not self._waiting:
                 self.done += len(simulations)
-                sample = simulations.sample(max(1, len(simulations) // SHOWN_AT_ONCE))
+                sample = simulations.sample(max(1, len(simulations) // SIMULATIONS_PER_REPORT))
                 self.send(Batch(tuple(sample), self.done))
                 return
         for simulation in simulations:
@@ -188,7 +190,7 @@ class Control:
         if self._allowed(coming):
             return
         self._flush()
-        self.send(Batch((), self.done, stands=True))
+        self.send(Batch((), self.done, is_paused=True))
         began = time.monotonic()
         while not self._allowed(coming):
             time.sleep(POLL_EVERY_S)
@@ -210,7 +212,7 @@ class Control:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        every = max(1, len(waiting) // SHOWN_AT_ONCE)
+        every = max(1, len(waiting) // SIMULATIONS_PER_REPORT)
         last = len(waiting) - 1
         sample = tuple(
             simulation
@@ -226,12 +228,12 @@ def run_search(request: SearchRequest) -> SearchEnd:
     Raises:
         InvalidProblem: a wrong option, or the trace to resume from is of another problem.
     """
-    for name, reference in request.brought.items():
-        ensure(name, reference)
+    for name, reference in request.added_methods.items():
+        register_if_unknown(name, reference)
     isolate.report("preparing")
     problem = request.problem
     _ = problem.baseline
-    control = Control(isolate.report, Received())
+    control = Control(isolate.report, CurrentOrder())
     method: str | None = request.method
     seed, options, resume = request.seed, dict(request.options), request.resume
     if request.saved is not None:
@@ -244,12 +246,12 @@ def run_search(request: SearchRequest) -> SearchEnd:
         method,
         seed=seed,
         budget=request.budget,
-        on_progress=control.hand_on,
+        on_progress=control.report,
         cancel=lambda: control.stopped,
         resume=resume,
         **options,
     )
-    control.sender.trace(result.trace, last=True)
+    control.sender.send_trace(result.trace, last=True)
     if request.keep is not None:
         # An unwritable trace must not lose the result
         with contextlib.suppress(NotSaved):
@@ -268,7 +270,7 @@ def run_search(request: SearchRequest) -> SearchEnd:
         elapsed_s=result.elapsed_s,
         gap=result.gap,
         bound=result.bound,
-        taken=result.actions,
+        unpinned_actions=result.actions,
         trace=result.trace if request.with_trace else None,
     )
 

@@ -319,7 +319,7 @@ class Writer:
             )
         if not is_constrained:
             return
-        for i, result in enumerate((*item.results, *item.twins)):
+        for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]
             specs = [self.on_op[value]] if program.dims(value) else []
             if self.kept[value] != self.on_op[value]:

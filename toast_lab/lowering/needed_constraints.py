@@ -161,7 +161,7 @@ def _origin(program: Program, value: int) -> int:
     while True:
         op = int(program.value_op[value])
         operands = program.operands(op)
-        is_passed_on = op_kind(program.kind[op]).prepares or program.op_class[op] == VIEW
+        is_passed_on = op_kind(program.kind[op]).done_while_fetched or program.op_class[op] == VIEW
         if not is_passed_on or len(operands) != 1:
             return value
         if math.prod(program.dims(operands[0])) != math.prod(program.dims(value)):

@@ -69,7 +69,7 @@ class _Sparse(Writer):
         if item.operation.name == CONSTRAINT:
             self._adapt_constraint(item.operation)
         values = self.plan.program.results(number)
-        for i, result in enumerate((*item.results, *item.twins)):
+        for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]
             self.pin(result, list(self.at_results.get(value, ())))
 

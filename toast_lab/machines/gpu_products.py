@@ -8,10 +8,10 @@ from toast_lab.machines.links import above_zero, at_least_zero
 
 #: With fewer features, a convolution takes as long as with this many.
 FEATURES = 64.0
-#: More features use a GPU better: the share grows with this power of their number, up to ``MOST``.
-#: From 18 convolutions and gradients of convolutions on an H100: 0.21 to 0.36 of the peak with 64
-#: features, 0.43 to 0.55 with 256, 0.03 with the three of an image.
-MORE_FEATURES, MOST = 0.28, 0.6
+#: More features use a GPU better: the share grows with this power of their number, up to
+#: ``MAX_CONVOLUTION_SHARE``. From 18 convolutions and gradients of convolutions on an H100: 0.21 to
+#: 0.36 of the peak with 64 features, 0.43 to 0.55 with 256, 0.03 with the three of an image.
+MORE_FEATURES, MAX_CONVOLUTION_SHARE = 0.28, 0.6
 
 
 class GpuProducts(NamedTuple):
@@ -53,7 +53,10 @@ class GpuProducts(NamedTuple):
         if not self.convolutions:
             return 1.0
         ratio = features / FEATURES
-        return min(MOST, self.convolutions * (ratio if ratio < 1.0 else ratio**MORE_FEATURES))
+        return min(
+            MAX_CONVOLUTION_SHARE,
+            self.convolutions * (ratio if ratio < 1.0 else ratio**MORE_FEATURES),
+        )
 
     def problems(self) -> list[str]:
         """One sentence for each impossible number."""

@@ -90,7 +90,7 @@ _LINK_KEYS = {
 LARGEST_BYTES = 4 * 2**20
 
 
-class Written(Protocol):
+class WritableMachine(Protocol):
     """The parts of a ``Machine`` that are written besides its numbers and tables."""
 
     @property
@@ -295,7 +295,7 @@ def _is_kind(value: Any, kind: str) -> bool:
     return isinstance(value, allowed) and not isinstance(value, bool)
 
 
-def write(machine: Written, path: str | Path, comment: str = "") -> None:
+def write(machine: WritableMachine, path: str | Path, comment: str = "") -> None:
     """Write ``machine`` so that ``read`` gives its fields.
 
     ``comment`` is added at the end as comment lines.
@@ -306,7 +306,7 @@ def write(machine: Written, path: str | Path, comment: str = "") -> None:
     write_whole(path, text(machine, comment), "the machine file")
 
 
-def text(machine: Written, comment: str = "") -> str:
+def text(machine: WritableMachine, comment: str = "") -> str:
     """The TOML text of ``machine``, with ``comment`` at its end."""
     lines = [f"name = {_quoted(machine.name)}", f"compiler = {_quoted(machine.compiler)}"]
     for key in _NUMBERS:

@@ -16,8 +16,8 @@ from toast_lab.report.page_tables import (
     details,
     figure_box,
     frame_table,
+    paragraph,
     rows_table,
-    words,
 )
 from toast_lab.report.subject import ReportSubject
 from toast_lab.text import line_text
@@ -42,13 +42,13 @@ from toast_lab.views.step_timeline import (
 )
 
 #: groups of collectives that are explained, the most costly ones; each takes up to a second
-EXPLAINED = 8
+MAX_EXPLAINED = 8
 #: most estimated bars of the timeline, so that the file opens quickly
 MOST_BARS = 1500
 #: rows in the tables of the largest values in memory and of the slowest ops
 MOST_HELD, MOST_OPS = 40, 40
 #: reports a click on an op of the timeline to the page's script
-PICKED = """
+REPORT_CLICK = """
 const indices = cb_obj.indices
 if (indices.length) document.dispatchEvent(
   new CustomEvent('toast:op', { detail: source.data.op[indices[0]] }))
@@ -94,9 +94,9 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     cost = subject.cost
     groups = alike_collectives(cost.collectives)
     if not groups:
-        body = words("There is no communication: no op needs data from another device.")
+        body = paragraph("There is no communication: no op needs data from another device.")
         return Section("collectives", "Communication", "Communication", body)
-    explained = groups[:EXPLAINED]
+    explained = groups[:MAX_EXPLAINED]
     reasons = why(subject.problem, subject.plan, [group.longest for group in explained])
     columns = ("collective", "line", ">number", ">bytes", ">time", ">of the step", "because")
     because = [reason.because for reason in reasons]
@@ -120,7 +120,7 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     if len(groups) > len(explained):
         intro += f" The first {len(explained)} are explained; toast-lab why explains any."
     parts = [
-        words(intro),
+        paragraph(intro),
         rows_table(columns, rows, "collectives by source line", picks=picks),
         h("h3", "What caused them, and what would remove them"),
         *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
@@ -160,7 +160,7 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
     frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
     plan_count = len(subject.entries)
     parts = [
-        words(
+        paragraph(
             "Estimated time of one step on one device, with collectives one after the other. An op "
             "counts as memory traffic if moving its bytes takes longer than its arithmetic, else "
             "as computing."
@@ -254,7 +254,7 @@ def timeline_figure(subject: ReportSubject) -> Any:
     for tool in plot.select({"type": TapTool}):
         for renderer in tool.renderers:
             source = renderer.data_source
-            report_click = CustomJS(args={"source": source}, code=PICKED)
+            report_click = CustomJS(args={"source": source}, code=REPORT_CLICK)
             source.selected.js_on_change("indices", report_click)
     return plot
 

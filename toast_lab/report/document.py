@@ -53,7 +53,7 @@ def page(subject: ReportSubject) -> str:
         evidence_sections.origin_section(subject, links),
     ]
     return document(
-        title=f"{subject.problem.analysis.model.name}: {subject.called}",
+        title=f"{subject.problem.analysis.model.name}: {subject.title_name}",
         subtitle=subject.problem.describe(),
         sections=[section for section in sections if section is not None],
         data=page_data(subject, links),

@@ -13,8 +13,8 @@ from toast_lab.report.page_tables import (
     code_text,
     details,
     frame_table,
+    paragraph,
     rows_table,
-    words,
 )
 from toast_lab.report.subject import ReportSubject
 from toast_lab.runtime.diff import diff_compiled
@@ -136,7 +136,7 @@ def _compiled_collectives(subject: ReportSubject, compiled: Any) -> Safe:
     equal = len(diff.rows) - len(diff.different)
     parts: list[object] = [
         h("h3", "Collectives, priced and compiled"),
-        words(f"{equal:,} of {len(diff.rows):,} collectives are the same on both sides."),
+        paragraph(f"{equal:,} of {len(diff.rows):,} collectives are the same on both sides."),
         rows_table(columns, rows, "collectives by kind, priced and compiled"),
     ]
     if len(different):
@@ -191,7 +191,7 @@ def _difference_parts(change: Difference) -> list[Safe]:
     ]
     parts = [rows_table(("", ">before", ">after", ">change"), totals, "totals of both plans")]
     if not (change.tensors or change.collectives or change.compute):
-        return [*parts, words("The plans are the same.")]
+        return [*parts, paragraph("The plans are the same.")]
     if change.collectives:
         rows = [
             (
@@ -277,7 +277,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     save = h(
         "button", "Save this plan as a file", type="button", data_save="plan.json", cls="screen"
     )
-    use = words(
+    use = paragraph(
         save,
         " The file can be read by ",
         code_text("toast-lab price MODEL --plan plan.json"),

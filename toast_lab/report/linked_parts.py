@@ -15,7 +15,7 @@ from toast_lab.report import prose
 from toast_lab.report.plan_sections import ReportListing
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views import inspect
+from toast_lab.views import selection_facts
 from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout, start_level, where
 from toast_lab.views.overlay import name_axes
 
@@ -165,7 +165,7 @@ def _node_facts(analysis: Analysis, names: Sequence[int], axes: Sequence[tuple[s
             ("sizes", ", ".join(map(str, sizes[:6])) + (" …" if len(sizes) > 6 else "")),
         ]
     # Arguments have no source line
-    first_name_facts = inspect.name_facts(analysis, names[0])
+    first_name_facts = selection_facts.name_facts(analysis, names[0])
     return [*facts, *(fact for fact in first_name_facts if fact != ("line", "unknown"))]
 
 
@@ -182,14 +182,14 @@ def _conflict_data(
     ops = [
         analysis.conflicts[conflict].places[0].op(analysis.program) for conflict in alike.conflicts
     ]
-    facts = inspect.conflict_facts(analysis, first_conflict)
+    facts = selection_facts.conflict_facts(analysis, first_conflict)
     # What a reader looks for comes first: where the conflict is, and how the plan settles it
     order = ("meets on", "source", "line")
     facts.sort(key=lambda fact: order.index(fact[0]) if fact[0] in order else len(order))
     facts.insert(0, ("this plan cuts", alike.settled))
     if len(alike.conflicts) > 1:
         facts.insert(1, ("alike", f"{len(alike.conflicts)} conflicts, one of them below"))
-    chain = inspect.chain(analysis, first_conflict) if row < MOST_CHAINS else []
+    chain = selection_facts.chain(analysis, first_conflict) if row < MOST_CHAINS else []
     members = set(alike.conflicts)
     return {
         "title": f"conflict on {alike.tensor}",
@@ -212,5 +212,5 @@ def _conflict_data(
 def _line_data(analysis: Analysis, line: Any) -> dict[str, Any]:
     facts = [("line", line.text)] if line.collective else []
     facts += [("device-local", line.text)] if not line.collective else []
-    facts += inspect.op_facts(analysis, line.op)
+    facts += selection_facts.op_facts(analysis, line.op)
     return {"title": line.name or line.text, "facts": facts, "op": line.op}

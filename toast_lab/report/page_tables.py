@@ -10,11 +10,11 @@ import pandas as pd
 from toast_lab.views.markup import Safe, h, join
 
 #: a table with more rows than this scrolls in its own box
-TALL = 16
+MAX_UNSCROLLED_ROWS = 16
 #: a column with texts of more characters than this gets more room
-WIDE = 60
+WIDE_TEXT_LENGTH = 60
 #: cells that count as empty
-EMPTY = ("", "–", None)
+EMPTY_CELLS = ("", "–", None)
 
 
 class Section(NamedTuple):
@@ -46,7 +46,9 @@ def rows_table(
     kinds = {">": "number", "~": "mono", "=": "mono line"}
     classes = [kinds.get(title[:1], "") for title in columns]
     classes = [
-        "wide" if not kind and any(len(str(row[column_index])) > WIDE for row in table) else kind
+        "wide"
+        if not kind and any(len(str(row[column_index])) > WIDE_TEXT_LENGTH for row in table)
+        else kind
         for column_index, kind in enumerate(classes)
     ]
     header_row = h(
@@ -69,7 +71,7 @@ def rows_table(
         h("tbody", *body_rows),
         cls="pickable" if picks else "",
     )
-    return box(body, label, tall=len(body_rows) > TALL)
+    return box(body, label, tall=len(body_rows) > MAX_UNSCROLLED_ROWS)
 
 
 def box(content: Safe, label: str, *, tall: bool) -> Safe:
@@ -94,7 +96,9 @@ def frame_table(
 ) -> Safe:
     """A data frame of texts as a table, without its empty columns."""
     shown = [
-        str(column) for column in frame.columns if not all(cell in EMPTY for cell in frame[column])
+        str(column)
+        for column in frame.columns
+        if not all(cell in EMPTY_CELLS for cell in frame[column])
     ]
     prefixed_titles = [
         (">" if name in numbers else "~" if name in code else "") + name for name in shown
@@ -122,7 +126,7 @@ def figure_box(name: str, height_px: int, label: str, caption: object) -> Safe:
     return h("figure", canvas, h("figcaption", caption))
 
 
-def words(*parts: object) -> Safe:
+def paragraph(*parts: object) -> Safe:
     """A paragraph."""
     return h("p", *parts)
 
@@ -137,7 +141,7 @@ def unbroken(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def listed(items: Sequence[object], most: int = 4) -> Safe:
+def enumeration(items: Sequence[object], most: int = 4) -> Safe:
     """``a, b and c``; items beyond the first ``most`` are only counted."""
     shown = [*items[:most]]
     if len(items) > most:

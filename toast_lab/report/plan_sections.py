@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.explain.board import Board
-from toast_lab.explain.taken import Taken, taken
+from toast_lab.explain.plan_by_hand import PlanAfterAction, plans_after_actions
 from toast_lab.lowering.listing import ListingLine
 from toast_lab.report import prose
 from toast_lab.report.page_tables import (
@@ -19,8 +19,8 @@ from toast_lab.report.page_tables import (
     code_text,
     details,
     frame_table,
+    paragraph,
     rows_table,
-    words,
 )
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import Spec
@@ -171,7 +171,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     cut_count = sum(row.places for row in rows if any(row.spec))
     parts += [
         h("h3", "Arguments"),
-        words(
+        paragraph(
             f"{cut_count:,} of {plan.program.n_arguments:,} arguments are cut; a device holds "
             f"{bytes_text(sum(row.local_bytes for row in rows))} of them. "
             "Those of repeated layers share a row, with * for the layer."
@@ -210,7 +210,7 @@ def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
 def _actions_part(subject: ReportSubject) -> Safe:
     problem = subject.problem.unpinned
     history = prose.plan_actions(problem, subject.plan)
-    steps = taken(problem, history.texts)
+    steps = plans_after_actions(problem, history.texts)
     rows: list[tuple[object, ...]] = [
         ("0", "–", "nothing is cut yet", seconds_text(steps[0].time_s), _memory(steps[0]), "–")
     ]
@@ -249,7 +249,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
     )
     return join(
         [
-            words(
+            paragraph(
                 "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
                 "cut together, along one axis of the mesh. Time and memory are those of the plan "
                 "after each action; ✗: does not fit."
@@ -260,7 +260,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
 
 
 def _net_change(
-    before: Taken, after: Taken
+    before: PlanAfterAction, after: PlanAfterAction
 ) -> list[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]:
     """How many collectives an action adds or removes, by kind and axes; moved ones do not count."""
     counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -278,7 +278,7 @@ def _pins_part(subject: ReportSubject) -> list[Safe]:
     pins = subject.problem.pins
     if pins is None or not pins.texts:
         return []
-    return [words("Pinned: ", join([*map(code_text, pins.texts)], ", "), ".")]
+    return [paragraph("Pinned: ", join([*map(code_text, pins.texts)], ", "), ".")]
 
 
 # -- the listing -----------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
     )
     body = join(
         [
-            words(
+            paragraph(
                 "What one device runs. A size in braces is cut along that axis: ",
                 code_text("[256{data}, 64]"),
                 f". {note}.",

@@ -15,8 +15,8 @@ from toast_lab.cost.price_list import RULE
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import ToastError
 from toast_lab.explain.board import Board, Dispute
-from toast_lab.explain.taken import side_on
-from toast_lab.report.page_tables import code_text, listed
+from toast_lab.explain.plan_by_hand import side_on
+from toast_lab.report.page_tables import code_text, enumeration
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, parse_action
@@ -124,7 +124,7 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
         axis = problem.mesh.axes[action.axis]
         groups[axis].append(problem.analysis.groups[action.group].name)
     phrases = [
-        join([listed([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
+        join([enumeration([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
         for axis, names in groups.items()
     ]
     if history.exact:
@@ -153,7 +153,7 @@ def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
         largest = sorted(shares.items(), key=lambda share: -share[1])
         texts = [join([code_text(name), f" {share:.0%}"]) for name, share in largest]
         if texts:
-            phrases.append(join(["over ", h("b", axis), ": ", listed(texts, 5)]))
+            phrases.append(join(["over ", h("b", axis), ": ", enumeration(texts, 5)]))
     return join(phrases, "; ") if phrases else Safe("none")
 
 
@@ -248,7 +248,7 @@ def side_text(
         for place in problem.analysis.conflicts[conflict].places[:1]
     ]
     cuts = Counter(cut_dims(plan, place) for place in places)
-    cut_count = len(places) - cuts[NEITHER]
+    cut_count = len(places) - cuts[NEITHER_DIM]
     if chosen:
         parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
         lead = join([question, f" the plan takes {' and '.join(parts)}"])
@@ -264,7 +264,7 @@ def side_text(
         )
         return join([lead, effect])
     if cut_count:
-        del cuts[NEITHER]
+        del cuts[NEITHER_DIM]
         (cut, count), *others = cuts.most_common()
         elsewhere = ", and differently at others" if others else ""
         return join(
@@ -277,7 +277,7 @@ def side_text(
     return join([question, " the plan cuts neither."])
 
 
-NEITHER = "neither dim"
+NEITHER_DIM = "neither dim"
 
 
 def cut_dims(plan: ShardingPlan, place: ConflictPlace) -> str:
@@ -287,7 +287,7 @@ def cut_dims(plan: ShardingPlan, place: ConflictPlace) -> str:
     both = [
         axes if dim in (place.first_dim, place.second_dim) else () for dim, axes in enumerate(spec)
     ]
-    return spec_words(both) if any(both) else NEITHER
+    return spec_words(both) if any(both) else NEITHER_DIM
 
 
 def against_text(ours: PlanEntry, other: PlanEntry) -> str:
@@ -341,7 +341,7 @@ def action_text(problem: Problem, action: Action) -> Safe:
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
     carriers_text = (
-        join(["This colour is ", listed([*map(_carrier, carriers)], 2), "."])
+        join(["This colour is ", enumeration([*map(_carrier, carriers)], 2), "."])
         if carriers
         else "No argument has this colour: it first appears inside the program."
     )

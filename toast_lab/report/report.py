@@ -131,7 +131,7 @@ def check_packages() -> None:
 
 
 def _title(subject: ReportSubject) -> str:
-    return f"{subject.called} of {subject.problem.describe()}"
+    return f"{subject.title_name} of {subject.problem.describe()}"
 
 
 def _named(plans: Plans | None) -> dict[str, Planned]:

@@ -68,7 +68,7 @@ class ReportSubject:
         return self.plans[0]
 
     @property
-    def called(self) -> str:
+    def title_name(self) -> str:
         """Name of the explained plan in titles: "plan mcts", but not "plan plan 1"."""
         name = self.entry.name
         return name if name.startswith("plan ") else f"plan {name}"

@@ -4,8 +4,8 @@ Sharding changes the order of sums and nothing else, so errors are those of roun
 terms in a type whose rounding unit is eps has a relative error of about eps times the square root
 of n, and values computed from it inherit that error. Up to 1/eps terms it stays below the square
 root of eps: that is the tolerance, for the coarsest floating-point type of the program. Where an op
-sums more terms than that in its own type, the tolerance is that op's error, up to ``MOST``. Matrix
-products are left out, since backends sum them in a wider type.
+sums more terms than that in its own type, the tolerance is that op's error, up to
+``MAX_TOLERANCE``. Matrix products are left out, since backends sum them in a wider type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import REDUCTION, Program
 from toast_lab.runtime import inputs
 
-MOST = 0.25  #: a larger tolerance would pass results that lack half of a sum
+MAX_TOLERANCE = 0.25  #: a larger tolerance would pass results that lack half of a sum
 
 
 def tolerance(program: Program) -> float:
@@ -40,7 +40,7 @@ def tolerance(program: Program) -> float:
         if term_count <= 1 or not results or op_kind(program.kind[op]).sums_wider:
             continue
         rounding_unit = rounding_units.get(program.value_dtype[results[0]], 0.0)
-        largest = max(largest, min(MOST, rounding_unit * math.sqrt(term_count)))
+        largest = max(largest, min(MAX_TOLERANCE, rounding_unit * math.sqrt(term_count)))
     return largest
 
 

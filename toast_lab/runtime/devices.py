@@ -14,7 +14,7 @@ from typing import Any
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, did_you_mean
 
-WORDS = ("auto", "cpu", "gpu", "tpu")
+PLATFORM_WORDS = ("auto", "cpu", "gpu", "tpu")
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -43,8 +43,12 @@ def parse(text: str, wanted: int) -> Devices | None:
     match = (
         re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
     )
-    if not match or match.group(1) not in WORDS or (match.group(1) == "auto" and match.group(2)):
-        hint = did_you_mean(str(text).partition(":")[0], WORDS)
+    if (
+        not match
+        or match.group(1) not in PLATFORM_WORDS
+        or (match.group(1) == "auto" and match.group(2))
+    ):
+        hint = did_you_mean(str(text).partition(":")[0], PLATFORM_WORDS)
         raise InvalidProblem(
             f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"'
         )

@@ -33,7 +33,7 @@ from toast_lab.text import JsonObject, bytes_text
 if TYPE_CHECKING:
     from toast_lab.runtime.run import Run
 
-SHOWN = 60  #: most differing rows that ``str()`` writes
+SHOWN_ROWS = 60  #: most differing rows that ``str()`` writes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class CompiledDiff:
             lines.append(f"  {kind:<20} {sizes}")
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
         return text.bounded(
-            [*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all of them"
+            [*lines, *rows], len(lines) + SHOWN_ROWS, " rows: diff.different has all of them"
         )
 
 

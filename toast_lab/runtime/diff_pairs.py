@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from toast_lab.ir.program import Program
 from toast_lab.runtime import diff_rows as reasons
 from toast_lab.runtime.diff_program import DiffProgram
-from toast_lab.runtime.diff_rest import Rest
 from toast_lab.runtime.diff_rows import CHANGED, EQUAL, EXTRA, MISSING, UNEXPLAINED, DiffRow, Side
 from toast_lab.runtime.diff_sides import (
     MOVES,
@@ -25,6 +24,7 @@ from toast_lab.runtime.diff_sides import (
     same_value,
     swapped,
 )
+from toast_lab.runtime.diff_unpaired import UnpairedCollectives
 from toast_lab.sharding.mesh import Mesh
 
 #: Largest gather that may be compiled as a sum: the largest one seen has 30 KiB.
@@ -81,7 +81,7 @@ class _Pairs:
             self.row(priced, compiled, CHANGED if reason else EQUAL, reason)
             for priced, compiled, reason in self.pairs
         ]
-        unpaired = Rest(
+        unpaired = UnpairedCollectives(
             self.own,
             self.mesh.n_devices,
             pairs=self.pairs,

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.runtime import gpu_fusions, hlo, hlo_text
 from toast_lab.runtime.gpu_fusions import DeviceMemory
-from toast_lab.runtime.hlo_text import Executed, Instruction, Module
+from toast_lab.runtime.hlo_text import ExecutedComputation, Instruction, Module
 
 #: Architectures that XLA has tables for, with the largest group in the table of collectives.
 MEASURED = {"sm_90": 8, "sm_100": 8, "sm_103": 72}
@@ -173,7 +173,7 @@ def read(
     return CompilerTimes(compute_s_by_op, collective_s_by_op, tuple(left_out), tuple(doubtful))
 
 
-class Timed(NamedTuple):
+class TimedInstruction(NamedTuple):
     """An instruction with the compiler's time."""
 
     instruction: Instruction
@@ -193,12 +193,14 @@ def timed(
     hosts: int = 1,
     rounds: hlo_text.Rounds = hlo_text.unknown,
     memory: DeviceMemory | None = None,
-) -> Iterator[Timed]:
+) -> Iterator[TimedInstruction]:
     """Every instruction that takes time, with its time; the arguments are those of ``read``."""
     largest_group = MEASURED.get(architecture, 0)
     for place, instruction in _timed(module, rounds):
         collective = hlo.kind_of(instruction)
-        op = hlo.served(module, place, instruction)[0] if collective else _op(module, instruction)
+        op = (
+            hlo.served_op(module, place, instruction)[0] if collective else _op(module, instruction)
+        )
         seconds = _seconds(instruction)
         doubt = ""
         if collective:
@@ -224,7 +226,7 @@ def timed(
                 least_s = memory.product_s(instruction, _operands(place, instruction))
                 if least_s > seconds:
                     seconds, doubt = least_s, FROM_MEMORY
-        yield Timed(
+        yield TimedInstruction(
             instruction=instruction,
             op=op,
             kind=kind,
@@ -236,7 +238,9 @@ def timed(
         )
 
 
-def _timed(module: Module, rounds: hlo_text.Rounds) -> Iterator[tuple[Executed, Instruction]]:
+def _timed(
+    module: Module, rounds: hlo_text.Rounds
+) -> Iterator[tuple[ExecutedComputation, Instruction]]:
     """Every instruction outside fusions that takes time, with the place where it runs."""
     for place in hlo_text.executed(module, rounds):
         if place.fused:
@@ -295,7 +299,7 @@ def _why_compute_left_out(
     return NO_TIME if seconds is None else ""
 
 
-def _kind_of_compute(place: Executed, instruction: Instruction) -> str:
+def _kind_of_compute(place: ExecutedComputation, instruction: Instruction) -> str:
     target = instruction.field("custom_call_target")
     if instruction.opcode == "dot" or target.startswith("__cublas"):
         types = [hlo.first_dtype(operand.type) for operand in _operands(place, instruction)]
@@ -309,7 +313,7 @@ def _op(module: Module, instruction: Instruction) -> int:
     return hlo.op_inside(module, instruction) if op < 0 and instruction.opcode == "fusion" else op
 
 
-def _operands(place: Executed, product: Instruction) -> list[Instruction]:
+def _operands(place: ExecutedComputation, product: Instruction) -> list[Instruction]:
     """The two factors of a product, before bitcasts."""
     operands = []
     for name in product.operands[:2]:

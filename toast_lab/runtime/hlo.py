@@ -28,7 +28,7 @@ import numpy as np
 
 from toast_lab.lowering.annotate import split_name
 from toast_lab.runtime import hlo_text
-from toast_lab.runtime.hlo_text import Computation, Executed, Instruction
+from toast_lab.runtime.hlo_text import Computation, ExecutedComputation, Instruction
 
 _OPCODE = re.compile(
     r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all"
@@ -186,8 +186,8 @@ def type_bytes(result_type: str) -> int:
     return sum(_array_bytes(*array) for array in _ARRAY.findall(result_type))
 
 
-def served(
-    module: hlo_text.Module, place: Executed, instruction: Instruction
+def served_op(
+    module: hlo_text.Module, place: ExecutedComputation, instruction: Instruction
 ) -> tuple[int, str, Instruction]:
     """The op that a collective serves: its index, its name and the instruction that names it.
 
@@ -237,7 +237,7 @@ def _summed(
 
 def _collective(
     module: hlo_text.Module,
-    place: Executed,
+    place: ExecutedComputation,
     instruction: Instruction,
     *,
     mesh: Mapping[str, int],
@@ -250,7 +250,7 @@ def _collective(
     else:
         axes, group_size = group_axes(groups, mesh), max(map(len, groups), default=1)
     size = local_bytes(instruction, group_size)
-    op, op_name, naming_instruction = served(module, place, instruction)
+    op, op_name, naming_instruction = served_op(module, place, instruction)
     if kind == "all_reduce" and place.fused and _only_sliced(place.computation, instruction):
         kind = "reduce_scatter"  # the sum is as large as a device's operand
     return Collective(
@@ -272,7 +272,7 @@ def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
 
 
 def _match_outwards(
-    place: Executed, instruction: Instruction, pattern: re.Pattern[str]
+    place: ExecutedComputation, instruction: Instruction, pattern: re.Pattern[str]
 ) -> re.Match[str] | None:
     """Match ``pattern`` on an instruction or else on the fusions around it, innermost first."""
     match = pattern.search(instruction.attributes)
@@ -285,7 +285,7 @@ def _match_outwards(
 
 def _parts(
     module: hlo_text.Module,
-    place: Executed,
+    place: ExecutedComputation,
     instruction: Instruction,
     whole: CollectivePart,
     *,
@@ -481,7 +481,7 @@ def _ints(numbers: str) -> list[int]:
 # -- source lines ----------------------------------------------------------------------------------
 
 
-def _source(place: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
+def _source(place: ExecutedComputation, instruction: Instruction, frames: Mapping[int, str]) -> str:
     """Source line of an instruction ("file.py:12"), "" if unknown."""
     location = _match_outwards(place, instruction, _SOURCE)
     if location:

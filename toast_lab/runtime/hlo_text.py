@@ -109,7 +109,7 @@ class Module(NamedTuple):
     entry: str  #: name of the entry computation
 
 
-class Executed(NamedTuple):
+class ExecutedComputation(NamedTuple):
     """A computation at one place where it runs."""
 
     computation: Computation
@@ -154,7 +154,7 @@ def parse(hlo_source: str) -> Module:
     return Module(computations, entry or next(reversed(computations)))
 
 
-def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
+def executed(module: Module, rounds: Rounds = unknown) -> Iterator[ExecutedComputation]:
     """Every computation that runs, with its calls; a computation called twice comes twice.
 
     Which branch of a conditional runs is unknown: all count equally often, as in a price.
@@ -165,7 +165,7 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
             count as 1.
     """
     entry = module.computations[module.entry]
-    pending = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
+    pending = [ExecutedComputation(entry, times=1.0, via=(), fused=False, loops=())]
     while pending:
         caller = pending.pop()
         yield caller
@@ -174,7 +174,7 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
                 if name not in module.computations:
                     continue
                 is_loop = instruction.opcode == "while"
-                callee = Executed(
+                callee = ExecutedComputation(
                     module.computations[name],
                     times=caller.times * times,
                     via=(*caller.via, instruction),

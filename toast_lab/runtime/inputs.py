@@ -174,7 +174,9 @@ def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[
     facts = op_kind(program.kind[op])
     if facts.first_start < 0:
         return []
-    window_value = program.results(op)[0] if facts.brings < 0 else operands[facts.brings]
+    window_value = (
+        program.results(op)[0] if facts.update_operand < 0 else operands[facts.update_operand]
+    )
     window = program.dims(window_value)
     operand_dims = program.dims(operands[0])
     # A dim that is taken whole has a single start position, which must not bound an index that it

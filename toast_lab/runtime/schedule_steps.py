@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from toast_lab.runtime import gpu_times, hlo, hlo_text, schedule_collectives
 from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, ScheduleStep
-from toast_lab.runtime.schedule_text import Scheduled, ScheduleText, TextInstruction
+from toast_lab.runtime.schedule_text import ScheduledInstruction, ScheduleText, TextInstruction
 
 _FREE = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id
@@ -101,7 +101,7 @@ class _StepMaker(NamedTuple):
         waits = self._waits(rows)
         return tuple(step for row in rows for step in self._steps(row, waits))
 
-    def _waits(self, rows: list[Scheduled]) -> dict[str, float]:
+    def _waits(self, rows: list[ScheduledInstruction]) -> dict[str, float]:
         """Seconds from the end of each start to the beginning of its done, by name of the start."""
         waits: dict[str, float] = {}
         ended: dict[int, float] = {}
@@ -142,15 +142,17 @@ class _StepMaker(NamedTuple):
         ops = [member.op for member in self._members(instruction) if member.op >= 0]
         return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
-    def _steps(self, row: Scheduled, waits: Mapping[str, float]) -> tuple[ScheduleStep, ...]:
+    def _steps(
+        self, row: ScheduledInstruction, waits: Mapping[str, float]
+    ) -> tuple[ScheduleStep, ...]:
         step, instruction = self._step(row, waits), row.instruction
         kind = self._kind(instruction) if self.clocks.of_tpu and step.role == COMPUTE else ""
         if not kind or instruction.opcode != "fusion":
             return (step,)
         collective = self._sized(step._replace(kind=kind, own_s=step.time_s or 0.0), instruction)
-        return beside(self.clocked(collective, None), step)
+        return overlapped(self.clocked(collective, None), step)
 
-    def _step(self, row: Scheduled, waits: Mapping[str, float]) -> ScheduleStep:
+    def _step(self, row: ScheduledInstruction, waits: Mapping[str, float]) -> ScheduleStep:
         instruction, length_s = row.instruction, row.end_s - row.start_s
         name, opcode = instruction.name, instruction.opcode
         op, kind = self._op(instruction), self._kind(instruction)
@@ -242,7 +244,7 @@ class _StepMaker(NamedTuple):
         if not bodies:
             return step._replace(role=COMPUTE, time_s=length_s)
         if instruction.opcode == "conditional":
-            return equally_often(step, bodies)
+            return equally_weighted(step, bodies)
         # A loop's condition is scheduled too
         *conditions, body = sorted(bodies, key=lambda steps: (_length_s(steps), len(steps)))
         rounds = 1.0
@@ -250,14 +252,14 @@ class _StepMaker(NamedTuple):
             computation, loop = self.compiled.get(step.name, (None, None))
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
-        return tested(step._replace(role=LOOP, rounds=rounds, body=body), *conditions)
+        return with_condition(step._replace(role=LOOP, rounds=rounds, body=body), *conditions)
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
     return sum((step.time_s or 0.0) + step.rounds * _length_s(step.body) for step in steps)
 
 
-def tested(loop: ScheduleStep, *conditions: tuple[ScheduleStep, ...]) -> ScheduleStep:
+def with_condition(loop: ScheduleStep, *conditions: tuple[ScheduleStep, ...]) -> ScheduleStep:
     """A loop with its condition, which runs once more than its body.
 
     A condition that does not communicate and only compares a counter is left out.
@@ -270,14 +272,16 @@ def tested(loop: ScheduleStep, *conditions: tuple[ScheduleStep, ...]) -> Schedul
     return loop._replace(rounds=1.0, body=(*tests, loop)) if tests else loop
 
 
-def equally_often(step: ScheduleStep, branches: Sequence[tuple[ScheduleStep, ...]]) -> ScheduleStep:
+def equally_weighted(
+    step: ScheduleStep, branches: Sequence[tuple[ScheduleStep, ...]]
+) -> ScheduleStep:
     """A conditional whose branches count equally often, as in a price: which runs is unknown."""
     share = 1.0 / len(branches)
     weighted_branches = (step._replace(role=LOOP, rounds=share, body=branch) for branch in branches)
     return step._replace(role=LOOP, body=tuple(weighted_branches))
 
 
-def beside(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleStep, ...]:
+def overlapped(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleStep, ...]:
     """A product that a collective is fused into: the two overlap, piece by piece.
 
     After the product, the device waits for the part of the collective that it does not hide.
@@ -338,7 +342,7 @@ def _served(module: hlo_text.Module) -> dict[str, int]:
     for place in hlo_text.executed(module):
         for instruction in () if place.fused else place.computation.instructions:
             if hlo.kind_of(instruction):
-                op = hlo.served(module, place, instruction)[0]
+                op = hlo.served_op(module, place, instruction)[0]
                 served[instruction.name] = op
                 if place.via and place.via[-1].opcode == "async-start":
                     served[place.via[-1].name] = op
@@ -412,7 +416,7 @@ def in_order(
         if compute_s is None or not any(member.opcode in _PRODUCTS for member in body.instructions):
             return (collective,)
         product = ScheduleStep(COMPUTE, instruction.name, "fusion", op, time_s=compute_s)
-        return beside(collective, product)
+        return overlapped(collective, product)
 
     def step(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> ScheduleStep:
         name, kind = instruction.name, hlo.kind_of(instruction)
@@ -424,7 +428,7 @@ def in_order(
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
             loop = ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
             condition = module.computations.get(instruction.called("condition"))
-            return tested(loop, steps(condition)) if condition is not None else loop
+            return with_condition(loop, steps(condition)) if condition is not None else loop
         if instruction.opcode in ("conditional", "call"):
             bodies = [
                 steps(module.computations[called])
@@ -432,7 +436,7 @@ def in_order(
                 if called in module.computations
             ]
             whole_step = ScheduleStep(FREE, name, instruction.opcode, op)
-            return equally_often(whole_step, bodies) if bodies else whole_step
+            return equally_weighted(whole_step, bodies) if bodies else whole_step
         if kind:
             whole_step = ScheduleStep(SYNC, name, kind, maker.served.get(name, op))
             return maker.clocked(whole_step, clocks.collective_s.get(name))

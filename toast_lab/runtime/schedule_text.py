@@ -60,7 +60,7 @@ class TextInstruction:
     block: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
-class Scheduled(NamedTuple):
+class ScheduledInstruction(NamedTuple):
     """A scheduled instruction; times are those of the text, in seconds."""
 
     instruction: TextInstruction
@@ -74,7 +74,7 @@ class ScheduleText(NamedTuple):
 
     entry: int  #: id of the entry computation
     #: instructions in the order in which they run, by the id of their computation
-    scheduled: dict[int, list[Scheduled]]
+    scheduled: dict[int, list[ScheduledInstruction]]
     instructions: dict[int, TextInstruction]  #: by id
     members: dict[int, list[int]]  #: ids of instructions by the id of their computation
     cycle_s: float
@@ -247,21 +247,21 @@ def _skip_message(text: str, opened: str, end: int) -> int:
 
 def _without_times(
     instruction_ids: list[int], instructions: dict[int, TextInstruction]
-) -> list[Scheduled]:
+) -> list[ScheduledInstruction]:
     unknown = [
         instruction_id for instruction_id in instruction_ids if instruction_id not in instructions
     ]
     if unknown:
         raise _Unreadable(f"it orders instruction {unknown[0]}, which it does not define")
     return [
-        Scheduled(instructions[instruction_id], 0.0, 0.0, None)
+        ScheduledInstruction(instructions[instruction_id], 0.0, 0.0, None)
         for instruction_id in instruction_ids
     ]
 
 
 def _with_times(
     rows: list[dict[str, float]], instructions: dict[int, TextInstruction], cycle_s: float
-) -> list[Scheduled]:
+) -> list[ScheduledInstruction]:
     scheduled = []
     for row in rows:
         instruction = instructions.get(int(row.get("id", -1)))
@@ -274,7 +274,7 @@ def _with_times(
         if end < start:
             raise _Unreadable(f"{instruction.name} ends before it starts")
         scheduled.append(
-            Scheduled(
+            ScheduledInstruction(
                 instruction, start * cycle_s, end * cycle_s, row.get("memory_usage_after", 0.0)
             )
         )

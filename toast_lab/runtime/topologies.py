@@ -203,7 +203,7 @@ class Target(NamedTuple):
 
 #: Machines whose compilers estimate the time of a step (see ``Compiled.time_s``); for the others
 #: they report only memory and collectives.
-TELL_TIMES = frozenset(("tpu-v5e", "tpu-v5p", "tpu-v6e", "h100", "h200", "b200"))
+MACHINES_WITH_TIMES = frozenset(("tpu-v5e", "tpu-v5p", "tpu-v6e", "h100", "h200", "b200"))
 GPUS_PER_HOST = 8  # as on boards that are sold
 
 

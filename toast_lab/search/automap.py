@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from toast_lab.search.method_options import AutomapOptions
 
 CACHE_BYTES = 256 * 2**20  #: memory for shardings of states that may be visited again
-WIDENING = 0.6  #: a state has at most WIDTH * visits ** WIDENING children
-WIDTH = 1.0
+CHILDREN_POWER = 0.6  #: a state has at most CHILDREN_FACTOR * visits ** CHILDREN_POWER children
+CHILDREN_FACTOR = 1.0
 #: simulations without a better plan after which the states of the best rollout become nodes
-ADOPT = 50
+ADOPT_AFTER = 50
 #: share of a rollout's actions, and of new children, that are chosen by gains elsewhere in the tree
-GREED = 0.85
-STOP = 0.05  #: chance that a rollout ends after an action
+GAIN_SHARE = 0.85
+STOP_CHANCE = 0.05  #: chance that a rollout ends after an action
 
 
 def run(recorder: Recorder, seed: int, options: AutomapOptions) -> Status:
@@ -313,7 +313,7 @@ class _AutomapTree:
         quick = self.prices.get(fingerprint)
         if quick is None:
             quick = self.prices[fingerprint] = self.evaluator.price(state)
-            self.recorder.ledger.counted += 1
+            self.recorder.ledger.priced_by_method += 1
         return quick
 
     def _reward(self, score: float, length: int) -> float:
@@ -325,14 +325,14 @@ class _AutomapTree:
     def simulate(self) -> None:
         """Select, expand, roll out, back up."""
         self.waited += 1
-        if self.best_rollout is not None and self.waited > ADOPT:
+        if self.best_rollout is not None and self.waited > ADOPT_AFTER:
             self._adopt()
         node, ids = self.root, [0]
         path: list[tuple[_Node, int]] = []
         while True:
             best = self._choose(node)
             widens = len(node.untried) > 0 and (
-                best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
+                best < 0 or len(node.children) < CHILDREN_FACTOR * node.passed**CHILDREN_POWER
             )
             choice = self._try(node, self._prefer(node.untried)) if widens else best
             if choice < 0 and widens:  # the move leads to a state that is a child already
@@ -349,7 +349,7 @@ class _AutomapTree:
 
     def _prefer(self, moves: np.ndarray) -> int:
         """One of ``moves``: the one that gained most elsewhere in the tree, or a random one."""
-        if self.rng.random() < GREED:
+        if self.rng.random() < GAIN_SHARE:
             # Each move counts as taken once more, with the best mean gain, which favours new ones.
             best_gain = np.max(self.gain / np.maximum(self.taken, 1.0))
             mean = (self.gain[moves] + max(0.0, best_gain)) / (self.taken[moves] + 1.0)
@@ -402,7 +402,7 @@ class _AutomapTree:
         """Roll out from ``node``, record the node and the end, and back up along the path."""
         state, moves, before = self._state(node), self._way(node), self.recorder.best
         reward, score = node.reward, self._record(state, moves, ids)
-        length = min(int(self.rng.geometric(STOP)), self.depth - len(moves))
+        length = min(int(self.rng.geometric(STOP_CHANCE)), self.depth - len(moves))
         rollout: list[int] = []
         state = state.copy()
         while len(rollout) < length and len(legal := self.moves.legal(state)):

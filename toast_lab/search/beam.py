@@ -85,13 +85,13 @@ class BeamSearch:
 
     def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
         """The rank of the state that a sequence leads to; lower is better."""
-        return self.recorder.rank(self.recorder.price(self.taken(rows)[0]), len(rows))
+        return self.recorder.rank(self.recorder.price(self.state_after(rows)[0]), len(rows))
 
     def read(self, actions: Sequence[Action]) -> tuple[Row, ...]:
         """The sequence of rows of some actions."""
         return tuple((self.space.move_of(action), action.axis) for action in actions)
 
-    def taken(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
+    def state_after(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
         """The state after ``rows``, and the rows that had an effect."""
         state = self.root.copy()
         effective = tuple((move, axis) for move, axis in rows if state.apply_row(move, axis))
@@ -148,11 +148,11 @@ class BeamSearch:
             else:
                 i, j = self.rng.integers(len(changed), size=2).tolist()
                 changed[i], changed[j] = changed[j], changed[i]
-        return self.taken(changed[: self.depth])[1]
+        return self.state_after(changed[: self.depth])[1]
 
     def refine(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         """Local search from a sequence; gives a sequence that no single change improves."""
-        state, rows = self.taken(rows)
+        state, rows = self.state_after(rows)
         rank = self.recorder.rank(self._record(state, rows, 0), len(rows))
         improved = True
         while improved:
@@ -160,7 +160,7 @@ class BeamSearch:
             tried = {state.key}
             for changed in self._changes(rows):
                 self.recorder.check()
-                neighbour, effective = self.taken(changed)
+                neighbour, effective = self.state_after(changed)
                 if neighbour.key in tried:
                     continue
                 tried.add(neighbour.key)

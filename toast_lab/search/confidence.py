@@ -15,7 +15,7 @@ from toast_lab.search.trace import Trace
 
 #: warmths that walks take in turn: widths of the window below the best reward that counts as good
 WARMTHS = tuple(0.03 * 4.0**k for k in range(4))
-OVER_LIMIT = 0.5  #: reward lost by a plan that does not fit, as in ``rollout``
+OVER_LIMIT_PENALTY = 0.5  #: reward lost by a plan that does not fit, as in ``rollout``
 
 
 class Steering(NamedTuple):
@@ -32,15 +32,15 @@ DEFAULTS = Steering()
 def rewards(trace: Trace, row_count: int, length_penalty: float) -> np.ndarray:
     """[n] rewards of the first ``row_count`` simulations.
 
-    A reward is -log C(s), less ``length_penalty`` for every action, less ``OVER_LIMIT`` if the plan
-    does not fit.
+    A reward is -log C(s), less ``length_penalty`` per action, less ``OVER_LIMIT_PENALTY`` if the
+    plan does not fit.
     """
     row = trace.row
     length = np.diff(row["action_end"][:row_count], prepend=0)
     reward: np.ndarray = (
         -np.log(np.maximum(row["score"][:row_count], 1e-12)) - length_penalty * length
     )
-    return reward - OVER_LIMIT * ~row["fits"][:row_count]
+    return reward - OVER_LIMIT_PENALTY * ~row["fits"][:row_count]
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:

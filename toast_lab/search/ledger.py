@@ -20,13 +20,13 @@ class Ledger:
     Attributes:
         problem: the problem whose shardings are priced.
         pricer: the pricer of the problem.
-        counted: number of distinct states that the method priced itself, without the ledger.
+        priced_by_method: number of distinct states that the method priced itself, not the ledger.
     """
 
     def __init__(self, problem: Problem, before: int = 0) -> None:
         self.problem = problem
         self.pricer: Pricer = problem.pricer()
-        self.counted = 0
+        self.priced_by_method = 0
         self._before = before
         self._prices: dict[Key, Quick] = {}
 
@@ -38,7 +38,7 @@ class Ledger:
     @property
     def own_evaluations(self) -> int:
         """Distinct states priced since the search was started or resumed."""
-        return len(self._prices) + self.counted
+        return len(self._prices) + self.priced_by_method
 
     def price(self, state: State) -> Quick:
         """The price of a state; looked up if it was priced before."""

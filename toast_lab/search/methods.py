@@ -202,13 +202,13 @@ def reference(cls: type[Method]) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def ensure(name: str, where: str) -> None:
+def register_if_unknown(name: str, where: str) -> None:
     """Register a method of the parent process in this process, unless its name is known."""
     if name not in METHODS:
         METHODS[name] = pkgutil.resolve_name(where)
 
 
-def brought() -> dict[str, str]:
+def added_methods() -> dict[str, str]:
     """References, by name, of methods registered by other modules, which a child process lacks."""
     return {name: reference(cls) for name, cls in METHODS.items() if cls.__module__ != __name__}
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple
 from toast_lab import checks, text
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.prepare import FIRST, prepare
+from toast_lab.prepare import FIRST_SEARCH_NEEDS, prepare
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.gap.certify import LowerBound, lower_bound
@@ -24,7 +24,7 @@ from toast_lab.search.methods import METHODS, no_method
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 
-CLOSE = 1.01  # times the best score: "within 1%"
+CLOSE_SCORE_RATIO = 1.01  # times the best score: "within 1%"
 CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits", "simulation")
 
 
@@ -190,7 +190,9 @@ def race(
     check(methods, options)
     budget = Budget.checked(budget)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
-    prepare(*FIRST, *methods, cancel=cancel)  # done here once, rather than in every child
+    prepare(
+        *FIRST_SEARCH_NEEDS, *methods, cancel=cancel
+    )  # done here once, rather than in every child
     stop = threading.Event()
 
     def run_method(method: str) -> MethodOutcome:
@@ -309,7 +311,7 @@ def _row(outcome: MethodOutcome, best: tuple[bool, float] | None, bound: float |
 
 
 def seconds_to(points: Iterable[ImprovementPoint], best: tuple[bool, float]) -> float | None:
-    """The time at which a curve first came within ``CLOSE`` times the best score; None: never.
+    """The time until a curve is within ``CLOSE_SCORE_RATIO`` times the best score; None: never.
 
     ``best`` is (does not fit, score). A plan that does not fit is never close to one that does.
     """
@@ -318,7 +320,7 @@ def seconds_to(points: Iterable[ImprovementPoint], best: tuple[bool, float]) -> 
         (
             point.elapsed_s
             for point in points
-            if point.score <= score * CLOSE and (point.fits or does_not_fit)
+            if point.score <= score * CLOSE_SCORE_RATIO and (point.fits or does_not_fit)
         ),
         None,
     )

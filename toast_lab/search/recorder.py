@@ -35,7 +35,7 @@ class ProgressReport:
         self.trace, self.clock, self.listener = trace, clock, listener
         self._n_reported, self._reported_at = trace.row.n, -math.inf
 
-    def send(self, *, last: bool = False) -> None:
+    def report(self, *, last: bool = False) -> None:
         """Report the simulations since the last report, if it is time or this is the last one."""
         if self.listener is None or self.trace.row.n == self._n_reported:
             return
@@ -168,7 +168,7 @@ class Recorder:
             labels: how the plan came about, for people.
             nodes: trace nodes passed, root first.
             quick: the price of the plan, if the method has worked it out already (and counted it in
-                ``ledger.counted``).
+                ``ledger.priced_by_method``).
         """
         op_factor = np.ascontiguousarray(op_factor, np.int32)
         value_dim = np.ascontiguousarray(value_dim, np.int8)
@@ -194,7 +194,7 @@ class Recorder:
 
     def report(self, *, last: bool = False) -> None:
         """Report new simulations to the listener, at most once in ``REPORT_EVERY_S`` seconds."""
-        self._progress.send(last=last)
+        self._progress.report(last=last)
 
     def _write(self, quick: Quick, texts: Sequence[str], nodes: Sequence[int]) -> bool:
         """Add a simulation to the trace; True if it is the best so far."""

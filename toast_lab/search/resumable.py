@@ -216,7 +216,9 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
         excess_bytes = np.maximum(row["peak_bytes"] - limit, 0.0)
         score = score + problem.memory_weight * excess_bytes / base_peak_bytes
     with np.errstate(over="ignore"):
-        is_off = np.abs(score - row["score"]) > trace_check.CLOSE * np.maximum(score, 1.0)
+        is_off = np.abs(score - row["score"]) > trace_check.FORMULA_TOLERANCE * np.maximum(
+            score, 1.0
+        )
     if is_off.any():
         row_number = int(np.argmax(is_off))
         yield (
@@ -239,7 +241,7 @@ def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
     totals = problem.pricer().totals(*trace.best_sharding)
     for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
         traced = float(row[column][best_row])
-        if abs(priced - traced) > trace_check.NEAR * abs(priced):
+        if abs(priced - traced) > trace_check.PRICE_TOLERANCE * abs(priced):
             yield (
                 f"row.{column} of the best simulation, {best_row}, is {traced:g}, but its plan has "
                 f"{priced:g} here: prices of another version or machine file, or damaged numbers"

@@ -15,7 +15,7 @@ from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
 
-class Replayed(NamedTuple):
+class ReplayedSimulation(NamedTuple):
     """One trajectory, replayed."""
 
     simulation: Simulation
@@ -23,7 +23,7 @@ class Replayed(NamedTuple):
     quick: Quick  #: the price of that state, computed again
 
 
-def replay(problem: Problem, trace: Trace, begin: int = 0) -> Iterator[Replayed]:
+def replay(problem: Problem, trace: Trace, begin: int = 0) -> Iterator[ReplayedSimulation]:
     """Replay the simulations of a trace of this problem, from index ``begin`` (counted from 0).
 
     Plans that did not come from actions are left out: their labels cannot be replayed.
@@ -51,4 +51,4 @@ def replay(problem: Problem, trace: Trace, begin: int = 0) -> Iterator[Replayed]
                     "trace was made for "
                     "another problem"
                 )
-        yield Replayed(simulation, state, pricer.quick(state))
+        yield ReplayedSimulation(simulation, state, pricer.quick(state))

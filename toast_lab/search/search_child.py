@@ -19,10 +19,10 @@ import numpy as np
 from toast_lab import isolate
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
-from toast_lab.prepare import FIRST, load_present, prepare
+from toast_lab.prepare import FIRST_SEARCH_NEEDS, load_present, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
-from toast_lab.search.methods import METHODS, ensure, reference
+from toast_lab.search.methods import METHODS, reference, register_if_unknown
 from toast_lab.search.plan_arrays import with_pinned
 from toast_lab.search.trace import Simulation, Simulations
 from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, plan_of_actions
@@ -36,7 +36,7 @@ CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
 FAILED = "FAILED"  # the method refused its input; no search has such a status
 GRACE_S = 10.0  # time that a cancelled search has to end by itself before it is killed
 START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
-WARM = Budget(seconds=0.5)  # of the warm-up run
+WARM_UP_BUDGET = Budget(seconds=0.5)  # of the warm-up run
 
 
 class ImprovementPoint(NamedTuple):
@@ -85,7 +85,7 @@ class PlanSender:
         self.send = send
         self._sent: Sharding | None = None
 
-    def hand_on(self, simulations: Sequence[Simulation]) -> None:
+    def report(self, simulations: Sequence[Simulation]) -> None:
         """Send the best plan in the trace of ``simulations``, if new and not made by actions."""
         if not isinstance(simulations, Simulations):
             return
@@ -241,10 +241,12 @@ def run_one(
         sharding and its key.
     """
     started = time.monotonic()
-    ensure(method, target)
+    register_if_unknown(method, target)
     cancel = isolate.end_is_asked
-    prepare(*FIRST, method, cancel=cancel)
-    contract.search(pickle.loads(pickled), method, seed=seed, budget=WARM, cancel=cancel, **options)
+    prepare(*FIRST_SEARCH_NEEDS, method, cancel=cancel)
+    contract.search(
+        pickle.loads(pickled), method, seed=seed, budget=WARM_UP_BUDGET, cancel=cancel, **options
+    )
     problem = pickle.loads(pickled)
     problem.pricer().quick(State(problem.space))
     prepare_s = time.monotonic() - started
@@ -257,7 +259,7 @@ def run_one(
         latest = simulations[-1]
         if best == (best := (latest.best_score, latest.best_time_s, latest.best_peak_bytes)):
             return  # decoding thousands of simulations a second would slow down the search
-        sender.hand_on(simulations)
+        sender.report(simulations)
         for simulation in simulations:
             if simulation.improved:
                 isolate.report(improvement(simulation))

@@ -24,8 +24,8 @@ from toast_lab.search.trace_columns import Columns, TraceColumns
 from toast_lab.sharding.sharding import Sharding
 
 FORMAT = 1
-BEST = ("best.op_axis", "best.value_axis")  #: arrays of the best plan in a file
-AGAIN = "give another copy of the file, or search again and save the new trace"
+BEST_PLAN_ARRAYS = ("best.op_axis", "best.value_axis")  #: arrays of the best plan in a file
+COPY_ADVICE = "give another copy of the file, or search again and save the new trace"
 
 
 class Simulation(NamedTuple):
@@ -228,7 +228,7 @@ class Trace(TraceColumns):
         }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if self.best_sharding is not None:
-            arrays |= zip(BEST, self.best_sharding, strict=True)
+            arrays |= zip(BEST_PLAN_ARRAYS, self.best_sharding, strict=True)
         header: dict[str, Any] = {
             "format": FORMAT,
             "about": self.about,
@@ -253,7 +253,7 @@ class Trace(TraceColumns):
         except (OSError, trace_file.Damaged) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise InvalidProblem(
-                f"{path}: cannot read this search trace: {text}; {AGAIN}"
+                f"{path}: cannot read this search trace: {text}; {COPY_ADVICE}"
             ) from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise InvalidProblem(
@@ -277,8 +277,8 @@ class Trace(TraceColumns):
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
             for table, columns in trace.columns.items():
                 columns.extend({name: arrays[f"{table}.{name}"] for name in columns.array})
-            if BEST[0] in arrays:
-                trace.best_sharding = Sharding(*(arrays[name] for name in BEST))
+            if BEST_PLAN_ARRAYS[0] in arrays:
+                trace.best_sharding = Sharding(*(arrays[name] for name in BEST_PLAN_ARRAYS))
             trace.memory = {
                 array_name.removeprefix("memory."): array
                 for array_name, array in arrays.items()
@@ -287,6 +287,6 @@ class Trace(TraceColumns):
             offences += trace_check.offenders(trace)
         if offences:
             raise InvalidProblem(
-                f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(offences)}"
+                f"{path}: damaged search trace; {COPY_ADVICE}:\n{join_offenders(offences)}"
             )
         return trace

@@ -16,8 +16,8 @@ from toast_lab import checks
 from toast_lab.search.trace_columns import TraceColumns
 
 MOST_NODES = 2**31 - 1  #: most rows of any kind, since indices are kept in 32 bits
-CLOSE = 1e-9  #: relative tolerance for the same formula on the same numbers
-NEAR = 1e-6  #: relative tolerance for the same price, summed in another order
+FORMULA_TOLERANCE = 1e-9  #: relative tolerance for the same formula on the same numbers
+PRICE_TOLERANCE = 1e-6  #: relative tolerance for the same price, summed in another order
 _MOST_REWARD = 1e6  # no search comes near it: rewards are logarithms and small penalties
 
 

@@ -52,7 +52,7 @@ def tensor_parallel(problem: Problem) -> list[Action]:
 
 
 #: functions that make the usual plans, by name
-USUAL = {
+USUAL_PLANS = {
     "data parallel": data_parallel,
     "fully sharded": fully_sharded,
     "tensor parallel": tensor_parallel,
@@ -62,7 +62,7 @@ USUAL = {
 def usual_plans(problem: Problem) -> dict[str, list[Action]]:
     """The actions of each usual plan that the problem allows, by name."""
     usual: dict[str, list[Action]] = {}
-    for name, actions in USUAL.items():
+    for name, actions in USUAL_PLANS.items():
         with contextlib.suppress(InvalidPlan):
             usual[name] = actions(problem)
     return usual
@@ -122,7 +122,7 @@ def batch_group(analysis: Analysis) -> int:
             group
             for group in others
             if (group in returned) == (likeliest in returned)
-            and value_counts[group] > IN_DOUBT * value_counts[likeliest]
+            and value_counts[group] > DOUBTFUL_BATCH_SHARE * value_counts[likeliest]
         ]
         if not others:
             return likeliest
@@ -156,7 +156,7 @@ def weights_group(analysis: Analysis) -> int:
 
 
 #: A group may be the batch too if it is on more than this share as many values as the likeliest.
-IN_DOUBT = 0.9
+DOUBTFUL_BATCH_SHARE = 0.9
 
 
 def _data_arguments(program: Program) -> list[list[int]]:
@@ -190,8 +190,10 @@ def _walked_groups(analysis: Analysis) -> set[int]:
         if not op_kind(program.kind[op]).picks_slice or program.trips[op] <= 1.0:
             continue
         stacked, *others = program.operands(op)
-        brings = op_kind(program.kind[op]).brings
-        slice_value = others[brings - 1] if brings >= 0 else program.results(op)[0]
+        updated_operand = op_kind(program.kind[op]).update_operand
+        slice_value = (
+            others[updated_operand - 1] if updated_operand >= 0 else program.results(op)[0]
+        )
         for name, size, slice_size in zip(
             program.use_names(program.uses(op)[0]),
             program.dims(stacked),

@@ -25,7 +25,7 @@ from toast_lab.conflicts.coverage import value_bytes
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
-LARGE = 0.02  # arguments below this share of all argument bytes are only counted
+LARGE_BYTES_SHARE = 0.02  # arguments below this share of all argument bytes are only counted
 
 
 class Miss(NamedTuple):
@@ -135,7 +135,7 @@ def dim_cells(row: DimRow) -> tuple[object, ...]:
         row.size,
         row.names,
         text.share_text(row.bytes_share),
-        text.few(row.arguments) or "-",
+        text.first_items_text(row.arguments) or "-",
         "; ".join(map(str, row.misses)),
     )
 
@@ -168,7 +168,11 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
         argument for argument in whole_arguments if math.prod(program.dims(argument)) > 1
     ]
     large_arguments = sorted(
-        (argument for argument in whole_arguments if bytes_of[argument] > LARGE * total_bytes),
+        (
+            argument
+            for argument in whole_arguments
+            if bytes_of[argument] > LARGE_BYTES_SHARE * total_bytes
+        ),
         key=lambda argument: -bytes_of[argument],
     )
     return Divisibility(
@@ -273,7 +277,7 @@ def _dims(analysis: Analysis, argument: int) -> Iterator[tuple[int, int, ColourG
 def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> str:
     cuts = _cuts(analysis, mesh, argument)
     if planned and cuts:
-        return f"no action of the plan cuts it; {text.few(cuts, 4)} could"
+        return f"no action of the plan cuts it; {text.first_items_text(cuts, 4)} could"
     if not _axes(mesh):
         return "every axis of the mesh has size 1"
     reasons = []

@@ -230,11 +230,11 @@ class _PinDraft:
                 continue
             self.value_fixed[value, axis] = dim
             self.why["fixed", value, axis] = wish.text
-            if wish.op_too and shardable[names[dim]]:
+            if wish.split_op_alike and shardable[names[dim]]:
                 self.op_fixed[op, axis] = names[dim]
         for axis, dim in wish.closed:
             self._close("dim", first_row + dim, axis, wish.text)
-            if wish.op_too:
+            if wish.split_op_alike:
                 self._close("name", names[dim], axis, wish.text)
         for axis, dim in [*wish.dims, *wish.closed]:
             fixed = int(self.value_fixed[value, axis])

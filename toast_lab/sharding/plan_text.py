@@ -30,7 +30,7 @@ from toast_lab.sharding.plan_rules import (
     own_words,
     plan_size,
 )
-from toast_lab.text import bounded, counted, few, line_text
+from toast_lab.text import bounded, counted, first_items_text, line_text
 
 _WIDEST = 48  #: most characters of the left column
 _ROLES = 8  #: most roles that one line names
@@ -114,7 +114,7 @@ def argument_words(
     rows = []
     for words, rules_alike in by_words.items():
         count = sum(len(rule.arguments) for rule in rules_alike)
-        roles = few(dict.fromkeys(rule.role for rule in rules_alike), _ROLES)
+        roles = first_items_text(dict.fromkeys(rule.role for rule in rules_alike), _ROLES)
         rows.append((words, f"{roles} ({counted(count, 'argument')})"))
     whole_count = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
     if whole_count and by_words:
@@ -134,7 +134,9 @@ def _sorted_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
 def _exception(plan: ShardingPlan, rule: ArgumentRule) -> str:
     program = plan.program
     words = own_words(program.value_name[: program.n_arguments])
-    return few(dict.fromkeys(".".join(words[argument]) for argument in rule.arguments), _ROLES)
+    return first_items_text(
+        dict.fromkeys(".".join(words[argument]) for argument in rule.arguments), _ROLES
+    )
 
 
 def places_by_function(places: Iterable[ConstraintPlace]) -> Counter[str]:
@@ -154,7 +156,7 @@ def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[
     program, lines = plan.program, list[tuple[str, str]]()
     for place in places:
         names = Counter(_value_name(plan, value) for value in place.values)
-        names_text = few(names)
+        names_text = first_items_text(names)
         times = f", {len(place.values)} times" if len(place.values) > len(names) else ""
         words = _words(plan, place.values[0], place.layout)
         where, function = line_text(place.line), _function(place)

@@ -17,7 +17,7 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.space import Action, action_text, parse_action
 
-OPEN = ("*", "?", ...)  #: entries of a spec that leave a dim open for more axes
+OPEN_ENTRIES = ("*", "?", ...)  #: entries of a spec that leave a dim open for more axes
 
 
 class ActionWish(NamedTuple):
@@ -37,7 +37,7 @@ class ValueWish(NamedTuple):
     dims: tuple[tuple[int, int], ...]  #: (mesh axis, dim) pairs that every plan has
     closed: tuple[tuple[int, int], ...]  #: (mesh axis, dim) pairs that no plan has
     #: the op that makes the value only passes it on, and is split in the same way
-    op_too: bool = False
+    split_op_alike: bool = False
 
 
 Wish = ActionWish | ValueWish
@@ -113,7 +113,7 @@ def pin_value(
     called: str,
     *,
     never: Sequence[str] = (),
-    op_too: bool = False,
+    split_op_alike: bool = False,
 ) -> ValueWish:
     """The pin of one value.
 
@@ -125,7 +125,7 @@ def pin_value(
             and ``"*"`` (at least these axes).
         called: name of the value in messages.
         never: axes that must not cut any dim, open dims included.
-        op_too: the op that makes the value only passes it on, and is split in the same way.
+        split_op_alike: the op that makes the value only passes it on, and is split in the same way.
 
     Raises:
         InvalidPlan: the spec does not fit the shape or the mesh; all offences are listed.
@@ -187,7 +187,7 @@ def pin_value(
         value=value,
         dims=dims,
         closed=closed,
-        op_too=op_too,
+        split_op_alike=split_op_alike,
     )
 
 
@@ -198,7 +198,9 @@ def _entry(dim_spec: object) -> tuple[list[str], bool]:
     if isinstance(dim_spec, str) or dim_spec is ...:
         dim_spec = [dim_spec]
     axes = list(dim_spec)  # type: ignore[call-overload]
-    return [str(axis) for axis in axes if axis not in OPEN], any(axis in OPEN for axis in axes)
+    return [str(axis) for axis in axes if axis not in OPEN_ENTRIES], any(
+        axis in OPEN_ENTRIES for axis in axes
+    )
 
 
 def _spec_of(spec_text: str) -> list[list[str]]:

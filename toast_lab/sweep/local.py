@@ -23,11 +23,15 @@ from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import sweep_worker
 from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
-SERVE = "toast_lab.sweep.local:serve"  #: the function that runs in a worker
-RUN = "toast_lab.sweep.sweep_worker:run_task"  #: the function that a worker applies to a task
+SERVE_FUNCTION = "toast_lab.sweep.local:serve"  #: the function that runs in a worker
+RUN_FUNCTION = (
+    "toast_lab.sweep.sweep_worker:run_task"  #: the function that a worker applies to a task
+)
 #: Workers share the machine's cores, so further threads of libraries would be too many.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-FUTILE = 5  #: workers in a row that die before they can take a task, after which the pool gives up
+MAX_FUTILE_WORKERS = (
+    5  #: workers in a row that die before they can take a task, after which the pool gives up
+)
 
 
 class Ready:
@@ -80,7 +84,7 @@ class LocalPool:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
-            RunFailed: FUTILE workers in a row died before they could take a task.
+            RunFailed: MAX_FUTILE_WORKERS workers in a row died before they could take a task.
         """
         rows: list[Finished] = []
         if self._stopped:
@@ -117,7 +121,9 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
+                place.process.command(
+                    (RUN_FUNCTION, task, reference(METHODS[task.method]), self.retries)
+                )
 
     def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
         """Replace a dead worker. Gives its task with a row, unless the task is tried again."""
@@ -125,9 +131,10 @@ class LocalPool:
         place.process.stop()
         if not place.ready:
             self._futile += 1
-            if self._futile >= FUTILE:
+            if self._futile >= MAX_FUTILE_WORKERS:
                 raise RunFailed(
-                    f"{FUTILE} workers in a row died before they could take a search: {error}"
+                    f"{MAX_FUTILE_WORKERS} workers in a row died before they could take a search: "
+                    f"{error}"
                 )
         place.process, place.ready, place.task = _start(), False, None
         if task is None:
@@ -148,7 +155,7 @@ def _cancelled(task: SweepTask) -> TaskRow:
 
 
 def _start() -> isolate.ChildWorker:
-    return isolate.ChildWorker(SERVE, env=ENVIRONMENT, activity="a worker of the sweep")
+    return isolate.ChildWorker(SERVE_FUNCTION, env=ENVIRONMENT, activity="a worker of the sweep")
 
 
 # -- in the worker ---------------------------------------------------------------------------------

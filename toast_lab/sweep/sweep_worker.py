@@ -29,7 +29,7 @@ from toast_lab.prepare import load_present
 from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import METHODS, ensure
+from toast_lab.search.methods import METHODS, register_if_unknown
 from toast_lab.sweep.task import SweepTask, TaskRow
 
 #: Runs once, for all children that are forked to search (``fork_server``).
@@ -90,7 +90,7 @@ def run_task(
         cancel: polled during the search.
     """
     if target:
-        ensure(task.method, target)
+        register_if_unknown(task.method, target)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {**task_row(task), **where(), "date": today}
     try:

@@ -14,7 +14,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.views.compare_table import PlanEntry, seconds_text
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
-BY = {"by kind": "kind", "by mesh axis": "axis"}
+GROUPINGS = {"by kind": "kind", "by mesh axis": "axis"}
 
 
 class BreakdownRates(NamedTuple):

@@ -12,13 +12,13 @@ import pandas as pd
 
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.explain.board import Board, Dispute, PricedSide
-from toast_lab.explain.taken import Sent, Taken, change
+from toast_lab.explain.plan_by_hand import PlanAfterAction, Sent, collective_changes
 from toast_lab.ir.source_lines import op_frame
 from toast_lab.text import line_text
-from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
+from toast_lab.views.compare_table import COLLECTIVE_ABBREVIATIONS, bytes_text, seconds_text
 
 #: prefix of the side in force, so that colour is never the only cue
-CHOSEN = "● "
+CHOSEN_MARK = "● "
 
 
 def tensor_text(dispute: Dispute) -> str:
@@ -71,14 +71,14 @@ def board_frame(
             for option in dispute.options:
                 if option.bit == side:
                     row_cells[option.axis] = (
-                        CHOSEN if chosen.get((row_index, option.axis)) == side else ""
+                        CHOSEN_MARK if chosen.get((row_index, option.axis)) == side else ""
                     ) + option_text(option)
             sides.append(row_cells)
     return pd.DataFrame(sides, columns=["colour", "tensor", "side", *mesh_axes])
 
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
-    """``+2 all_reduce{data}, −1 all_gather{model}``, from ``change``."""
+    """``+2 all_reduce{data}, −1 all_gather{model}``, from ``collective_changes``."""
     phrases = [
         f"{sign}{count} {kind}{{{', '.join(mesh_axes)}}}"
         for (kind, mesh_axes), counts in sent
@@ -96,7 +96,7 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
         added[kind] += counts[0]
         removed[kind] += counts[1]
     phrases = [
-        f"{sign}{count} {SHORT.get(kind, kind)}"
+        f"{sign}{count} {COLLECTIVE_ABBREVIATIONS.get(kind, kind)}"
         for sign, counter in (("+", added), ("−", removed))
         for kind, count in counter.items()
         if count
@@ -104,7 +104,7 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
     return " ".join(phrases) or "–"
 
 
-def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
+def taken_frame(steps: Sequence[PlanAfterAction]) -> pd.DataFrame:
     """One row per action, the unsharded program first.
 
     It has the step time after the action, and the collectives that the action brought or removed.
@@ -114,7 +114,7 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
             index,
             step.action or "unsharded",
             seconds_text(step.time_s) + ("" if step.fits else " ✗"),
-            short_sent_text(change(steps[index - 1].sent, step.sent)) if index else "–",
+            short_sent_text(collective_changes(steps[index - 1].sent, step.sent)) if index else "–",
         )
         for index, step in enumerate(steps)
     ]
@@ -161,11 +161,13 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
     )
 
 
-def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[str, str, str, str]]:
+def costs_rows(
+    hand: PlanAfterAction, unsharded: PlanAfterAction, best: Cost | None
+) -> list[tuple[str, str, str, str]]:
     """(title, by hand, unsharded, best found) of each row; without ``best`` the last is empty."""
 
-    def column(plan: Taken | Cost) -> list[str]:
-        sent = plan.sent.total() if isinstance(plan, Taken) else len(plan.collectives)
+    def column(plan: PlanAfterAction | Cost) -> list[str]:
+        sent = plan.sent.total() if isinstance(plan, PlanAfterAction) else len(plan.collectives)
         return [
             seconds_text(plan.time_s),
             f"{unsharded.time_s / plan.time_s:.2f}×" if plan.time_s else "–",

@@ -13,9 +13,9 @@ from bokeh.models import DataRange1d, Range1d
 
 #: the scale that shows only what is at most 10% above the best plan, where plans that are nearly as
 #: good can be told apart
-LAST = "last 10%"
+LAST_TEN_PERCENT = "last 10%"
 #: scales of a y axis: by decades, from zero, or only the last 10%
-SCALES = ("log", "linear", LAST)
+SCALES = ("log", "linear", LAST_TEN_PERCENT)
 _LAST_PART = (0.98, 1.1)  #: ends of the axis, as multiples of the best plan
 
 
@@ -32,10 +32,10 @@ def height_limits(
 
     >>> height_limits([1.0, 20.0], [10.0], 0.5, "linear")
     (0.0, 29.5)
-    >>> height_limits([1.0, 20.0], [10.0], 0.5, LAST)
+    >>> height_limits([1.0, 20.0], [10.0], 0.5, LAST_TEN_PERCENT)
     (9.8, 11.0)
     """
-    if scale_type == LAST and ends and min(ends) > 0:
+    if scale_type == LAST_TEN_PERCENT and ends and min(ends) > 0:
         low, high = (part_of_best * min(ends) for part_of_best in _LAST_PART)
         return low, round(high, 12)
     low, high = padded(min(heights), max(heights), part, logarithmic=scale_type == "log")
@@ -45,7 +45,7 @@ def height_limits(
 def follow(figure: Any, renderers: Sequence[Any], part: float, scale_type: str) -> None:
     """Let the y axis of a figure follow some of its renderers while their sources grow.
 
-    On the scale ``LAST`` it follows them only until ``show_last`` gets the first plan.
+    On the scale ``LAST_TEN_PERCENT`` it follows them only until ``show_last`` gets the first plan.
     """
     figure.y_range = DataRange1d(renderers=list(renderers), range_padding=part)
     if scale_type == "linear":
@@ -61,7 +61,7 @@ def show_last(figure: Any, ends: Sequence[float]) -> None:
     """
     known = [height for height in ends if height > 0]
     if known:
-        low, high = height_limits(known, known, 0.0, LAST)
+        low, high = height_limits(known, known, 0.0, LAST_TEN_PERCENT)
         if isinstance(figure.y_range, DataRange1d):
             figure.y_range = Range1d(start=low, end=high)
         else:

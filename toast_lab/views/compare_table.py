@@ -93,7 +93,7 @@ def _counts_text(counts: Mapping[str, float]) -> str:
     return ", ".join(f"{count:g} {kind}" for kind, count in largest_first) or "none"
 
 
-SHORT = {
+COLLECTIVE_ABBREVIATIONS = {
     "all_gather": "AG",
     "all_reduce": "AR",
     "reduce_scatter": "RS",
@@ -104,7 +104,7 @@ SHORT = {
 
 
 def _short(collectives: str) -> str:
-    for long_name, short_name in SHORT.items():
+    for long_name, short_name in COLLECTIVE_ABBREVIATIONS.items():
         collectives = collectives.replace(long_name, short_name)
     return collectives
 

@@ -18,7 +18,7 @@ import holoviews as hv
 import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d, GridBox
 
-from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
 from toast_lab.views.chart_style import (
     bokeh_figure,
     chart,
@@ -244,7 +244,7 @@ class ConfirmCurve:
             columns = _columns(frame, kind, self.scale)
             if not _equal(source.data, columns):
                 source.data = columns
-        if self.scale_type == LAST:
+        if self.scale_type == LAST_TEN_PERCENT:
             ends = _ends(frame.assign(time_s=frame["time_s"] / self.scale))
             for figure in self.figures:
                 show_last(figure, ends)

@@ -16,7 +16,7 @@ from toast_lab.errors import InvalidProblem, ToastError
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.text import few
+from toast_lab.text import first_items_text
 from toast_lab.views.compare_table import bytes_text
 
 MAX_DEVICES = 4096
@@ -92,17 +92,19 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
         if len(undivided) == len(colours) and colours:
             divisors = sorted({math.gcd(dim_size, size) for dim_size in all_sizes} - {1})
             remedy = (
-                f"{few(divisors)} would." if divisors else f"the sizes are {few(all_sizes, 6)}."
+                f"{first_items_text(divisors)} would."
+                if divisors
+                else f"the sizes are {first_items_text(all_sizes, 6)}."
             )
             remarks.append(f"{axis}={size} divides no dim; {remedy}")
         elif undivided:
             remarks.append(
                 f"{axis}={size} divides {len(colours) - len(undivided)} of {len(colours)} colours, "
-                f"not {few(undivided, 4)}."
+                f"not {first_items_text(undivided, 4)}."
             )
         else:
             missed = [dim_size for dim_size in all_sizes if dim_size % size]
-            exception = f", but no dim of size {few(missed, 4)}" if missed else ""
+            exception = f", but no dim of size {first_items_text(missed, 4)}" if missed else ""
             remarks.append(f"{axis}={size} divides dims of every colour{exception}.")
     return remarks
 

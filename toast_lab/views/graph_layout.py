@@ -65,9 +65,9 @@ __all__ = [
 
 MAX_LANES = 40
 # a lane with conflicts is this much wider than one without
-WIDE = 2.8
+CONFLICT_LANE_WIDTH = 2.8
 # distance of side 0 and side 1 from the middle of their lane
-TRACK = 0.75
+SIDE_DISTANCE = 0.75
 
 
 class Lane(NamedTuple):
@@ -296,7 +296,7 @@ def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
     left_edge = 0.0
     for index in groups:
         group = analysis.groups[index]
-        width = WIDE if conflicts[index] else 1.0
+        width = CONFLICT_LANE_WIDTH if conflicts[index] else 1.0
         mirrored = len(group.colours)
         lanes.append(
             Lane(
@@ -330,7 +330,7 @@ def _nodes(
     node_of = np.full(names_table.n, -1, dtype=np.int64)
     nodes: list[GraphNode] = []
     for (row, lane_index, track), names in sorted(names_of_cell.items()):
-        middle = lanes[lane_index].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
+        middle = lanes[lane_index].x + {-1: 0.0, 0: -SIDE_DISTANCE, 1: SIDE_DISTANCE}[track]
         nodes_of_cell = [[name] for name in names] if level == "names" else [names]
         spacing = min(0.13, 0.3 / len(nodes_of_cell))
         for node_index, node_names in enumerate(nodes_of_cell):

@@ -60,13 +60,13 @@ MANY_LANES = 12  #: with more lanes, headings are vertical and markers smaller
 MANY_TEXTS = 400  #: more markers than this have no texts beside them
 #: width in pixels of all lanes together on the narrowest page
 LEAST_WIDTH = 480
-BOLD = 1.08  #: how much wider bold letters are
-ROOM = """
+BOLD_WIDTH_FACTOR = 1.08  #: how much wider bold letters are
+SHOW_TEXTS_CODE = """
 texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= high
   && plot.inner_width / Math.abs(x.start - x.end) >= wide
 """
 # Once the browser knows the height of the picture, show no more rows than have room in it.
-FIT = """
+FIT_ROWS_CODE = """
 const height = cb_obj.inner_height
 if (cb_obj.tags.includes('fitted') || !(height > 0)) return
 cb_obj.tags.push('fitted')
@@ -225,7 +225,7 @@ class GraphPlot:
         """Return to the first view."""
         self._show_rows(min(self._row_count, ROWS_AT_ONCE))
 
-    def whole(self) -> None:
+    def show_all_rows(self) -> None:
         """Show all rows at once."""
         self._show_rows(self._row_count)
 
@@ -287,7 +287,9 @@ class GraphPlot:
         )
         plot.js_on_change(
             "inner_height",
-            CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
+            CustomJS(
+                args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT_ROWS_CODE
+            ),
         )
         self._listen(plot)
         return plot
@@ -385,7 +387,7 @@ class GraphPlot:
                 "wide": LANE_TEXT_PX,
                 "high": TEXT_PX,
             },
-            code=ROOM,
+            code=SHOW_TEXTS_CODE,
         )
         for side in ("inner_width", "inner_height"):
             plot.js_on_change(side, show_if_room)
@@ -598,7 +600,7 @@ def _are_crowded(headings: Mapping[float, str], width: float) -> bool:
     """
     size_px = _heading_px(len(headings))
     half_widths = {
-        x: max(text_px(line, size_px) for line in heading.split("\n")) * BOLD / 2
+        x: max(text_px(line, size_px) for line in heading.split("\n")) * BOLD_WIDTH_FACTOR / 2
         for x, heading in headings.items()
     }
     return any(

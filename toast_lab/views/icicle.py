@@ -30,7 +30,7 @@ from toast_lab.views.text_width import fitted
 
 LEVELS = 6
 LEAST_ROWS = 4
-FOLD = "#e4e8ee"
+FOLD_COLOUR = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
     key: f"{kind} C(s) at or below: dark is better (C(s): step time over unsharded, plus memory "
@@ -90,7 +90,7 @@ class IciclePlot:
         self._rows = LEAST_ROWS
         self.source = ColumnDataSource({column: [] for column in _COLUMNS})
         self.mapper = LinearColorMapper(
-            palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD
+            palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD_COLOUR
         )
         self.figure = self._draw()
         self.figure.on_change("inner_width", self._resized)

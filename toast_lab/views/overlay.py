@@ -32,9 +32,9 @@ OVERLAYS = {
     "cost": "share of the step's time",
     "axis": "mesh axis of a plan",
 }
-OF_A_PLAN = ("cost", "axis")
+PLAN_OVERLAYS = ("cost", "axis")
 #: hues from the least number to the largest
-SCALE = ("#8fb4d9", "#5f93c9", "#3a75b5", "#7a5aa6", "#a8438f", "#b0305f")
+HUE_SCALE = ("#8fb4d9", "#5f93c9", "#3a75b5", "#7a5aa6", "#a8438f", "#b0305f")
 WHOLE = "whole"
 
 
@@ -135,16 +135,20 @@ def _numbers(values: list[float], write: Callable[[float], str], about: str) -> 
     lowest, highest = (min(positive), max(positive)) if positive else (1.0, 1.0)
     lowest = max(lowest, highest * 1e-6)
     log_range = math.log(highest / lowest) or 1.0
-    last_step = len(SCALE) - 1
+    last_step = len(HUE_SCALE) - 1
 
     def step(value: float) -> int:
         share_of_range = math.log(max(value, lowest) / lowest) / log_range
-        return last_step if value >= highest else min(last_step, int(share_of_range * len(SCALE)))
+        return (
+            last_step if value >= highest else min(last_step, int(share_of_range * len(HUE_SCALE)))
+        )
 
-    marker_hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
-    thresholds = [lowest * math.exp(log_range * index / len(SCALE)) for index in range(len(SCALE))]
+    marker_hues = tuple(HUE_SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
+    thresholds = [
+        lowest * math.exp(log_range * index / len(HUE_SCALE)) for index in range(len(HUE_SCALE))
+    ]
     used_steps = sorted({step(value) for value in positive})
-    legend = [(SCALE[index], f"from {write(thresholds[index])}") for index in used_steps]
+    legend = [(HUE_SCALE[index], f"from {write(thresholds[index])}") for index in used_steps]
     if len(positive) < len(values):
         legend.append((NEUTRAL, "none"))
     marker_texts = tuple(write(value) if value > 0 else "" for value in values)

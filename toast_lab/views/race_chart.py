@@ -13,7 +13,7 @@ import holoviews as hv
 import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d
 
-from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
 from toast_lab.views.chart_style import (
     bokeh_figure,
     chart,
@@ -23,7 +23,7 @@ from toast_lab.views.chart_style import (
     renderer_named,
 )
 from toast_lab.views.compare_table import byte_unit, time_unit
-from toast_lab.views.race_curves import SHOWN, look_of, points_frame
+from toast_lab.views.race_curves import QUANTITY_TITLES, look_of, points_frame
 
 FIGURE = "race curves"
 
@@ -85,7 +85,8 @@ def race_chart(
     return chart(
         [*elements, *markers] or [hv.Scatter([], "elapsed_s", kind)],
         name=FIGURE,
-        title=f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}",
+        title=f"{QUANTITY_TITLES[kind]} of the best plan so far, estimated"
+        + (f" ({unit})" if unit else ""),
         xlabel="seconds of each method's own search",
         ylabel="",
         xlim=(0, last_s),
@@ -162,7 +163,7 @@ class RaceCurves:
                     self.kind: [height for height in columns[self.kind] for _ in range(2)][:-1],
                 }
                 source.data = columns
-        if self.scale_type == LAST:
+        if self.scale_type == LAST_TEN_PERCENT:
             heights_of_methods = [source.data[self.kind] for source in self.lines.values()]
             show_last(self.figure, [heights[-1] for heights in heights_of_methods if len(heights)])
 

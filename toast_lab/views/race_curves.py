@@ -23,7 +23,7 @@ DASHES: tuple[Any, ...] = (
     (2, 6),
     (12, 3, 2, 3, 2, 3),
 )
-SHOWN = {"score": "C(s)", "time_s": "step time", "peak_bytes": "peak memory"}
+QUANTITY_TITLES = {"score": "C(s)", "time_s": "step time", "peak_bytes": "peak memory"}
 COLUMNS = (
     "method",
     "best step",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from toast_lab.conflicts.coverage import Coverage, UnsplitReason
 from toast_lab.sharding.divisibility import Divisibility
-from toast_lab.text import few, line_text, share_text
+from toast_lab.text import first_items_text, line_text, share_text
 from toast_lab.views.compare_table import bytes_text
 
 COVERAGE_COLUMNS = ["op", "count", "FLOPs", "bytes", "finding", "colours", "source", "why"]
@@ -43,8 +43,8 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
                 "FLOPs": share_text(row.flops_share),
                 "bytes": share_text(row.bytes_share),
                 "finding": FINDINGS[row.reason],
-                "colours": few(row.colours) or "all",
-                "source": few((line_text(line) for line, _ in row.lines), 2),
+                "colours": first_items_text(row.colours) or "all",
+                "source": first_items_text((line_text(line) for line, _ in row.lines), 2),
                 "why": row.why,
             }
             for row in report.rows
@@ -67,7 +67,7 @@ def sizes_frame(report: Divisibility) -> pd.DataFrame:
                 "bytes": share_text(row.bytes_share),
                 "divided by": ", ".join(row.divided_by) or "no axis",
                 "remedy": "; ".join(map(str, row.misses)),
-                "arguments": few(row.arguments) or "–",
+                "arguments": first_items_text(row.arguments) or "–",
             }
             for row in (*report.dims, *report.partly)
         ],
@@ -99,7 +99,7 @@ def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4)
     for row in coverage.whole_rows[:limit]:
         findings.append(
             Note(
-                f"{row.kind} ({few((line_text(line) for line, _ in row.lines), 2)}): "
+                f"{row.kind} ({first_items_text((line_text(line) for line, _ in row.lines), 2)}): "
                 f"{FINDINGS[row.reason]}"
             )
         )

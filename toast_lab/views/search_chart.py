@@ -16,7 +16,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d, GridBox
 from bokeh.models.annotations import BoxAnnotation
 
-from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
 from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, level_line, plain_ticks
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
@@ -283,7 +283,7 @@ class SearchCurves:
         self._show_last()
 
     def _show_last(self) -> None:
-        if self.scales.scale_type == LAST:
+        if self.scales.scale_type == LAST_TEN_PERCENT:
             for figure, quantity in zip(self.figures, self._quantities, strict=True):
                 show_last(figure, [*self.source.data[quantity.best][-1:]])
 

@@ -18,7 +18,7 @@ import numpy as np
 from bokeh.palettes import Cividis256
 
 from toast_lab.views.graph_layout import GraphLayout
-from toast_lab.views.icicle import FOLD, IcicleScene, tint_range
+from toast_lab.views.icicle import FOLD_COLOUR, IcicleScene, tint_range
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 from toast_lab.views.text_width import fitted
 
@@ -174,7 +174,7 @@ def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
         x, right = blocks.left[block_index] * width_px, blocks.right[block_index] * width_px
         y, block_label = blocks.level[block_index] * row_height, scene.labels[block_index]
         width, block_tint = right - x, scene.tint[block_index]
-        shade, block_hue, score = 1.0, FOLD, "folded"
+        shade, block_hue, score = 1.0, FOLD_COLOUR, "folded"
         if np.isfinite(block_tint):
             shade = min(max((block_tint - lowest) / (highest - lowest), 0.0), 1.0)
             block_hue, score = Cividis256[int(255 * shade)], f"C(s) {block_tint:.4f}"

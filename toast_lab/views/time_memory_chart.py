@@ -25,7 +25,7 @@ from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 
 #: an axis is logarithmic if its largest number is more than this many times its smallest
-FAR = 8.0
+LOGARITHMIC_RATIO = 8.0
 FIGURE = "time against memory"
 
 
@@ -90,7 +90,7 @@ class _Span(NamedTuple):
     def over(cls, numbers: Sequence[float]) -> _Span:
         """The span of ``numbers``, logarithmic where good plans would otherwise overlap."""
         least, largest = min(numbers, default=1.0), max(numbers, default=1.0)
-        return cls(least, largest, least > 0 and largest > FAR * least)
+        return cls(least, largest, least > 0 and largest > LOGARITHMIC_RATIO * least)
 
     def place(self, number: float) -> float:
         """Where a number lies on the axis, from 0 to 1."""

@@ -235,7 +235,9 @@ def test_copies_that_an_earlier_use_made_are_free():
     totals = problem.pricer().totals(*spread(problem, choices, ops, values))
     assert totals.comm_s > 0
     assert choices.time_s(ops, values) == pytest.approx(totals.time_s, rel=1e-9)
-    single_choice = choices.only([np.asarray([k]) for k in ops], [np.asarray([k]) for k in values])
+    single_choice = choices.restricted_to(
+        [np.asarray([k]) for k in ops], [np.asarray([k]) for k in values]
+    )
     assert solved(single_choice, no_ties(single_choice))[1] == pytest.approx(
         totals.time_s, rel=1e-9
     )
@@ -548,8 +550,8 @@ HANG = "tests.search.alpa.test_alpa:hang"
 @pytest.mark.timing
 def test_cancel_reaches_the_solver(monkeypatch):
     """Cancelling kills the solve in the child process and keeps the best plan found before."""
-    monkeypatch.setattr(solving, "SMALL", 0)
-    monkeypatch.setattr(solving, "CHILD", HANG)
+    monkeypatch.setattr(solving, "MAX_LOCAL_COLUMNS", 0)
+    monkeypatch.setattr(solving, "SOLVE_FUNCTION", HANG)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compile first
     began = []
@@ -573,8 +575,8 @@ def test_cancel_reaches_the_solver(monkeypatch):
 
 
 def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
-    monkeypatch.setattr(solving, "SMALL", 0)
-    monkeypatch.setattr(solving, "CHILD", "os:abort")
+    monkeypatch.setattr(solving, "MAX_LOCAL_COLUMNS", 0)
+    monkeypatch.setattr(solving, "SOLVE_FUNCTION", "os:abort")
     problem = Problem(analysed("mlp"), {"a": 2})
     result = search(problem, "alpa", budget=BUDGET)
     assert result.status is Status.CRASHED
@@ -582,10 +584,10 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("child", [solving.CHILD, HANG])
+@pytest.mark.parametrize("child", [solving.SOLVE_FUNCTION, HANG])
 def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
-    monkeypatch.setattr(solving, "SMALL", 0)
-    monkeypatch.setattr(solving, "CHILD", child)
+    monkeypatch.setattr(solving, "MAX_LOCAL_COLUMNS", 0)
+    monkeypatch.setattr(solving, "SOLVE_FUNCTION", child)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()
@@ -600,7 +602,7 @@ def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum(
     effort = solving.Effort(0.0, 10.0, None, None, until_s=60.0)
     solver = solving.Solver(Recorder(problem, Budget(600)), choices, "colours", effort, 0)
     root = State(problem.space)
-    solver.try_(choices.choice_of(root.op_factor, root.value_dim), "unsharded")
+    solver.price_choice(choices.choice_of(root.op_factor, root.value_dim), "unsharded")
     ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
     assert 1 < sum(len(k) > 1 for k in ops) < len(ops)
     start_s = solver.descent.objective_s(*solver.best)
@@ -618,7 +620,7 @@ def test_work_follows_a_budget_of_evaluations(monkeypatch):
         return real(program, *args)
 
     monkeypatch.setattr(solving.ip, "solve", watched)
-    monkeypatch.setattr(solving, "SMALL", 10**9)
+    monkeypatch.setattr(solving, "MAX_LOCAL_COLUMNS", 10**9)
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     for evaluations in (100, 400):
         columns.clear()

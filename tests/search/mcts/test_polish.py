@@ -60,7 +60,7 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
 def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer_apart(
     problem, monkeypatch
 ):
-    monkeypatch.setattr(polish, "SMALL", 10**9)  # nothing is solved in a child process
+    monkeypatch.setattr(polish, "MAX_LOCAL_COLUMNS", 10**9)  # nothing is solved in a child process
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
     arrays = polish.Polish(recorder).solve_whole(
@@ -77,7 +77,7 @@ def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer
 
 
 def test_the_finer_grain_waits_for_what_the_coarser_one_finds(problem, monkeypatch):
-    monkeypatch.setattr(polish, "SMALL", 10**9)
+    monkeypatch.setattr(polish, "MAX_LOCAL_COLUMNS", 10**9)
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
     arrays = start.op_factor, start.value_dim
@@ -126,7 +126,7 @@ def test_mcts_solves_the_whole_program_once_before_it_refines(problem):
     assert begins
     refined = [i for i, text in enumerate(texts) if text.startswith("refined in ")]
     assert begins[-1] < (refined or [len(texts)])[0]
-    assert len(begins) <= len(polish.WHOLE)
+    assert len(begins) <= len(polish.WHOLE_PROGRAM_SHARES)
 
 
 def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
@@ -151,7 +151,7 @@ def test_a_budget_of_evaluations_bounds_the_programs_that_are_solved(problem, mo
         return real(program, *limits)
 
     monkeypatch.setattr(solver.ip, "solve", watched)
-    monkeypatch.setattr(solver, "SMALL", 10**9)
+    monkeypatch.setattr(solver, "MAX_LOCAL_COLUMNS", 10**9)
     search(problem, seed=3, budget=BUDGET)
     assert columns
     most = max(polish._COUNTED, polish._COUNTED_EACH * BUDGET.evaluations)
@@ -178,8 +178,8 @@ def test_cancelled_within_a_program_it_keeps_what_it_has_and_goes_on(problem, mo
 
 
 def test_a_solver_that_dies_does_not_end_the_search(problem, monkeypatch):
-    monkeypatch.setattr(solver, "SMALL", 0)
-    monkeypatch.setattr(solver, "CHILD", "os:abort")
+    monkeypatch.setattr(solver, "MAX_LOCAL_COLUMNS", 0)
+    monkeypatch.setattr(solver, "SOLVE_FUNCTION", "os:abort")
     result = search(problem, seed=3, budget=BUDGET)
     assert result.status is not Status.CRASHED
     assert not any(" free, " in text for text in solved(result))
@@ -221,7 +221,7 @@ def test_the_same_seed_gives_the_same_result_with_any_number_of_threads(problem)
 @pytest.fixture
 def beside(monkeypatch):
     """Solve even small programs in a child process, beside the search."""
-    monkeypatch.setattr(polish, "SMALL", 0)
+    monkeypatch.setattr(polish, "MAX_LOCAL_COLUMNS", 0)
 
 
 def by_grain(result, grain):
@@ -254,7 +254,7 @@ class Ready:
     def look(self):
         if self.arrives():
             choice = self.solver.choices.choice_of(self.plan.op_factor, self.plan.value_dim)
-            self.solver.try_(choice, "roles: arrived")
+            self.solver.price_choice(choice, "roles: arrived")
             self.under_way = False
 
     def stop(self):

@@ -105,7 +105,7 @@ def test_finer_rows_keep_arguments_and_results_together_and_say_the_same_of_a_st
 def test_what_loops_carry_is_left_alone():
     problem = Problem(analysed("transformer", layers=3, scan=True), {"data": 2, "model": 2})
     program, fine = problem.analysis.program, refine.make_fine(problem)
-    near, alike = fine.near, fine.alike
+    near, alike = fine.neighbourhood, fine.alike
     n_ops = len(alike.ops.first)
     carried = np.flatnonzero(program.owner != np.arange(program.n_ops))
     assert len(carried)
@@ -126,7 +126,7 @@ def test_rows_near_each_other_share_a_definition_or_a_use():
         for value in [*program.results(op), *program.operands(op)]:
             expected.add((int(alike.ops.label[op]), int(alike.values.label[value]) + n_ops))
     rows = np.repeat(np.arange(len(near.ptr) - 1), np.diff(near.ptr))
-    pairs = set(zip(rows.tolist(), near.near.tolist(), strict=True))
+    pairs = set(zip(rows.tolist(), near.neighbour.tolist(), strict=True))
     assert pairs == expected | {(b, a) for a, b in expected}
 
 
@@ -156,7 +156,7 @@ def test_annealing_cools_down_and_the_worst_begin_again_where_the_best_are():
 def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not(found):
     problem, _ = found
     fine, space = refine.make_fine(problem), problem.space
-    near, n_axes = fine.near, len(problem.mesh.axes)
+    near, n_axes = fine.neighbourhood, len(problem.mesh.axes)
     state, longest = State(space), np.diff(space.alike.op_effects.ptr)
     for axis in range(n_axes):
         rows = [r for r in legal_rows(state).tolist() if r[1] == axis]
@@ -271,7 +271,7 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
         unsharded_s = float(chains.best[0, 0])
         for _ in range(10):
             refine.anneal(
-                fine.near,
+                fine.neighbourhood,
                 problem.space.moves,
                 improvement.fine_pricing,
                 improvement.workers[0],

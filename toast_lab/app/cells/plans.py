@@ -26,13 +26,13 @@ from toast_lab.views import svg
 from toast_lab.views.breakdown import breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_style import bokeh_figure
-from toast_lab.views.compare_table import SHORT, PlanEntry, compare_frame
+from toast_lab.views.compare_table import COLLECTIVE_ABBREVIATIONS, PlanEntry, compare_frame
 from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
 
-TAKES = (
+ACCEPTED_PLANS = (
     "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
 )
 EXAMPLE = 'tl.{call}({{"searched": result.plan, "by hand": plan}}, problem)'
@@ -220,14 +220,16 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
     if isinstance(plans, Sequence) and not isinstance(plans, str):
         plans = {f"plan {i}": plan for i, plan in enumerate(plans, 1)}
     if not isinstance(plans, Mapping) or not plans:
-        raise InvalidInput(f"{call} takes {TAKES}, not {kind_text(plans)}. For instance: {example}")
+        raise InvalidInput(
+            f"{call} takes {ACCEPTED_PLANS}, not {kind_text(plans)}. For instance: {example}"
+        )
     offenders = [
         f"{key!r} is {kind_text(value)}"
         for key, value in plans.items()
         if not isinstance(value, ShardingPlan | SearchResult)
     ]
     if offenders:
-        raise InvalidInput(f"{call} takes {TAKES}, but {', '.join(offenders)}")
+        raise InvalidInput(f"{call} takes {ACCEPTED_PLANS}, but {', '.join(offenders)}")
     unpriced = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
     if unpriced and problem is None:
         raise InvalidInput(
@@ -363,7 +365,7 @@ def _compiled_collectives(entry: PlanEntry) -> str:
 
 
 def _abbreviated(text: str) -> str:
-    for long, short in (("collective_permute", "CP"), *SHORT.items()):
+    for long, short in (("collective_permute", "CP"), *COLLECTIVE_ABBREVIATIONS.items()):
         text = text.replace(long, short)
     return text
 

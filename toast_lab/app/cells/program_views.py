@@ -15,7 +15,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
-from toast_lab.views import inspect
+from toast_lab.views import selection_facts
 from toast_lab.views.by_hand_tables import board_frame
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
 from toast_lab.views.graph_plot import nodes_frame
@@ -165,7 +165,7 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 
     def table() -> Any:
         return (
-            inspect.conflicts_frame(analysis)
+            selection_facts.conflicts_frame(analysis)
             if problem is None
             else board_frame(conflict_board(problem))
         )
@@ -253,19 +253,19 @@ class SelectionWords:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
             conflict = session.selection.conflicts[0]
-            chain = chain_steps(analysis, inspect.chain(analysis, conflict)[:14])
+            chain = chain_steps(analysis, selection_facts.chain(analysis, conflict)[:14])
             why = h("h2", "why both dims have one colour")
             self.pane.object = join(
                 [
                     h("h2", "conflict"),
-                    facts(inspect.conflict_facts(analysis, conflict)),
+                    facts(selection_facts.conflict_facts(analysis, conflict)),
                     why,
                     h("ol", *chain, cls="chain mono"),
                 ]
             )
         elif session.selection.names:
             name_facts = [
-                join([h("h2", "name"), facts(inspect.name_facts(analysis, name))])
+                join([h("h2", "name"), facts(selection_facts.name_facts(analysis, name))])
                 for name in session.selection.names[:6]
             ]
             hidden_count = len(session.selection.names) - 6
@@ -347,7 +347,7 @@ class ConflictsCell(TableCell):
     """A table with one row for each conflict."""
 
     def __init__(self, session: Session) -> None:
-        frame = inspect.conflicts_frame(session.loaded.analysis)
+        frame = selection_facts.conflicts_frame(session.loaded.analysis)
         table = look.table(frame, height=look.rows_height(len(frame), MOST_TABLE))
         super().__init__(
             session, table, "Click a conflict to see where it is and why both dims have one colour."

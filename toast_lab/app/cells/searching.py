@@ -25,7 +25,7 @@ from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
 from toast_lab.jobs.background import Running, RunningRace, RunningSearch
-from toast_lab.jobs.mirror import OWN, Mirror
+from toast_lab.jobs.mirror import METHOD_COLUMNS, Mirror
 from toast_lab.jobs.race_job import UNFINISHED
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
@@ -49,7 +49,7 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.race_chart import RaceCurves, race_chart
-from toast_lab.views.race_curves import SHOWN, points_frame, race_frame
+from toast_lab.views.race_curves import QUANTITY_TITLES, points_frame, race_frame
 from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.search_chart import SearchCurves, search_charts
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
@@ -64,8 +64,8 @@ from toast_lab.views.search_curves import (
 MAX_POINTS = 2000  #: approximate limit for a curve that is drawn at once
 STATIC_POINTS = 400  #: approximate limit for the tried plans in a static picture
 WIDTH_PX = 680.0  #: width of a static chart
-RACE = "a Race of tl.race or a RunningRace of tl.start_race"
-HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
+ACCEPTED_RACES = "a Race of tl.race or a RunningRace of tl.start_race"
+ACCEPTED_SEARCHES = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
 
 
 def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
@@ -82,7 +82,7 @@ def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any
         InvalidInput: another type.
     """
     if not isinstance(result, SearchResult | RunningSearch):
-        raise refused("search", HANDLE, result, "tl.views.search(tl.search(problem))")
+        raise refused("search", ACCEPTED_SEARCHES, result, "tl.views.search(tl.search(problem))")
 
     def static() -> Safe:
         return _static_search(search_snapshot(result))
@@ -121,7 +121,9 @@ def tree(
         InvalidInput: another type, or a search without a trace.
     """
     if not isinstance(result, SearchResult | RunningSearch):
-        raise refused("tree", HANDLE, result, "tl.views.tree(tl.search(problem), problem)")
+        raise refused(
+            "tree", ACCEPTED_SEARCHES, result, "tl.views.tree(tl.search(problem), problem)"
+        )
     if problem is not None and not isinstance(problem, Problem):
         raise refused(
             "tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)"
@@ -175,7 +177,9 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         InvalidInput: another type.
     """
     if not isinstance(result, Race | RunningRace):
-        raise refused("race", RACE, result, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
+        raise refused(
+            "race", ACCEPTED_RACES, result, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))'
+        )
 
     def about() -> str:
         return (
@@ -377,7 +381,7 @@ class SearchCell(look.Pane):
 
     def __init__(self, result: SearchResult | RunningSearch) -> None:
         super().__init__()
-        self.what = result
+        self.subject = result
         self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
         snapshot = search_snapshot(result)
@@ -499,7 +503,7 @@ def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -
         return CellTree(_LiveSearch(result))
     trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
-    mirror.own = {name: trace.node[name] for name in OWN}
+    mirror.method_columns = {name: trace.node[name] for name in METHOD_COLUMNS}
     return CellTree(_EndedSearch(mirror, trace.row.n, problem, trace.about))
 
 
@@ -548,11 +552,11 @@ class RaceCell(look.Pane):
 
     def __init__(self, result: Race | RunningRace) -> None:
         super().__init__()
-        self.what = result
+        self.subject = result
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = look.switch(
-            options={value: name for name, value in SHOWN.items()},
+            options={value: name for name, value in QUANTITY_TITLES.items()},
             value="score",
             margin=(0, 0, 4, 0),
         )
@@ -573,7 +577,7 @@ class RaceCell(look.Pane):
 
     def _new_chart(self) -> None:
         self.curves = RaceCurves(
-            list(race_points(self.what)), str(self.kind.value), self.what.problem.baseline
+            list(race_points(self.subject)), str(self.kind.value), self.subject.problem.baseline
         )
         self._pane.object = self.curves.figure
         self._shown = None
@@ -582,7 +586,7 @@ class RaceCell(look.Pane):
     def tick(self) -> None:
         """Redraw the chart and the table if anything has changed."""
         self.controls.refresh()
-        points, rows = race_points(self.what), list(self.what.rows)
+        points, rows = race_points(self.subject), list(self.subject.rows)
         state = self._run.state if self._run is not None else "over"
         shown = (state, [len(point) for point in points.values()], [row.status for row in rows])
         if shown == self._shown:
@@ -590,7 +594,7 @@ class RaceCell(look.Pane):
         self._shown = shown
         look.later(self.curves.show, dict(points), {row.method: row.elapsed_s for row in rows})
         self.table.value = race_frame(rows)
-        best = self.what.best
+        best = self.subject.best
         ended_count = sum(row.status not in UNFINISHED for row in rows)
         summary = f"{state}, {ended_count} of {len(points)} methods done"
         if best is not None:

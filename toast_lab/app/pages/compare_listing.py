@@ -21,7 +21,7 @@ from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import h, one_line, text
 from toast_lab.views.side_by_side import Pair, differing, side_by_side
 
-MANY = 1200  #: above this number of lines, equal ones are hidden at first
+MAX_LINES_UNFOLDED = 1200  #: above this number of lines, equal ones are hidden at first
 MAX_SHOWN = 6000
 
 
@@ -48,7 +48,7 @@ class SideBySide:
         }
         self.a = pn.widgets.Select(**common, description="plan A, left")
         self.b = pn.widgets.Select(**common, description="plan B, right")
-        self.what = look.switch(
+        self.content = look.switch(
             options=["Listings", "What changes"],
             value="Listings",
             height=28,
@@ -71,7 +71,7 @@ class SideBySide:
         self._listing = look.filled_column(look.row(*self._heads, height=20), self.pane)
         self._table = look.filled_column(heading(look.text(), csv), self.changes)
         self._table.visible = False
-        bar = look.row(self.a, self.b, self.what, self.short, margin=(4, 0, 2, 0), height=32)
+        bar = look.row(self.a, self.b, self.content, self.short, margin=(4, 0, 2, 0), height=32)
         self.view = look.filled_column(bar, self._words, self._listing, self._table)
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
@@ -80,7 +80,7 @@ class SideBySide:
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
             look.watch(widget, lambda: None if self._quiet else self._make(), "value")
-        look.watch(self.what, self._which, "value")
+        look.watch(self.content, self._which, "value")
         look.watch(self.short, lambda: None if self._quiet else self._show(), "value")
 
     def offer(self, selected: PlanItem | None) -> None:
@@ -140,7 +140,7 @@ class SideBySide:
         with self.session.notices.guarded():
             self._listing_pairs = done.future.result()
             self._quiet = True
-            self.short.value = len(self._listing_pairs.pairs) > MANY
+            self.short.value = len(self._listing_pairs.pairs) > MAX_LINES_UNFOLDED
             self._quiet = False
             self._show()
 
@@ -171,7 +171,7 @@ class SideBySide:
         self.changes.value = _changes(change)
 
     def _which(self) -> None:
-        listing = self.what.value == "Listings"
+        listing = self.content.value == "Listings"
         self._listing.visible = self.short.visible = listing
         self._table.visible = not listing
 

@@ -19,7 +19,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
-from toast_lab.views.breakdown import BY, breakdown_frame, breakdown_rates, shown_breakdown
+from toast_lab.views.breakdown import GROUPINGS, breakdown_frame, breakdown_rates, shown_breakdown
 from toast_lab.views.compare_table import PlanEntry
 from toast_lab.views.markup import bytes_text, one_line, quiet
 from toast_lab.views.memory_timeline import (
@@ -150,7 +150,7 @@ class Breakdown(Picture):
     def controls(self) -> Sequence[Any]:
         """A switch: collectives by kind or by axis."""
         self.by = look.switch(
-            options=BY,
+            options=GROUPINGS,
             value="kind",
             margin=(0, 6),
             height=28,

@@ -22,7 +22,7 @@ from toast_lab.views.step_timeline import (
     shown_exposed,
 )
 
-NOTHING = "Select a plan."
+SELECT_A_PLAN = "Select a plan."
 
 
 class StepTimeline(Picture):
@@ -30,7 +30,7 @@ class StepTimeline(Picture):
 
     title = "Timeline"
     figure = FIGURE
-    words = NOTHING
+    words = SELECT_A_PLAN
     twin_height = 96
     _item: PlanItem | None = None
     _plot: Any = None
@@ -127,7 +127,7 @@ def _schedule(item: PlanItem) -> Any:
 def _plan_text(item: PlanItem | None) -> str:
     """A sentence about the plan that the picture shows."""
     if item is None:
-        return NOTHING
+        return SELECT_A_PLAN
     estimated = f"estimated {seconds_text(item.cost.overlapped_s)} with overlap"
     schedule = _schedule(item)
     if schedule is None:

@@ -12,7 +12,7 @@ from toast_lab.app.session import Session
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets
 from toast_lab.views.markup import Safe, h, join, quiet
 
-NOBODY = "no judge: plans are only priced"
+NO_JUDGE = "no judge: plans are only priced"
 SENTENCE = (
     "Good plans that differ are compiled (or executed), prices learn from the clock, and the "
     "search starts again until the best plan is confirmed. Seconds and plans above apply to each "
@@ -33,7 +33,7 @@ class ConfirmSettings(look.Pane):
         super().__init__()
         self.session, self._on_check = session, on_check
         self.targets: list[JudgeTarget] = []
-        self.judge = pn.widgets.Select(name="confirm with", options={NOBODY: ""}, **look.FIELD)
+        self.judge = pn.widgets.Select(name="confirm with", options={NO_JUDGE: ""}, **look.FIELD)
         self.compiles = CheckedField(
             "plans judged at most",
             str(session.confirmations.compiles),
@@ -52,14 +52,15 @@ class ConfirmSettings(look.Pane):
         problem = self.session.loaded.problem
         self.targets = [] if problem is None else judge_targets(problem)
         options = {
-            target.title + (" (another machine)" if target.elsewhere else ""): target.topology
+            target.title
+            + (" (another machine)" if target.is_other_machine else ""): target.topology
             for target in self.targets
             if target.possible
         }
         chosen = self.session.confirmations.judge
         if chosen not in options.values():
             chosen = ""
-        self.judge.param.update(options={NOBODY: "", **options}, value=chosen)
+        self.judge.param.update(options={NO_JUDGE: "", **options}, value=chosen)
         self._chosen()
 
     def _chosen(self) -> None:

@@ -21,7 +21,7 @@ from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph
 from toast_lab.views.graph_plot import GraphPlot
 from toast_lab.views.graph_rows import FOLDED_LEVELS
 from toast_lab.views.markup import h, quiet
-from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
+from toast_lab.views.overlay import PLAN_OVERLAYS, Overlay, overlay
 
 MANY_NAMES = 4000  #: above this, a thread computes the layout, since it takes more than 50 ms
 LAYOUTS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="layout")
@@ -47,7 +47,7 @@ class GraphPage:
         self._pane = look.figure(min_height=300)
         self.zoom = _small("Zoom to selection", self._zoom)
         self.reset = _small("Reset view", lambda: self._see("reset"))
-        self.whole = _small("All rows", lambda: self._see("whole"))
+        self.whole = _small("All rows", lambda: self._see("show_all_rows"))
         self.unfold = _small("Unfold", self._unfold_selected)
         self.fold = _small("Fold", self._fold_selected)
         bar = look.row(
@@ -259,7 +259,7 @@ class GraphPage:
         controls, session = self.controls, self.session
         item = (
             session.plans.named(controls.plan.value)
-            if controls.hue.value in OF_A_PLAN and controls.plan.value
+            if controls.hue.value in PLAN_OVERLAYS and controls.plan.value
             else None
         )
         plan, cost = (None, None) if item is None else (item.plan, item.cost)
@@ -290,13 +290,13 @@ class GraphPage:
             )
             controls.plan.param.update(options=names, value=chosen)
         self._drawing = False
-        if controls.hue.value in OF_A_PLAN:
+        if controls.hue.value in PLAN_OVERLAYS:
             self.show_hues()
 
     def show_hues(self) -> None:
         """Colour the markers by the chosen subject, without a new layout."""
         controls = self.controls
-        controls.plan.visible = controls.hue.value in OF_A_PLAN
+        controls.plan.visible = controls.hue.value in PLAN_OVERLAYS
         if self.plot is None or self._drawing or self.session.loaded.analysis is None:
             return
         shown = self._overlay(self.plot.layout)

@@ -11,7 +11,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.session import Session
-from toast_lab.jobs.confirm_job import SIMPLE, ConfirmState, FrontPlan
+from toast_lab.jobs.confirm_job import SIMPLE_MARGIN, ConfirmState, FrontPlan
 from toast_lab.sharding.plan_text import describe
 from toast_lab.views.confirm_curve import (
     FRONT_COLUMNS,
@@ -199,7 +199,7 @@ class ConfirmPane:
         summary, *lines = describe(row.parts.plan(state.learned), None).splitlines()
         name = "this plan"
         if front_index == state.end.simple:
-            name = f"the simplest plan within {SIMPLE:.0%} of the best"
+            name = f"the simplest plan within {SIMPLE_MARGIN:.0%} of the best"
         self._head.object = join(
             [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
         )

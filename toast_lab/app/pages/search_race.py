@@ -27,17 +27,17 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.race_curves import SHOWN, race_frame
+from toast_lab.views.race_curves import QUANTITY_TITLES, race_frame
 
 HELP = (
     "One method after the other, each in its own process with the same budget, so that none takes "
     "another's cores. Preparation does not count. A running method cannot be paused, since its "
     "clock would keep running: Hold lets it finish and pauses before the next one."
 )
-FIRST = ["mcts", "beam", "random"]
+DEFAULT_METHODS = ["mcts", "beam", "random"]
 
 
-def raced() -> list[str]:
+def racing_methods() -> list[str]:
     """Methods that can race: all but those by hand, which take plans as input."""
     return [name for name, cls in METHODS.items() if not cls.by_hand]
 
@@ -48,7 +48,9 @@ class RacePane:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **look.FIELD)
+        self.methods = pn.widgets.CheckBoxGroup(
+            options=racing_methods(), value=DEFAULT_METHODS, **look.FIELD
+        )
         look.watch(self.methods, self._checked, "value")
         self.seconds = CheckedField(
             "seconds each",
@@ -74,7 +76,7 @@ class RacePane:
             join(
                 [
                     quiet(HELP),
-                    *[_sentence(method) for method in raced()],
+                    *[_sentence(method) for method in racing_methods()],
                 ]
             )
         )
@@ -88,7 +90,9 @@ class RacePane:
             self._about,
         )
         self.kind = look.switch(
-            options={value: key for key, value in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
+            options={value: key for key, value in QUANTITY_TITLES.items()},
+            value="score",
+            margin=(0, 0, 4, 0),
         )
         look.watch(self.kind, self._new_chart, "value")
         self.scale = look.scale_switch(self._new_chart)
@@ -151,10 +155,10 @@ class RacePane:
         self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
         self.hold.name = "Go on" if racing and session.work.paused else "Hold after this"
-        self.compare.disabled = race.raced is None or not race.raced.costs
+        self.compare.disabled = race.result is None or not race.result.costs
         shown = (
             race.changes,
-            race.raced is not None,
+            race.result is not None,
             racing,
             session.work.paused,
         )

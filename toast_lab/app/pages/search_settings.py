@@ -204,7 +204,7 @@ class SearchSettings:
         method = str(self.method.value)
         self._sentence.object = quiet(method_named(method).sentence())
         self._options_help.object = options_help(method)
-        self.options.again()
+        self.options.recheck()
 
     @property
     def problem_errors(self) -> list[str]:

@@ -31,7 +31,7 @@ from toast_lab.views.markup import (
 )
 
 KINDS = {"Improvements": "improvements", "Best trajectories": "best", "Last trajectories": "last"}
-EVERY_S = 1.0
+REFRESH_EVERY_S = 1.0
 WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits": 64}
 
 
@@ -99,7 +99,7 @@ class TrajectoryPane:
         if self.picked is not None and self._shown and self._shown[0] != shown[0]:
             self._forget()  # it belongs to another search
         if shown != self._shown and (
-            now or time.monotonic() - self._at > EVERY_S or not state.shown
+            now or time.monotonic() - self._at > REFRESH_EVERY_S or not state.shown
         ):
             self._shown, self._at = shown, time.monotonic()
             self._rows = state.trajectories(str(self.kind.value))

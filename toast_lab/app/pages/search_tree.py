@@ -232,8 +232,13 @@ def _place_words(place: TreePlace | None, priced: Any) -> Safe:
                 f"({place.prior[0]:,}×)",
             )
         )
-    if place.own is not None and math.isfinite(place.own[1]):
-        rows.append(("method's own", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
+    if place.method_counts is not None and math.isfinite(place.method_counts[1]):
+        rows.append(
+            (
+                "method's own",
+                f"N {place.method_counts[0]:,}, mean reward {place.method_counts[1]:.4f}",
+            )
+        )
     elements: list[Any] = [
         h("h2", "selected step"),
         facts(rows),

@@ -23,7 +23,7 @@ from toast_lab.app.tour.words import (
     taken,
 )
 from toast_lab.views.graph_layout import place_text
-from toast_lab.views.inspect import boxed_with
+from toast_lab.views.selection_facts import boxed_with
 
 ATTENTION = TourScene("attention", "s=4", tuple(SIZES["attention"].items()))
 CROSSED = tuple(SIZES["crossed"].items())

@@ -456,7 +456,7 @@ CHAPTER = Chapter(
             task=TourTask(
                 ask=lambda session: "Race the methods.",
                 done=lambda session: (
-                    session.searches.race.raced is not None and not session.work.busy
+                    session.searches.race.result is not None and not session.work.busy
                 ),
                 do=lambda session: session.searches.start_race(RIVALS, RACE_S, 0),
                 after=_raced,

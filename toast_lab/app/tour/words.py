@@ -11,7 +11,7 @@ from toast_lab.app.tour.step import Selected
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost
 from toast_lab.cost.problem import price as priced
-from toast_lab.explain.taken import Taken
+from toast_lab.explain.plan_by_hand import PlanAfterAction
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.text import bytes_text
 from toast_lab.views.compare_table import seconds_text
@@ -103,21 +103,21 @@ def cost(session: Session, actions: Sequence[str]) -> Cost:
     return priced(session.loaded.problem, plan_of(session, actions))
 
 
-def taken(session: Session, actions: Sequence[str] | None = None) -> Taken:
+def taken(session: Session, actions: Sequence[str] | None = None) -> PlanAfterAction:
     """The program after a list of actions; without a list, after those of the plan by hand."""
-    return session.hand.taken(None if actions is None else tuple(actions))[-1]
+    return session.hand.plans_after_actions(None if actions is None else tuple(actions))[-1]
 
 
-def price(row: Taken) -> str:
+def price(row: PlanAfterAction) -> str:
     """Step time and peak memory, in words."""
     return f"{seconds_text(row.time_s)} and {bytes_text(row.peak_bytes)} a device"
 
 
-def sent(row: Taken) -> str:
+def sent(row: PlanAfterAction) -> str:
     """Number of collectives by kind and axes, in words.
 
     >>> from collections import Counter
-    >>> sent(Taken("", 0, 0, 0, 0, True, Counter({("all_reduce", ("m",), 3): 1})))
+    >>> sent(PlanAfterAction("", 0, 0, 0, 0, True, Counter({("all_reduce", ("m",), 3): 1})))
     'one all_reduce over m'
     """
     counts: Counter[tuple[str, str]] = Counter()

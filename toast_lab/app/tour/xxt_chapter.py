@@ -18,7 +18,7 @@ from toast_lab.app.tour.words import (
     take,
     taken,
 )
-from toast_lab.views.inspect import chain
+from toast_lab.views.selection_facts import chain
 
 XXT = TourScene("xxt", "s=4", tuple(SIZES["xxt"].items()))
 SIDES = ("S@0->s", "S@1->s")

@@ -10,8 +10,8 @@ On one page: ``price_choices`` (prices) -> ``_starts`` (one colour split through
 cluster at a time) -> ``Solver.solve_axes`` (each mesh axis free in turn, the others fixed) ->
 ``Solver.solve_whole`` (all axes free) -> the same on a finer grain, in which each role of ops in
 all layers has a strategy of its own, from the best plan so far -> if the finest grain is not solved
-to its optimum: ``Solver.polish`` (a part of the clusters free at a time), then ``Solver.again``
-(all axes free) in the time that is left.
+to its optimum: ``Solver.polish`` (a part of the clusters free at a time), then
+``Solver.solve_whole_again`` (all axes free) in the time that is left.
 
 If the budget counts evaluations, the result must be the same on every machine and the work must
 follow the budget: HiGHS is limited by nodes, and the columns of all programs together by
@@ -68,7 +68,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
     for turn, grain in enumerate(grains):
         recorder.round += 1
         choices = price_choices(recorder.problem, grain, options.max_strategies, recorder.check)
-        if choices.none:
+        if choices.has_no_choice:
             return Status.NO_ACTIONS
         # Each grain may take an equal share of the time that is left.
         effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(grains) - turn)
@@ -82,7 +82,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
         for choice, label in (
             [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices)
         ):
-            solver.try_start(choice, label)
+            solver.price_start(choice, label)
         if not solver.run():
             unfinished.append(solver)
         best = solver.best_arrays
@@ -99,7 +99,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
             if turn_number < len(unfinished):
                 solver.polish(rng)
             else:
-                solver.again()
+                solver.solve_whole_again()
             best = solver.best_arrays
     return Status.CRASHED if effort.crashed else Status.CONVERGED
 

@@ -11,7 +11,7 @@ import time
 from toast_lab.errors import RunFailed
 from toast_lab.isolate import ChildWorker
 from toast_lab.search.alpa import integer_program as ip
-from toast_lab.search.alpa.solver import CHILD, Solver, Steps
+from toast_lab.search.alpa.solver import SOLVE_FUNCTION, Solver, Steps
 
 _SHARE = 0.95  # share of the time left; the rest is for pricing the result
 _LATER_S = 10.0  # time after its own limit at which a child that still runs is stopped
@@ -84,7 +84,7 @@ class BackgroundSolver:
                 continue
             self._until = time.monotonic() + limit_s + _LATER_S
             self._worker = ChildWorker(
-                CHILD,
+                SOLVE_FUNCTION,
                 program,
                 limit_s,
                 gap=effort.mip_gap,

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 class Bytes(NamedTuple):
     """Memory in use at one op: the part that is linear in the columns, and the remainder."""
 
-    at: int  #: op of the program
+    op: int  #: op of the program
     values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
     groups: dict[int, np.ndarray]  #: group -> [W, T] bytes of copies
     #: the same for uses that may share the copy of an earlier use
     shared: dict[tuple[int, tuple[int, ...]], np.ndarray]
-    beside: float  #: bytes at the op that the columns do not explain
+    unexplained_bytes: float  #: bytes at the op that the columns do not explain
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -262,7 +262,7 @@ def _add_contested(
 def _add_bytes(rows: _Rows, layout: Layout, bytes_rows: list[Bytes], limit_bytes: float) -> None:
     """Add the rows by which memory at some ops is at most the limit plus ``over``."""
     for bytes_row in bytes_rows:
-        begin = rows.add(1, -np.inf, (limit_bytes - bytes_row.beside) / limit_bytes)
+        begin = rows.add(1, -np.inf, (limit_bytes - bytes_row.unexplained_bytes) / limit_bytes)
         for value, size in bytes_row.values.items():
             columns = layout.values[value] + np.arange(len(size))
             rows.put(begin, columns, size / limit_bytes)

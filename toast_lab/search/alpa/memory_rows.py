@@ -3,8 +3,8 @@
 The written values that are alive at an op are known without a plan; so are the copies, except for
 the extent to which they are shared, which is taken from an example, a plan that was priced. Work
 space and the details of sharing are not linear: their bytes in the example are added as a constant
-(``Bytes.beside``). The search prices every plan and asks for a new row wherever one is over the
-limit, which corrects the errors of earlier rows.
+(``Bytes.unexplained_bytes``). The search prices every plan and asks for a new row wherever one is
+over the limit, which corrects the errors of earlier rows.
 
 Start reading at ``bytes_at``.
 """
@@ -21,7 +21,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
 from toast_lab.search.alpa.strategies import ClusteredProgram
-from toast_lab.search.alpa.strategy_prices import bench_for, use_costs
+from toast_lab.search.alpa.strategy_prices import op_pricer_for, use_costs
 
 
 class MemoryRows:
@@ -34,8 +34,8 @@ class MemoryRows:
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
-        self.bench = bench_for(folded, len(choices.menus.ops))
-        self.tables = self.bench.inputs.tables
+        self.op_pricer = op_pricer_for(folded, len(choices.menus.ops))
+        self.tables = self.op_pricer.inputs.tables
         self.facts = folded.facts
         self.ways = [
             np.where(menu >= 0, self.axis_size, 1).prod(axis=1).astype(float)
@@ -73,7 +73,7 @@ class MemoryRows:
             group = self.choices.groups[int(self.choices.use_group[use])]
             op = int(self.tables.use_op[use])
             _, self._copies[use] = use_costs(
-                self.bench, op, use, group.distinct, self.choices.layout[group.value]
+                self.op_pricer, op, use, group.distinct, self.choices.layout[group.value]
             )
         return self._copies[use]
 
@@ -126,8 +126,10 @@ class MemoryRows:
         for op in np.flatnonzero(memory.runs_at == at).tolist():
             for group_number, size in choices.passing.get(int(self.like_op[op]), []):
                 groups[group_number] = groups.get(group_number, 0.0) + size
-        row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
-        return row._replace(beside=float(priced.lives.live[at]) - self.explained(row, ops, values))
+        row = Bytes(op=at, values=held, groups=groups, shared=shared, unexplained_bytes=0.0)
+        return row._replace(
+            unexplained_bytes=float(priced.lives.live[at]) - self.explained(row, ops, values)
+        )
 
     @functools.cached_property
     def _grouped(self) -> np.ndarray:
@@ -148,7 +150,7 @@ class MemoryRows:
 
     def bytes_of(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
         """The bytes of a choice according to a row."""
-        return self.explained(row, ops, values) + row.beside
+        return self.explained(row, ops, values) + row.unexplained_bytes
 
     @functools.cached_property
     def _time_s(self) -> dict[tuple[int, tuple[int, ...]], np.ndarray]:

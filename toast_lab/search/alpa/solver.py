@@ -28,11 +28,11 @@ from toast_lab.search.menus import unpacked_layouts
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding import steps
 
-CHILD = "toast_lab.search.alpa.integer_program:solve"
+SOLVE_FUNCTION = "toast_lab.search.alpa.integer_program:solve"
 # Most columns of a program that is first tried in this process, since a child is slow to start.
-SMALL = 20_000
+MAX_LOCAL_COLUMNS = 20_000
 _SMALL_SECONDS = 0.5  # time limit in this process, where HiGHS cannot be cancelled
-LARGE = 300_000  #: columns above which HiGHS finds nothing in minutes
+MAX_COLUMNS = 300_000  #: columns above which HiGHS finds nothing in minutes
 _PART = 8_000  # most columns of a part of the program that is solved alone
 _QUIET = 12  # parts in a row without improvement after which the search has converged
 _MOST_ROWS = 32  # most rows for memory; the latest are kept
@@ -61,7 +61,7 @@ class Effort:
     nodes: int | None  #: nodes of branch and bound; None: no limit
     columns: float | None  #: columns that all further programs may have together; None: no limit
     until_s: float = np.inf  #: when this grain's share of the time ends, on the search's clock
-    largest: int = LARGE  #: columns of the largest program that is tried
+    largest: int = MAX_COLUMNS  #: columns of the largest program that is tried
     crashed: bool = False  #: has HiGHS crashed?
 
 
@@ -116,7 +116,7 @@ class Solver:
         assert self.best is not None
         return spread(self.recorder.problem, self.choices, *self.best)
 
-    def try_(self, choice: Choice, label: str) -> Quick:
+    def price_choice(self, choice: Choice, label: str) -> Quick:
         """Price a choice as a plan."""
         self.recorder.check()
         quick = self.recorder.record_plan(
@@ -130,13 +130,13 @@ class Solver:
     def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
         """Forget the best plan and all rows for memory; begin at the choices nearest to a plan."""
         self.best, self.held, self.over_s = None, [], self.firm_s
-        self.try_start(self._nearest(arrays), label)
+        self.price_start(self._nearest(arrays), label)
 
-    def try_start(self, choice: Choice, label: str) -> None:
+    def price_start(self, choice: Choice, label: str) -> None:
         """Price a choice as a plan, and the choice that descent reaches from it."""
-        self.try_(choice, f"{self.grain}: {label}")
+        self.price_choice(choice, f"{self.grain}: {label}")
         improved = self.descent.improve(*choice, self.recorder.check)
-        self.try_(improved, f"{self.grain}: {label}, descent")
+        self.price_choice(improved, f"{self.grain}: {label}, descent")
 
     def run(self) -> bool:
         """Solve axis by axis until no plan is better, then all axes at once.
@@ -184,7 +184,7 @@ class Solver:
         """``solve_whole`` for callers that solve programs themselves (``background_solver``)."""
         self.given_s = self._limit_s()
         if self.optimum is not None:
-            self.try_(self.optimum, f"{self.grain}: all axes free, optimal")
+            self.price_choice(self.optimum, f"{self.grain}: all axes free, optimal")
             return True
         whole = self._along(self.axes)
         return (yield from self._steps(whole, "all axes free", rounds, whole=True))
@@ -194,7 +194,7 @@ class Solver:
         if arrays is not None and any(
             (new != known).any() for new, known in zip(arrays, self.best_arrays, strict=True)
         ):
-            self.try_(self._nearest(arrays), f"{self.grain}: plan so far")
+            self.price_choice(self._nearest(arrays), f"{self.grain}: plan so far")
 
     def _nearest(self, arrays: tuple[np.ndarray, np.ndarray]) -> Choice:
         """The choices nearest to a plan, with its values as lowering keeps them.
@@ -207,7 +207,7 @@ class Solver:
         kept = steps.kept_layouts(tables, op_factor, value_dim)
         return self.choices.choice_of(op_factor, unpacked_layouts(kept, value_dim.shape[1]))
 
-    def again(self) -> bool:
+    def solve_whole_again(self) -> bool:
         """Solve the whole program again, if there is now at least 1.5 times the time it had.
 
         Returns whether it was solved to its optimum.
@@ -268,7 +268,9 @@ class Solver:
             choice, outcome = solved
             proof = "optimal" if outcome.gap < _PROVEN else f"gap {outcome.gap:.1e}"
             text = f"{self.grain}: {label}, {proof}" + (f", memory row {turn}" if turn else "")
-            quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
+            quick = self.price_choice(
+                choice, text + (f", {left_out} choices left out" if left_out else "")
+            )
             key = choice[0].tobytes() + choice[1].tobytes()
             better_turn = turn if self.best_rank < before else better_turn
             if quick.fits:
@@ -333,7 +335,7 @@ class Solver:
         """The best choice within a part, with its solution; None if none was found in time."""
         self.recorder.check()
         assert self.best is not None
-        choices = self.choices.only(*part)
+        choices = self.choices.restricted_to(*part)
         over_bytes = max(
             (self.memory.bytes_of(row, *self.best) - self.limit_bytes for row in self.held),
             default=0.0,
@@ -375,13 +377,13 @@ class Solver:
             return None
         if effort.columns is not None:
             effort.columns -= n_columns
-        if n_columns <= SMALL:
+        if n_columns <= MAX_LOCAL_COLUMNS:
             outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
             if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
                 return outcome
         try:
             return run_in_child(
-                CHILD,
+                SOLVE_FUNCTION,
                 program,
                 limit_s,
                 gap=effort.mip_gap,

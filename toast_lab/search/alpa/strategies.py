@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.one_op import Bench
+from toast_lab.cost.one_op import OpPricer
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
-    bench_for,
     compute_times,
     move_facts,
+    op_pricer_for,
     reading_times,
     result_labels,
     result_times,
@@ -159,11 +159,11 @@ class ClusteredProgram(NamedTuple):
         return float(table[group.place[ops[group.op]], values[group.value]])
 
     @property
-    def none(self) -> bool:
+    def has_no_choice(self) -> bool:
         """Is there nothing to choose?"""
         return max(map(len, (*self.compute_s, *self.layout)), default=1) == 1
 
-    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> ClusteredProgram:
+    def restricted_to(self, ops: list[np.ndarray], values: list[np.ndarray]) -> ClusteredProgram:
         """The same program with fewer choices: for each cluster those at the given indices."""
         terms = []
         groups = [
@@ -228,7 +228,7 @@ def price_choices(
     folded = clusters.folded
     # Gathers ahead are priced beside the op's computing as if it were split over all devices.
     rates = folded.rates._replace(ahead_of=1.0 / problem.mesh.n_devices)
-    bench = bench_for(folded._replace(rates=rates), len(clusters.ops.first))
+    op_pricer = op_pricer_for(folded._replace(rates=rates), len(clusters.ops.first))
     facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
     menus = Menus(*make_menus(problem, clusters.ops, clusters.values), left_out=0)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
@@ -236,9 +236,9 @@ def price_choices(
         row = int(tables.op_row[op])
         if not facts.op.free[op]:
             check()
-            compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
+            compute_s[row] += times[op] * compute_times(op_pricer, op, menus.ops[row])
     menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
-    choices = _ChoicePrices(folded, bench, menus, compute_s)
+    choices = _ChoicePrices(folded, op_pricer, menus, compute_s)
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
         choices.price_operands(op)
@@ -264,9 +264,18 @@ class _ChoicePrices:
     """
 
     def __init__(
-        self, folded: PriceInputs, bench: Bench, menus: Menus, compute_s: Sequence[np.ndarray]
+        self,
+        folded: PriceInputs,
+        op_pricer: OpPricer,
+        menus: Menus,
+        compute_s: Sequence[np.ndarray],
     ) -> None:
-        self._folded, self._bench, self._menus, self._compute_s = folded, bench, menus, compute_s
+        self._folded, self._op_pricer, self._menus, self._compute_s = (
+            folded,
+            op_pricer,
+            menus,
+            compute_s,
+        )
         self.layout = [packed_layouts(menu) for menu in menus.values]
         self.groups: list[Group] = []
         self.time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
@@ -275,7 +284,7 @@ class _ChoicePrices:
         self.passing: dict[int, list[tuple[int, np.ndarray]]] = {}
         self._group_indices: dict[tuple[int, int, bytes], int] = {}
         self._wants = [
-            want_labels(bench, want, menus.ops[owner])
+            want_labels(op_pricer, want, menus.ops[owner])
             for want, owner in enumerate(folded.tables.use_owner)
         ]
         # Moves of equal tensors cost the same, for whatever use
@@ -287,7 +296,7 @@ class _ChoicePrices:
         uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
         reading_s = None
         if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in uses):
-            reading_s = reading_times(self._bench, op, self._menus.ops[tables.op_row[op]])
+            reading_s = reading_times(self._op_pricer, op, self._menus.ops[tables.op_row[op]])
         for use in uses:
             if tables.value_constant[tables.use_value[use]]:
                 continue
@@ -308,11 +317,11 @@ class _ChoicePrices:
             if tables.value_constant[value]:
                 continue
             row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
-            label = result_labels(self._bench, value, menus.ops[owner])
+            label = result_labels(self._op_pricer, value, menus.ops[owner])
             group = self._group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
             strategies = menus.ops[owner][first]
-            move_s, size = result_times(self._bench, op, value, strategies, self.layout[row])
+            move_s, size = result_times(self._op_pricer, op, value, strategies, self.layout[row])
             self._add(group, (), self._folded.times[op] * move_s)
             if size.any():
                 self.passing.setdefault(op, []).append((group, size))
@@ -358,7 +367,7 @@ class _ChoicePrices:
         key = (group, *move_facts(self._folded, op, use), ahead_op)
         if key not in self._moves:
             layout = self.layout[int(tables.value_row[tables.use_value[use]])]
-            move_s, _ = use_costs(self._bench, op, use, self.groups[group].distinct, layout)
+            move_s, _ = use_costs(self._op_pricer, op, use, self.groups[group].distinct, layout)
             self._moves[key] = move_s
         return self._moves[key]
 

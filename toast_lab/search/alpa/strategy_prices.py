@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.cost.one_op import Bench, make_bench, price_one
+from toast_lab.cost.one_op import OpPricer, make_op_pricer, price_one
 from toast_lab.cost.price_inputs import PriceInputs, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, helper
@@ -18,14 +18,14 @@ from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
 
 
-def bench_for(folded: PriceInputs, n_op_rows: int) -> Bench:
-    """A bench on which every use has a copy of its own.
+def op_pricer_for(folded: PriceInputs, n_op_rows: int) -> OpPricer:
+    """An op pricer on which every use has a copy of its own.
 
     Callers that add up the prices have to account for shared copies.
     """
     no_uses = np.zeros_like(folded.tables.earlier_begin)
     unshared = folded.tables._replace(earlier_begin=no_uses, earlier_end=no_uses)
-    return make_bench(folded._replace(tables=unshared), n_op_rows)
+    return make_op_pricer(folded._replace(tables=unshared), n_op_rows)
 
 
 @helper
@@ -85,45 +85,45 @@ def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
 
 
 @compiled
-def compute_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
+def compute_times(op_pricer: OpPricer, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S] time of one op under each strategy, operands and results as the strategy wants."""
-    facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
-    steps = bench.steps
+    facts, tables, op_factor = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.op_factor
+    steps = op_pricer.steps
     times_s = np.empty(menu.shape[0])
     row = tables.op_row[op]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
-        n_steps = price_one(bench, op)
-        times_s[strategy] = _own_time(steps, bench.each, n_steps)
+        n_steps = price_one(op_pricer, op)
+        times_s[strategy] = _own_time(steps, op_pricer.each, n_steps)
     op_factor[row] = -1
     return times_s
 
 
 @compiled
-def reading_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
+def reading_times(op_pricer: OpPricer, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S, U] time that the op takes longer under each strategy if it reads a copy for one use.
 
     The time is negative if the copy is narrower than the value. Several copies together often save
     only as much as one of them does alone, so savings are scaled to what all of them save together.
     """
-    facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
-    steps = bench.steps
+    facts, tables, op_factor = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.op_factor
+    steps = op_pricer.steps
     begin, end = tables.use_ptr[op], tables.use_ptr[op + 1]
     extra_times_s = np.zeros((menu.shape[0], end - begin))
     row = tables.op_row[op]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
-        n_steps = price_one(bench, op)
-        base_s = _own_time(steps, bench.each, n_steps)
+        n_steps = price_one(op_pricer, op)
+        base_s = _own_time(steps, op_pricer.each, n_steps)
         saved_s, n_saving = 0.0, 0
         for use in range(begin, end):
             if facts.use.reads[use] > 0.0 and not tables.value_constant[tables.use_value[use]]:
                 _as_wanted(facts, tables, op_factor, steps, op)
                 _read_copy(tables, steps, use)
-                n_steps = price_one(bench, op)
-                extra_s = _own_time(steps, bench.each, n_steps) - base_s
+                n_steps = price_one(op_pricer, op)
+                extra_s = _own_time(steps, op_pricer.each, n_steps) - base_s
                 extra_times_s[strategy, use - begin] = extra_s
                 saved_s += min(extra_s, 0.0)
                 n_saving += extra_s < 0.0
@@ -132,8 +132,8 @@ def reading_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
             for use in range(begin, end):
                 if extra_times_s[strategy, use - begin] < 0.0:
                     _read_copy(tables, steps, use)
-            n_steps = price_one(bench, op)
-            together_s = min(_own_time(steps, bench.each, n_steps) - base_s, 0.0)
+            n_steps = price_one(op_pricer, op)
+            together_s = min(_own_time(steps, op_pricer.each, n_steps) - base_s, 0.0)
             if saved_s < together_s:
                 for use in range(end - begin):
                     if extra_times_s[strategy, use] < 0.0:
@@ -151,13 +151,13 @@ def _read_copy(tables: Tables, steps: Steps, use: int) -> None:
 
 @compiled
 def use_costs(
-    bench: Bench, op: int, use: int, wanted: Int64Array, kept: Int64Array
+    op_pricer: OpPricer, op: int, use: int, wanted: Int64Array, kept: Int64Array
 ) -> tuple[np.ndarray, np.ndarray]:
     """([W, T] time, [W, T] bytes) to bring a value from each layout kept to each one wanted.
 
     The bytes are those of the copy for the use, 0 if the use reads the value itself.
     """
-    facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
+    facts, tables, steps = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.steps
     time_s = np.zeros((wanted.shape[0], kept.shape[0]))
     copy_bytes = np.empty((wanted.shape[0], kept.shape[0]))
     for i in range(wanted.shape[0]):
@@ -165,17 +165,17 @@ def use_costs(
             _unsplit(facts, tables, steps, op)
             steps.layout[tables.use_value[use]] = kept[j]
             steps.wanted[tables.use_want[use]] = wanted[i]
-            n_steps = price_one(bench, op)
+            n_steps = price_one(op_pricer, op)
             for step in range(n_steps):
                 if steps.kind[step] != COMPUTE and steps.use[step] == use:
-                    time_s[i, j] += bench.each.time_s[step]
-            copy_bytes[i, j] = bench.prices.copy_bytes[use]
+                    time_s[i, j] += op_pricer.each.time_s[step]
+            copy_bytes[i, j] = op_pricer.prices.copy_bytes[use]
     return time_s, copy_bytes
 
 
 @compiled
 def result_times(
-    bench: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array
+    op_pricer: OpPricer, op: int, value: int, menu: Int32Matrix, kept: Int64Array
 ) -> tuple[np.ndarray, np.ndarray]:
     """([W, T] time, [W, T] bytes) to bring a result from each strategy's layout to each one kept.
 
@@ -183,20 +183,20 @@ def result_times(
     layout to which its result goes (``collective_matmul``); its difference from the time with the
     result as the op leaves it is counted here.
     """
-    facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
-    steps = bench.steps
+    facts, tables, op_factor = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.op_factor
+    steps = op_pricer.steps
     time_s = np.zeros((menu.shape[0], kept.shape[0]))
     passing_bytes = np.zeros((menu.shape[0], kept.shape[0]))
     row = tables.value_owner[value]
     for i in range(menu.shape[0]):
         copy_row(op_factor[row], menu[i])
         _as_wanted(facts, tables, op_factor, steps, op)
-        n_steps = price_one(bench, op)
-        own_s = _own_time(steps, bench.each, n_steps)
-        own_bytes = bench.prices.passing_bytes[op]
+        n_steps = price_one(op_pricer, op)
+        own_s = _own_time(steps, op_pricer.each, n_steps)
+        own_bytes = op_pricer.prices.passing_bytes[op]
         for j in range(kept.shape[0]):
             steps.layout[value] = kept[j]
-            n_steps = price_one(bench, op)
+            n_steps = price_one(op_pricer, op)
             is_moved = False
             for step in range(n_steps):
                 if (
@@ -204,19 +204,19 @@ def result_times(
                     and steps.use[step] < 0
                     and steps.value[step] == value
                 ):
-                    time_s[i, j] += bench.each.time_s[step]
+                    time_s[i, j] += op_pricer.each.time_s[step]
                     is_moved = True
             if is_moved:
-                time_s[i, j] += _own_time(steps, bench.each, n_steps) - own_s
-                passing_bytes[i, j] = bench.prices.passing_bytes[op] - own_bytes
+                time_s[i, j] += _own_time(steps, op_pricer.each, n_steps) - own_s
+                passing_bytes[i, j] = op_pricer.prices.passing_bytes[op] - own_bytes
         op_factor[row] = -1
     return time_s, passing_bytes
 
 
 @compiled
-def want_labels(bench: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
+def want_labels(op_pricer: OpPricer, want: int, menu: Int32Matrix) -> np.ndarray:
     """[S] the packed layout that each strategy wants of an operand."""
-    tables, op_factor = bench.inputs.tables, bench.op_factor
+    tables, op_factor = op_pricer.inputs.tables, op_pricer.op_factor
     labels = np.empty(menu.shape[0], np.int64)
     row = tables.use_owner[want]
     for strategy in range(menu.shape[0]):
@@ -227,9 +227,9 @@ def want_labels(bench: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
 
 
 @compiled
-def result_labels(bench: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
+def result_labels(op_pricer: OpPricer, value: int, menu: Int32Matrix) -> np.ndarray:
     """[S] the packed layout in which each strategy leaves a result, partial axes in higher bits."""
-    tables, op_factor = bench.inputs.tables, bench.op_factor
+    tables, op_factor = op_pricer.inputs.tables, op_pricer.op_factor
     labels = np.empty(menu.shape[0], np.int64)
     row = tables.value_owner[value]
     for strategy in range(menu.shape[0]):

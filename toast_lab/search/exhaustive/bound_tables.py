@@ -12,7 +12,7 @@ import numpy as np
 
 from toast_lab.cost import kernel
 from toast_lab.cost.memory_tiles import tile_padding
-from toast_lab.cost.one_op import Bench, make_bench, price_one
+from toast_lab.cost.one_op import OpPricer, make_op_pricer, price_one
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.ir.program import CONVOLUTION, DOT
@@ -370,8 +370,8 @@ def _fill(
         value=facts.value._replace(bytes=fewest_bytes),
         use=facts.use._replace(sent=np.minimum(facts.use.sent, own_share)),
     )
-    bench = make_bench(folded, len(bound.n_candidates))
-    low_bench = bench._replace(inputs=folded._replace(facts=low_facts))
+    op_pricer = make_op_pricer(folded, len(bound.n_candidates))
+    low_bench = op_pricer._replace(inputs=folded._replace(facts=low_facts))
     n_axes = len(folded.axis_size)
     for begin, entry in zip(bound.table_begin.tolist(), entries, strict=True):
         group, op_class, _, parts = entry
@@ -395,7 +395,7 @@ def _fill(
                 radix=bound.radix[group],
                 offered=bound.offered[group] if bound.group_owner[group] >= 0 else -1,
             )
-            _fill_one(low_bench if computes else bench, term, table)
+            _fill_one(low_bench if computes else op_pricer, term, table)
 
 
 def _is_alone(tables: Tables, op: int, op_class: int) -> bool:
@@ -407,12 +407,12 @@ def _is_alone(tables: Tables, op: int, op_class: int) -> bool:
 
 
 @compiled
-def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
+def _fill_one(op_pricer: OpPricer, term: TableTerm, table: Float64Matrix) -> None:
     """Add one term to a table [rows of the class, layouts of the value].
 
     Rows that do not divide are infinite.
     """
-    op_factor, axis_size = bench.op_factor, bench.inputs.axis_size
+    op_factor, axis_size = op_pricer.op_factor, op_pricer.inputs.axis_size
     n_axes, base, op_class = axis_size.shape[0], term.names.shape[0] + 1, term.op_class
     for row in range(table.shape[0]):
         digits, possible = row, True
@@ -430,29 +430,29 @@ def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
             for kept in range(table.shape[1]):
                 table[row, kept] = np.inf
         elif term.kind == _COMPUTE:
-            _lay_around(bench, term.op)
-            time_s = _time_of(bench, term.op, False)
+            _lay_around(op_pricer, term.op)
+            time_s = _time_of(op_pricer, term.op, False)
             for kept in range(table.shape[1]):
                 table[row, kept] += time_s
         elif term.kind == _PRODUCT:
-            _add_products(bench, term, row, table)
+            _add_products(op_pricer, term, row, table)
         else:
-            _add_moves(bench, term, row, table)
+            _add_moves(op_pricer, term, row, table)
     for axis in range(n_axes):
         op_factor[op_class, axis] = -1
 
 
 @helper
-def _lay_around(bench: Bench, op: int) -> None:
+def _lay_around(op_pricer: OpPricer, op: int) -> None:
     """Set the layouts of operands as the op wants them, and of results as it leaves them."""
-    facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
-    n_axes = bench.op_factor.shape[1]
+    facts, tables, steps = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.steps
+    n_axes = op_pricer.op_factor.shape[1]
     on_every_axis = 0
     for axis in range(n_axes):
         on_every_axis |= 1 << (LAYOUT_BITS * axis)
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         want, value = tables.use_want[use], tables.use_value[use]
-        steps.wanted[want] = st.use_layout(tables, bench.op_factor, want, n_axes)
+        steps.wanted[want] = st.use_layout(tables, op_pricer.op_factor, want, n_axes)
         steps.layout[value] = 0 if tables.value_constant[value] else steps.wanted[want]
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         if facts.root[use] != tables.use_value[use]:
@@ -461,28 +461,28 @@ def _lay_around(bench: Bench, op: int) -> None:
         value = tables.result[position]
         steps.layout[value] = 0
         if not tables.value_constant[value]:
-            natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
+            natural, _ = st.natural_layout(tables, op_pricer.op_factor, value, n_axes)
             steps.layout[value] = natural
 
 
 @helper
-def _time_of(bench: Bench, op: int, brings: bool) -> float:
+def _time_of(op_pricer: OpPricer, op: int, brings: bool) -> float:
     """The time of an op with the layouts as set: of computing, and if ``brings`` of its results."""
     time_s = 0.0
-    for step in range(price_one(bench, op)):
-        if bench.steps.kind[step] == COMPUTE or (brings and bench.steps.use[step] < 0):
-            time_s += bench.inputs.times[op] * bench.each.time_s[step]
+    for step in range(price_one(op_pricer, op)):
+        if op_pricer.steps.kind[step] == COMPUTE or (brings and op_pricer.steps.use[step] < 0):
+            time_s += op_pricer.inputs.times[op] * op_pricer.each.time_s[step]
     return time_s
 
 
 @helper
-def _layout_of(bench: Bench, term: TableTerm, kept: int, left: int) -> int:
+def _layout_of(op_pricer: OpPricer, term: TableTerm, kept: int, left: int) -> int:
     """The layout of a column of a table; -1 if the value cannot be kept in it.
 
     ``left`` is the layout in which the op leaves the value.
     """
     layout, digits = 0, kept
-    for axis in range(bench.op_factor.shape[1]):
+    for axis in range(op_pricer.op_factor.shape[1]):
         digit = digits % term.radix
         digits //= term.radix
         layout |= digit << (LAYOUT_BITS * axis)
@@ -495,24 +495,24 @@ def _layout_of(bench: Bench, term: TableTerm, kept: int, left: int) -> int:
 
 
 @helper
-def _add_products(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
+def _add_products(op_pricer: OpPricer, term: TableTerm, row: int, table: np.ndarray) -> None:
     """Add to a row of the table the time of a product and of bringing its result to each layout."""
-    tables, steps, op, value = bench.inputs.tables, bench.steps, term.op, term.item
-    natural, _ = st.natural_layout(tables, bench.op_factor, value, bench.op_factor.shape[1])
+    tables, steps, op, value = op_pricer.inputs.tables, op_pricer.steps, term.op, term.item
+    natural, _ = st.natural_layout(tables, op_pricer.op_factor, value, op_pricer.op_factor.shape[1])
     for kept in range(table.shape[1]):
-        layout = _layout_of(bench, term, kept, natural)
+        layout = _layout_of(op_pricer, term, kept, natural)
         if layout < 0:
             table[row, kept] = np.inf
             continue
-        _lay_around(bench, op)
+        _lay_around(op_pricer, op)
         steps.layout[value] = layout
-        table[row, kept] += _time_of(bench, op, True)
+        table[row, kept] += _time_of(op_pricer, op, True)
 
 
 @helper
-def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
+def _add_moves(op_pricer: OpPricer, term: TableTerm, row: int, table: np.ndarray) -> None:
     """Add to a row of the table the time of bringing the value from or to each layout."""
-    inputs, op_factor, steps = bench.inputs, bench.op_factor, bench.steps
+    inputs, op_factor, steps = op_pricer.inputs, op_pricer.op_factor, op_pricer.steps
     tables, n_axes, op = inputs.tables, op_factor.shape[1], term.op
     ops = np.full(1, op, np.int32)
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
@@ -524,7 +524,7 @@ def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> No
         use, value = term.item, tables.use_value[term.item]
         after = st.use_layout(tables, op_factor, tables.use_want[use], n_axes)
     for kept in range(table.shape[1]):
-        layout = _layout_of(bench, term, kept, before)
+        layout = _layout_of(op_pricer, term, kept, before)
         if layout < 0:
             table[row, kept] = np.inf
             continue
@@ -546,11 +546,11 @@ def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> No
             tables.value_bytes[value],
             inputs.axis_size,
         )
-        kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
+        kernel.price_steps(inputs, ops, steps, n_steps, op_pricer.each, op_pricer.prices)
         for step in range(n_steps):
             # The most of a gather ahead that computing can hide, however much there is to compute.
-            hidden_s = inputs.rates.gathered_ahead * bench.each.ahead_s[step]
-            table[row, kept] += inputs.times[op] * (bench.each.time_s[step] - hidden_s)
+            hidden_s = inputs.rates.gathered_ahead * op_pricer.each.ahead_s[step]
+            table[row, kept] += inputs.times[op] * (op_pricer.each.time_s[step] - hidden_s)
 
 
 @helper

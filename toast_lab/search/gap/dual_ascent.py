@@ -41,8 +41,8 @@ class ChoiceGraph(NamedTuple):
     label: Int64Array  #: label of each choice of side 0
     handed_ptr: Int64Array  #: [2 E + 1] where the amounts of each side start in ``handed``
     handed: Float64Array  #: amount handed to each label of side 0 and each choice of side 1
-    near_ptr: Int64Array  #: [N+1] where the edges of each node start in ``near``
-    near: Int64Array  #: edges of each node, as 2 * edge + side of the node
+    incident_ptr: Int64Array  #: [N+1] where the edges of each node start in ``incident_edge``
+    incident_edge: Int64Array  #: edges of each node, as 2 * edge + side of the node
 
 
 def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
@@ -67,8 +67,8 @@ def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
         ),
         handed_ptr=row_starts(shapes.reshape(-1)),
         handed=np.zeros(int(shapes.sum())),
-        near_ptr=row_starts(np.bincount(ends, minlength=n_nodes)),
-        near=order.astype(np.int64),
+        incident_ptr=row_starts(np.bincount(ends, minlength=n_nodes)),
+        incident_edge=order.astype(np.int64),
     )
 
 
@@ -259,10 +259,10 @@ def sweep(
         amount: scratch, as long as the most choices of a node.
     """
     for node in order:
-        begin, end = graph.near_ptr[node], graph.near_ptr[node + 1]
+        begin, end = graph.incident_ptr[node], graph.incident_ptr[node + 1]
         ahead, behind = 0, 0
         for position in range(begin, end):
-            edge, side = graph.near[position] // 2, graph.near[position] % 2
+            edge, side = graph.incident_edge[position] // 2, graph.incident_edge[position] % 2
             _least_of_side(graph, edge, side, amount)
             _hand(graph, edge, side, amount)
             if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
@@ -273,7 +273,7 @@ def sweep(
             for sharing in range(copies.node_ptr[node], copies.node_ptr[node + 1]):
                 _redistribute(graph, copies, sharing, unit_s)
             for position in range(begin, end):
-                edge, side = graph.near[position] // 2, graph.near[position] % 2
+                edge, side = graph.incident_edge[position] // 2, graph.incident_edge[position] % 2
                 _least_of_side(graph, edge, side, amount)
                 _hand(graph, edge, side, amount)
         first_choice, end_choice = graph.node_ptr[node], graph.node_ptr[node + 1]
@@ -286,7 +286,7 @@ def sweep(
             # The amount common to all choices stays here: it counts for the bound all the same.
             total[choice] = share * (graph.price[first_choice + choice] - lowest)
         for position in range(begin, end):
-            edge, side = graph.near[position] // 2, graph.near[position] % 2
+            edge, side = graph.incident_edge[position] // 2, graph.incident_edge[position] % 2
             if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
                 if side == 1:
                     for layout in range(graph.n_layouts[edge]):
@@ -328,8 +328,8 @@ def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
     for node in range(best.shape[0]):
         first = graph.node_ptr[node]
         total = graph.price[first : graph.node_ptr[node + 1]].copy()
-        for position in range(graph.near_ptr[node], graph.near_ptr[node + 1]):
-            edge, side = graph.near[position] // 2, graph.near[position] % 2
+        for position in range(graph.incident_ptr[node], graph.incident_ptr[node + 1]):
+            edge, side = graph.incident_edge[position] // 2, graph.incident_edge[position] % 2
             _least_of_side(graph, edge, side, amount)
             for choice in range(total.shape[0]):
                 index = choice if side == 1 else graph.label[graph.label_ptr[edge] + choice]

@@ -31,15 +31,15 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import price_inputs
-from toast_lab.cost.one_op import make_bench
+from toast_lab.cost.one_op import make_op_pricer
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.ragged import row_starts
 from toast_lab.search.alpa.strategy_prices import (
-    bench_for,
     compute_times,
     move_facts,
+    op_pricer_for,
     result_labels,
     result_times,
     use_costs,
@@ -215,10 +215,10 @@ class _RelaxationBuilder:
         # so vector memory is infinitely fast here. A gather ahead is hidden as far as it can be,
         # however long the op computes.
         rates = self.folded.rates._replace(near_bytes_per_s=np.inf, ahead_of=np.inf)
-        self.rules = make_bench(
+        self.rules = make_op_pricer(
             self.folded._replace(facts=facts, listed=unlisted, rates=rates), self.n_rows
         )
-        self.bench = bench_for(self.folded._replace(rates=rates), self.n_rows)
+        self.op_pricer = op_pricer_for(self.folded._replace(rates=rates), self.n_rows)
         # If an op's sums may be scattered piece by piece, its computing time depends on the layout
         # of its result: the time above the minimum is counted with the result. If a price list
         # applies as well, a lower bound is the time on a machine whose memory and kernels take no
@@ -226,8 +226,8 @@ class _RelaxationBuilder:
         self.after_s: dict[int, np.ndarray] = {}
         rates = rates._replace(product_bytes_per_s=np.inf, op_overhead_s=0.0)
         at_once = self.folded._replace(rates=rates)
-        self.sent_at_once = bench_for(at_once, self.n_rows)
-        self.ruled_at_once = bench_for(at_once._replace(listed=unlisted), self.n_rows)
+        self.sent_at_once = op_pricer_for(at_once, self.n_rows)
+        self.ruled_at_once = op_pricer_for(at_once._replace(listed=unlisted), self.n_rows)
         ring_devices = self.folded.rates.ring_devices
         self.in_rings = (self.facts.op.ring_left_dims >= 0) & (
             0.0 < ring_devices < problem.mesh.n_devices
@@ -328,7 +328,7 @@ class _RelaxationBuilder:
                     self.layouts.append(np.unique(layouts))
                 self.value_node[value] = node_of_row[row]
                 continue
-            label = result_labels(self.bench, value, self.menus[tables.value_owner[value]])
+            label = result_labels(self.op_pricer, value, self.menus[tables.value_owner[value]])
             natural, partial = self._split_labels(label)
             masks = np.unique(partial)
             whole_layouts = [
@@ -436,7 +436,7 @@ class _RelaxationBuilder:
     def _summed_in_ring(self, op: int, menu: np.ndarray) -> np.ndarray:
         """[S] bool: rows of a product that sum over a group large enough for a ring."""
         value = int(self.tables.result[self.tables.result_ptr[op]])
-        _, partial = self._split_labels(result_labels(self.bench, value, menu))
+        _, partial = self._split_labels(result_labels(self.op_pricer, value, menu))
         devices = np.ones(len(menu))
         for axis, size in enumerate(self.axis_size):
             devices[(partial >> axis) & 1 == 1] *= size
@@ -450,15 +450,15 @@ class _RelaxationBuilder:
             if tables.value_constant[value]:
                 continue
             owner = int(tables.value_owner[value])
-            label = result_labels(self.bench, value, self.menus[owner])
+            label = result_labels(self.op_pricer, value, self.menus[owner])
             distinct, first, label_index = np.unique(label, return_index=True, return_inverse=True)
             layouts = self._layouts_of(value)
             if op in self.after_s:
                 move_s = np.full((len(distinct), len(layouts)), np.inf)
                 np.minimum.at(move_s, label_index, self.after_s[op])
             else:
-                bench = self.sent_at_once if self.in_rings[op] else self.bench
-                move_s, _ = result_times(bench, op, value, self.menus[owner][first], layouts)
+                op_pricer = self.sent_at_once if self.in_rings[op] else self.op_pricer
+                move_s, _ = result_times(op_pricer, op, value, self.menus[owner][first], layouts)
             move_s *= self.folded.times[op]
             if value in self.by_row:
                 # A layout that the value's row cannot give is possible only if the op leaves it so.
@@ -471,7 +471,7 @@ class _RelaxationBuilder:
         """Add the prices of bringing values to uses; a shared copy counts in parts."""
         tables = self.tables
         wants = [
-            want_labels(self.bench, want, self.menus[owner])
+            want_labels(self.op_pricer, want, self.menus[owner])
             for want, owner in enumerate(tables.use_owner.tolist())
         ]
         together = self._used_together()
@@ -540,7 +540,7 @@ class _RelaxationBuilder:
             layouts.tobytes(),
         )
         if key not in known:
-            known[key], _ = use_costs(self.bench, op, use, wanted, layouts)
+            known[key], _ = use_costs(self.op_pricer, op, use, wanted, layouts)
         return known[key]
 
     def _used_together(self) -> np.ndarray:

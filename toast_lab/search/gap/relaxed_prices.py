@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.one_op import Bench, price_one
+from toast_lab.cost.one_op import OpPricer, price_one
 from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Float64Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
@@ -42,7 +42,7 @@ def _computing_row(steps: Steps, n_steps: int) -> int:
 
 @compiled
 def computing_times(
-    bench: Bench,
+    op_pricer: OpPricer,
     op: int,
     menu: Int32Matrix,
     readings: Readings,
@@ -56,7 +56,7 @@ def computing_times(
     Prices are those of the rules, without a price list.
 
     Args:
-        bench: a bench without a price list; its facts are changed and restored.
+        op_pricer: an op pricer without a price list; its facts are changed and restored.
         op: an op of the folded program.
         menu: [S, A] rows of the op.
         readings: the layouts in which its operands may lie.
@@ -67,7 +67,7 @@ def computing_times(
     """
     roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
     fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
-    tables, facts, steps = bench.inputs.tables, bench.inputs.facts, bench.steps
+    tables, facts, steps = op_pricer.inputs.tables, op_pricer.inputs.facts, op_pricer.steps
     n_axes = menu.shape[1]
     row = tables.op_row[op]
     first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
@@ -87,49 +87,49 @@ def computing_times(
     n_layouts = layouts.shape[0]
     cheapest = np.zeros(roots.shape[0], np.int64)
     for strategy in range(menu.shape[0]):
-        copy_row(bench.op_factor[row], menu[strategy])
+        copy_row(op_pricer.op_factor[row], menu[strategy])
         for use in range(first, last):
-            want = st.use_layout(tables, bench.op_factor, tables.use_want[use], n_axes)
+            want = st.use_layout(tables, op_pricer.op_factor, tables.use_want[use], n_axes)
             steps.wanted[tables.use_want[use]] = want
             value = tables.use_value[use]
             steps.layout[value] = 0 if tables.value_constant[value] else want
         for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
             result = tables.result[position]
-            steps.layout[result], _ = st.natural_layout(tables, bench.op_factor, result, n_axes)
+            steps.layout[result], _ = st.natural_layout(tables, op_pricer.op_factor, result, n_axes)
         for root in range(roots.shape[0]):
             steps.layout[roots[root]] = layouts[layout_ptr[root]]
         for root in range(roots.shape[0]):
             fewest_read = np.inf
             for position in range(layout_ptr[root], layout_ptr[root + 1]):
                 steps.layout[roots[root]] = layouts[position]
-                n_steps = price_one(bench, op)
-                read_bytes = bench.each.bytes[_computing_row(steps, n_steps)]
+                n_steps = price_one(op_pricer, op)
+                read_bytes = op_pricer.each.bytes[_computing_row(steps, n_steps)]
                 if read_bytes < fewest_read:
                     fewest_read = read_bytes
                     cheapest[root] = position
             steps.layout[roots[root]] = layouts[cheapest[root]]
-        n_steps = price_one(bench, op)
-        least = bench.each.time_s[_computing_row(steps, n_steps)]
+        n_steps = price_one(op_pricer, op)
+        least = op_pricer.each.time_s[_computing_row(steps, n_steps)]
         least_s[strategy] = least
         for root in range(roots.shape[0]):
             for position in range(layout_ptr[root], layout_ptr[root + 1]):
                 steps.layout[roots[root]] = layouts[position]
-                n_steps = price_one(bench, op)
-                time_s = bench.each.time_s[_computing_row(steps, n_steps)]
+                n_steps = price_one(op_pricer, op)
+                time_s = op_pricer.each.time_s[_computing_row(steps, n_steps)]
                 more_s[strategy * n_layouts + position] = max(0.0, time_s - least)
             steps.layout[roots[root]] = layouts[cheapest[root]]
         for position in range(kept.shape[0]):
             result = tables.result[tables.result_ptr[op]]
             natural = steps.layout[result]
             steps.layout[result] = kept[position]
-            n_steps = price_one(bench, op)
+            n_steps = price_one(op_pricer, op)
             time_s = 0.0
             for step in range(n_steps):
                 if steps.use[step] < 0:  # computing, or moving a result
-                    time_s += bench.each.time_s[step]
+                    time_s += op_pricer.each.time_s[step]
             kept_s[strategy * kept.shape[0] + position] = time_s
             steps.layout[result] = natural
     for use in range(first, last):
         facts.value.bytes[tables.use_value[use]] = saved_bytes[use - first]
         facts.use.sent[use] = saved_sent[use - first]
-    bench.op_factor[row] = -1
+    op_pricer.op_factor[row] = -1

@@ -9,7 +9,7 @@ from toast_lab.search.mcts.rollout import Pricing, reward_of, score_of
 from toast_lab.search.mcts.tree import (
     BEST,
     ELITES,
-    KEEP,
+    MAX_ELITES,
     PASSED,
     PRICED,
     SIMULATIONS,
@@ -37,7 +37,7 @@ def _remember(tree: Tree, key: np.uint64, price: np.ndarray) -> None:
 def _promote(tree: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
     """Put a state among the elites if it is good enough; they stay sorted by reward."""
     count = tree.number[ELITES]
-    if count == KEEP and reward <= tree.elite_reward[count - 1]:
+    if count == MAX_ELITES and reward <= tree.elite_reward[count - 1]:
         return
     for elite in range(count):
         if tree.elite_key[elite] == key:
@@ -53,7 +53,7 @@ def _promote(tree: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> 
                 )
             count -= 1
             break
-    count = min(count + 1, KEEP)
+    count = min(count + 1, MAX_ELITES)
     position = count - 1
     while position > 0 and tree.elite_reward[position - 1] < reward:
         copy_row(tree.elite[position], tree.elite[position - 1])
@@ -95,7 +95,7 @@ def _write(
         rows.word[tree.number[WORDS]] = jobs.actions[job, step]
         tree.number[WORDS] += 1
     for step in range(jobs.length[job] + 1):
-        rows.node[tree.number[PASSED]] = jobs.passed[job, step]
+        rows.node[tree.number[PASSED]] = jobs.path_nodes[job, step]
         tree.number[PASSED] += 1
     rows.action_end[row], rows.node_end[row] = tree.number[WORDS], tree.number[PASSED]
     # A plan that fits comes before any that does not, then the lower score, then fewer actions.
@@ -118,44 +118,46 @@ def back_up(
 ) -> None:
     """Write the results of a batch into the tree and the trace, in order."""
     for job in range(jobs.length.shape[0]):
-        near_length, far_length = jobs.length[job], jobs.far_length[job]
-        node = jobs.passed[job, near_length]
-        if jobs.new[job]:
+        node_length, end_length = jobs.length[job], jobs.end_length[job]
+        node = jobs.path_nodes[job, node_length]
+        if jobs.node_is_new[job]:
             key = tree.key[node]
-            if jobs.near_fresh[job]:
-                _remember(tree, key, jobs.near[job])
-            reward = reward_of(pricing, settings, jobs.near[job, 0], jobs.near[job, 1], near_length)
+            if jobs.node_price_is_new[job]:
+                _remember(tree, key, jobs.node_price[job])
+            reward = reward_of(
+                pricing, settings, jobs.node_price[job, 0], jobs.node_price[job, 1], node_length
+            )
             tree.reward[node], tree.score[node] = (
                 reward,
-                score_of(pricing, jobs.near[job, 0], jobs.near[job, 1]),
+                score_of(pricing, jobs.node_price[job, 0], jobs.node_price[job, 1]),
             )
             tree.best_score[node] = tree.score[node]
-            _promote(tree, key, reward, jobs.actions[job, :near_length])
-            _write(tree, pricing, rows, jobs, job, jobs.near[job], near_length, round_)
+            _promote(tree, key, reward, jobs.actions[job, :node_length])
+            _write(tree, pricing, rows, jobs, job, jobs.node_price[job], node_length, round_)
         reward = tree.reward[node]
         score = tree.score[node]
-        if far_length > near_length:
-            if jobs.far_fresh[job]:
-                _remember(tree, jobs.key[job, 0], jobs.far[job])
-            far_reward = reward_of(
-                pricing, settings, jobs.far[job, 0], jobs.far[job, 1], far_length
+        if end_length > node_length:
+            if jobs.end_price_is_new[job]:
+                _remember(tree, jobs.key[job, 0], jobs.end_price[job])
+            end_reward = reward_of(
+                pricing, settings, jobs.end_price[job, 0], jobs.end_price[job, 1], end_length
             )
-            _promote(tree, jobs.key[job, 0], far_reward, jobs.actions[job, :far_length])
-            _write(tree, pricing, rows, jobs, job, jobs.far[job], far_length, round_)
-            for step in range(far_length):
+            _promote(tree, jobs.key[job, 0], end_reward, jobs.actions[job, :end_length])
+            _write(tree, pricing, rows, jobs, job, jobs.end_price[job], end_length, round_)
+            for step in range(end_length):
                 tree.seen[jobs.actions[job, step], 0] += 1
-                tree.seen[jobs.actions[job, step], 1] += far_reward
-            reward = max(reward, far_reward)
-            score = min(score, score_of(pricing, jobs.far[job, 0], jobs.far[job, 1]))
+                tree.seen[jobs.actions[job, step], 1] += end_reward
+            reward = max(reward, end_reward)
+            score = min(score, score_of(pricing, jobs.end_price[job, 0], jobs.end_price[job, 1]))
         if jobs.varies[job]:
             continue  # a varied elite tells nothing about the choices of the root
-        for step in range(near_length + 1):
-            passed = jobs.passed[job, step]
+        for step in range(node_length + 1):
+            passed = jobs.path_nodes[job, step]
             tree.visits[passed] += 1
             tree.value[passed] += (reward - tree.value[passed]) / tree.visits[passed]
             tree.best_score[passed] = min(tree.best_score[passed], score)
-        for step in range(near_length):
-            choice = jobs.taken[job, step]
+        for step in range(node_length):
+            choice = jobs.path_choices[job, step]
             tree.under_way[choice] -= 1
             tree.tried[choice] += 1
             tree.total[choice] += reward

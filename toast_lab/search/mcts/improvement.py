@@ -25,7 +25,7 @@ from toast_lab.sharding.state import State
 
 #: largest share of the time left that the refinement of one start takes; it cools down within it
 REFINE_SHARE = 0.5
-ARCHIVE = 8  #: number of best states of earlier starts that refinement copies parts from
+ARCHIVE_SIZE = 8  #: number of best states of earlier starts that refinement copies parts from
 
 
 class Improvement:
@@ -60,13 +60,13 @@ class Improvement:
         self.pool = pool
         self.threads = threads
         self.space, self.seed, self.steps = recorder.problem.space, seed, steps
-        self._fine: refine.Fine | None = None
+        self._fine: refine.FineRows | None = None
         self.archive: list[refine.Rows] = []  # the best of each start so far
         self.chains: refine.Chains | None = None
         self.origins: list[tuple[State, tuple[str, ...]]] = []
         self.segment = 0
         self.began_s, self.most_s = 0.0, math.inf  # begin and time limit of this refinement
-        self.over = 0  # states priced by finished refinements and integer programs
+        self.finished_evaluations = 0  # states priced by finished refinements and integer programs
         self.polish = polish.Polish(recorder) if solve else None
         self.solving = False
         #: the plan of the whole program's integer programs, until a start begins at it
@@ -128,7 +128,7 @@ class Improvement:
         if rows is None:
             return
         if self.chains is None:
-            self.archive = [*self.archive, rows][-ARCHIVE:]
+            self.archive = [*self.archive, rows][-ARCHIVE_SIZE:]
             self.arrived = rows
             return
         price = self.fine.repricer.price(*rows, None)[:2]
@@ -144,10 +144,12 @@ class Improvement:
     @property
     def priced(self) -> int:
         """Number of states priced so far."""
-        return self.over + (0 if self.chains is None else int(self.chains.priced.sum()))
+        return self.finished_evaluations + (
+            0 if self.chains is None else int(self.chains.priced.sum())
+        )
 
     @property
-    def fine(self) -> refine.Fine:
+    def fine(self) -> refine.FineRows:
         """The finer rows that refinement changes, made on first use."""
         if self._fine is None:
             self._fine = fine = refine.make_fine(self.recorder.problem)
@@ -160,7 +162,7 @@ class Improvement:
     def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
         """Begin to refine a start's best states (given as actions), if any row can be changed."""
         arrived, self.arrived = self.arrived, None
-        if not self.steps or not len(self.fine.near.free):
+        if not self.steps or not len(self.fine.neighbourhood.free):
             return
         elites = elites[: refine.CHAINS // 2]
         # The later actions of a good plan keep it from changing: half of the chains begin from its
@@ -203,12 +205,14 @@ class Improvement:
 
     def _done(self) -> float:
         """The share of this refinement that is done, by its steps or by its time."""
-        segments = max(1, self.steps * len(self.fine.near.free) // (refine.CHAINS * refine.STEPS))
+        segments = max(
+            1, self.steps * len(self.fine.neighbourhood.free) // (refine.CHAINS * refine.STEPS)
+        )
         spent_s = self.recorder.clock.elapsed_s - self.began_s
         return max(self.segment / segments, spent_s / self.most_s)
 
     def _refine(self) -> None:
-        chains, near, recorder = self.chains, self.fine.near, self.recorder
+        chains, near, recorder = self.chains, self.fine.neighbourhood, self.recorder
         assert chains is not None
         best_before = chains.best.copy()
         done_before = self._done()
@@ -234,8 +238,8 @@ class Improvement:
             self.archive = [
                 *self.archive,
                 (chains.best_ops[best].copy(), chains.best_values[best].copy()),
-            ][-ARCHIVE:]
-            self.over += int(chains.priced.sum())
+            ][-ARCHIVE_SIZE:]
+            self.finished_evaluations += int(chains.priced.sum())
             self.chains = None
             self.solving = self.polish is not None
             return
@@ -288,13 +292,16 @@ class Improvement:
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
-        """Add the states priced inside the ``with`` block to ``over``, and forget their prices."""
+        """Count the states priced inside the ``with`` block, and forget their prices.
+
+        Adds them to ``finished_evaluations``.
+        """
         ledger = self.recorder.ledger
         priced_before = ledger.keys()
         try:
             yield
         finally:
-            self.over += ledger.forget_all_but(priced_before)
+            self.finished_evaluations += ledger.forget_all_but(priced_before)
 
     def _rows_of(self, ops: np.ndarray, values: np.ndarray) -> refine.Rows | None:
         """The finer rows of a plan; None if it splits ops or values of one row differently."""
@@ -310,7 +317,7 @@ class Improvement:
     # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
         """Restore the state that ``kept`` gave."""
-        self.segment, self.over, chains, solving, beside_is_due, arrived = (
+        self.segment, self.finished_evaluations, chains, solving, beside_is_due, arrived = (
             int(number) for number in memory["refine"]
         )
         self.solving = bool(solving)
@@ -340,7 +347,7 @@ class Improvement:
             arrays["archive.values"] = np.stack([values for _, values in self.archive])
         beside_is_due = self.polish is not None and self.polish.beside_is_due
         flags = (self.chains is not None, self.solving, beside_is_due, self.arrived is not None)
-        arrays["refine"] = np.array([self.segment, self.over, *flags])
+        arrays["refine"] = np.array([self.segment, self.finished_evaluations, *flags])
         if self.chains is not None:
             arrays |= {f"chain.{name}": array for name, array in self.chains._asdict().items()}
             arrays["origin.code"] = np.concatenate(self.origin_codes)

@@ -339,7 +339,7 @@ class _Search:
         return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
 
     def _count(self) -> None:
-        self.recorder.ledger.counted = self._priced() - self.priced_before
+        self.recorder.ledger.priced_by_method = self._priced() - self.priced_before
 
     def keep(self) -> None:
         """Write everything that a resumed search needs into the trace."""
@@ -410,14 +410,14 @@ def _jobs(count: int, root: State, depth: int) -> tr.Jobs:
         "random": (count, 1),
         "varies": per_job,
         "length": per_job,
-        "passed": (count, depth + 1),
-        "taken": per_action,
+        "path_nodes": (count, depth + 1),
+        "path_choices": per_action,
         "actions": per_action,
-        "new": per_job,
-        "near": prices,
-        "near_fresh": per_job,
-        "far_length": per_job,
-        "far": prices,
-        "far_fresh": per_job,
+        "node_is_new": per_job,
+        "node_price": prices,
+        "node_price_is_new": per_job,
+        "end_length": per_job,
+        "end_price": prices,
+        "end_price_is_new": per_job,
     }
     return tr.Jobs(**zeros(tr.Jobs, shapes))

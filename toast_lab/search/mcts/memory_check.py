@@ -18,16 +18,16 @@ from toast_lab.cost.problem import Problem
 from toast_lab.packs import dtypes
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts import tree as tr
-from toast_lab.search.mcts.improvement import ARCHIVE
+from toast_lab.search.mcts.improvement import ARCHIVE_SIZE
 from toast_lab.search.plan_arrays import array_offenders
-from toast_lab.search.trace_check import CLOSE, NEAR, outside
+from toast_lab.search.trace_check import FORMULA_TOLERANCE, PRICE_TOLERANCE, outside
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
     from toast_lab.search.method_options import MctsOptions
     from toast_lab.search.trace import Trace
 
-REPLAYED = 200  #: number of nodes, spread over the tree, whose actions are replayed
+MAX_REPLAYED_NODES = 200  #: number of nodes, spread over the tree, whose actions are replayed
 _MOST = 2**31 - 1
 _HIGHEST = 30.0  # limit of rewards, which are at most -log of scores of at least 1e-12
 _LOWEST = -1e6
@@ -192,7 +192,7 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
             yield f"memory.{name} is out of range, {offence}"
     if offence := outside(trace.memory["refine"][2:], 0, 1):
         yield f"memory.refine is out of range, {offence}"
-    if offence := outside(counters[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
+    if offence := outside(counters[tr.ELITES : tr.ELITES + 1], 1, tr.MAX_ELITES):
         yield f"memory.tree.number of elites is out of range, {offence}"
     if offence := outside(tree["seen"][:, 0], 0.0, 1e300):
         yield f"memory.tree.seen is out of range, {offence}"
@@ -263,7 +263,7 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
     for node_number in np.unique(
-        np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
+        np.linspace(0, node.n - 1, min(node.n, MAX_REPLAYED_NODES)).astype(np.int64)
     ).tolist():
         codes, ancestor = [], node_number
         while ancestor > 0:
@@ -327,7 +327,8 @@ def _tables(trace: Trace) -> Iterator[str]:
         np.searchsorted(simulated[by_price], _pairs(*tree["price"][order][position].T))
     ]
     is_off = ~(
-        np.abs(row["score"][simulation] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"])
+        np.abs(row["score"][simulation] - node["score"])
+        <= FORMULA_TOLERANCE * np.maximum(1.0, node["score"])
     )
     if is_off.any():
         node_number = int(np.argmax(is_off))
@@ -373,11 +374,11 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
     is_off = bool(chains) != has_chains or (
         (solving or arrived) and (has_chains or not archive_size)
     )
-    if is_off or archive_size > ARCHIVE:
+    if is_off or archive_size > ARCHIVE_SIZE:
         yield (
             f"memory.refine says chains={chains}, solving={solving} and arrived={arrived}, with "
             f"{archive_size} states in memory.archive "
-            f"(at most {ARCHIVE}) and {'some' if has_chains else 'no'} memory.chain"
+            f"(at most {ARCHIVE_SIZE}) and {'some' if has_chains else 'no'} memory.chain"
         )
         return
     if segment > _MOST:
@@ -429,7 +430,10 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             if name not in priced:
                 continue
             given = memory[f"chain.{priced[name]}"][i]
-            if (np.abs(given - known_prices[digest]) > NEAR * np.abs(known_prices[digest])).any():
+            if (
+                np.abs(given - known_prices[digest])
+                > PRICE_TOLERANCE * np.abs(known_prices[digest])
+            ).any():
                 time_s, peak_bytes = known_prices[digest]
                 yield (
                     f"memory.chain.{priced[name]} of state {i} is {given[0]:g} s and {given[1]:g} "

@@ -26,7 +26,7 @@ import contextlib
 import numpy as np
 
 from toast_lab.search.alpa.background_solver import BackgroundSolver
-from toast_lab.search.alpa.solver import LARGE, NODES, SMALL, Effort, Solver
+from toast_lab.search.alpa.solver import MAX_COLUMNS, MAX_LOCAL_COLUMNS, NODES, Effort, Solver
 from toast_lab.search.alpa.strategies import price_choices
 from toast_lab.search.recorder import Recorder
 
@@ -36,9 +36,9 @@ _WHOLE_ROUNDS = 1  # rounds of rows for memory in a program over all axes, befor
 # Columns of the largest program if the budget counts evaluations instead of time: a minimum, and
 # the number for each evaluation.
 _COUNTED, _COUNTED_EACH = 8_000, 2
-SHARE = 0.7  #: largest share of the time left that one start's integer programs take
+START_SHARE = 0.7  #: largest share of the time left that one start's integer programs take
 #: largest share of the time left that the whole program takes in each grain, before any refinement
-WHOLE = {"colours": 0.4, "roles": 0.92}
+WHOLE_PROGRAM_SHARES = {"colours": 0.4, "roles": 0.92}
 _MUCH = 0.01  # share of C(s) that the coarser grain has to gain for the finer one to be tried
 _GROWTH = 1.1  # time of an integer program grows at least with this power of its columns
 
@@ -71,7 +71,7 @@ class Polish:
         ``Recorder.rank``.
         """
         recorder = self.recorder
-        until_s = self._until_s(SHARE)
+        until_s = self._until_s(START_SHARE)
         for turn, grain in enumerate(_GRAINS):
             share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
                 len(_GRAINS) - turn
@@ -113,8 +113,10 @@ class Polish:
         # A budget of evaluations rules this out: the result of a program beside the search depends
         # on the speed of the machine.
         if self.evaluations is None:
-            solver = self._solver(fine, self._until_s(WHOLE[fine]))
-            self.beside_is_due = solver is not None and SMALL < solver.n_columns <= LARGE
+            solver = self._solver(fine, self._until_s(WHOLE_PROGRAM_SHARES[fine]))
+            self.beside_is_due = (
+                solver is not None and MAX_LOCAL_COLUMNS < solver.n_columns <= MAX_COLUMNS
+            )
         if gained_much and not self.beside_is_due:
             outcome = self._solve_grain(fine, arrays, rank)
         return arrays if outcome is None else outcome[0]
@@ -128,14 +130,14 @@ class Polish:
             (the best plan, its rank, was the gain larger than ``_MUCH``?); None if nothing was
             tried.
         """
-        clock, until_s = self.recorder.clock, self._until_s(WHOLE[grain])
+        clock, until_s = self.recorder.clock, self._until_s(WHOLE_PROGRAM_SHARES[grain])
         solver = self._solver(grain, until_s)
         if solver is None or self.effort.crashed:
             return None
         self.effort.until_s = until_s
         # The same limit for every number of evaluations, so that a search resumed with a larger
         # budget agrees with one that had it from the start.
-        self.effort.largest = LARGE if self.evaluations is None else _COUNTED
+        self.effort.largest = MAX_COLUMNS if self.evaluations is None else _COUNTED
         if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
             return None
         solver.begin(arrays, "by an integer program")
@@ -160,7 +162,7 @@ class Polish:
         """Start to solve the finer grain beside the search, from the best plan so far."""
         self.beside_is_due = False
         recorder, grain = self.recorder, _GRAINS[-1]
-        solver = self._solver(grain, self._until_s(WHOLE[grain]))
+        solver = self._solver(grain, self._until_s(WHOLE_PROGRAM_SHARES[grain]))
         if solver is None:
             return
         own_solver = Solver(
@@ -189,8 +191,8 @@ class Polish:
     def _largest(self) -> int:
         """Number of columns of the largest program that is solved from a plan."""
         if self.evaluations is None:
-            return LARGE
-        return min(LARGE, max(_COUNTED, _COUNTED_EACH * self.evaluations))
+            return MAX_COLUMNS
+        return min(MAX_COLUMNS, max(_COUNTED, _COUNTED_EACH * self.evaluations))
 
     def _solver(self, grain: str, until_s: float) -> Solver | None:
         """The solver of a grain; None if its prices took too long to compute, now or before."""
@@ -205,7 +207,7 @@ class Polish:
             self.solvers[grain] = None
             with contextlib.suppress(_Late):
                 choices = price_choices(recorder.problem, grain, _STRATEGIES, check)
-                if not choices.none:
+                if not choices.has_no_choice:
                     self.solvers[grain] = Solver(
                         recorder=recorder,
                         choices=choices,

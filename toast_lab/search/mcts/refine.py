@@ -56,9 +56,9 @@ from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 
 CHAINS, STEPS = 16, 16  #: number of chains, and steps of each in one batch
-TAKEN_OVER = 0.3  #: share of the proposals that copy a neighbourhood of another state
+COPY_SHARE = 0.3  #: share of the proposals that copy a neighbourhood of another state
 #: share of the other proposals that replace one name by another on an axis
-RECOLOURED = 0.1
+REPLACE_SHARE = 0.1
 #: mean of the loss that a step may bring, as a share of C(s), at the beginning and at the end
 WARMEST, COLDEST = 0.0002, 0.00001
 EXCHANGES = 8  #: number of times that the worst chains begin again at the best ones
@@ -66,7 +66,7 @@ MIXES = 32  #: number of times that the best states of the chains are put into t
 
 
 @packed
-class Near(NamedTuple):
+class Neighbourhood(NamedTuple):
     """Neighbours and moves of each row: rows are classes of ops (``K``), then of values (``L``)."""
 
     #: M if pins make axes differ, else 0: a move on axis a is row ``layer * a + move`` of the next
@@ -77,8 +77,8 @@ class Near(NamedTuple):
     #: [M or A * M, L] dim along which the move shards the class; -1: none, or pins forbid it
     move_dim: Int8Matrix
     value_size: Int64Matrix  #: [M or A * M, L] size of that dim
-    ptr: Int64Array  #: [K+L+1] where the neighbours of each row start in ``near``
-    near: Int64Array  #: for each row, the rows that share a definition or a use with it
+    ptr: Int64Array  #: [K+L+1] where the neighbours of each row start in ``neighbour``
+    neighbour: Int64Array  #: for each row, the rows that share a definition or a use with it
     move_ptr: Int64Array  #: [K+L+1] where the moves of each row start in ``move``
     move: Int64Array  #: for each row, the moves that split it
     free: Int64Array  #: rows that may be changed
@@ -104,11 +104,11 @@ class Chains(NamedTuple):
     priced: Int64Array  #: [K] number of states priced
 
 
-class Fine(NamedTuple):
+class FineRows(NamedTuple):
     """The finer rows that refinement changes, their neighbours, and prices folded to them."""
 
     alike: Alike
-    near: Near
+    neighbourhood: Neighbourhood
     repricer: Repricer
 
 
@@ -130,22 +130,22 @@ def fine_rows(problem: Problem) -> Alike:
     return by_classes(ops, values, space.op_effects, space.value_effects)
 
 
-def make_fine(problem: Problem) -> Fine:
+def make_fine(problem: Problem) -> FineRows:
     """The finer rows of a problem, with their neighbours and prices."""
     alike = fine_rows(problem)
-    return Fine(
+    return FineRows(
         alike=alike,
-        near=neighbourhood(problem.space, alike),
+        neighbourhood=neighbourhood(problem.space, alike),
         repricer=Repricer(problem.prices.folded(alike)),
     )
 
 
-def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(fine: FineRows, state: State) -> tuple[np.ndarray, np.ndarray]:
     """A state in the finer rows: ([K, A] names of each class's first op, [L, A] dims)."""
     return state.op_factor[fine.alike.ops.first], state.value_dim[fine.alike.values.first]
 
 
-def neighbourhood(space: Space, alike: Alike) -> Near:
+def neighbourhood(space: Space, alike: Alike) -> Neighbourhood:
     """Find the rows that share a definition or a use, and the moves that split each row."""
     program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
@@ -191,13 +191,13 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         move_dim = np.where(is_allowed[:, n_ops:], np.tile(move_dim, (n_axes, 1)), np.int8(-1))
         value_size = np.tile(value_size, (n_axes, 1))
         layer = n_moves
-    return Near(
+    return Neighbourhood(
         layer=layer,
         move_factor=move_factor,
         move_dim=move_dim,
         value_size=value_size,
         ptr=np.searchsorted(pairs[0], np.arange(row_count + 1)),
-        near=pairs[1].astype(np.int64),
+        neighbour=pairs[1].astype(np.int64),
         move_ptr=np.cumsum([0, *map(len, move_of_row)]),
         move=np.concatenate(move_of_row).astype(np.int64),
         free=np.flatnonzero(is_free),
@@ -207,7 +207,13 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
 
 @helper
 def _give_axis(
-    near: Near, moves: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+    near: Neighbourhood,
+    moves: Moves,
+    ops: np.ndarray,
+    values: np.ndarray,
+    row: int,
+    move: int,
+    axis: int,
 ) -> bool:
     """Give ``axis`` to the move's name on a row, if it divides; True if the row has changed."""
     n_ops = ops.shape[0]
@@ -231,7 +237,7 @@ def _give_axis(
 
 @helper
 def _has_axis(
-    near: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+    near: Neighbourhood, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
 ) -> bool:
     """Is the move's name on ``axis`` in this row?"""
     n_ops = ops.shape[0]
@@ -248,7 +254,7 @@ class Flood(NamedTuple):
 
     seen: np.ndarray  #: [rows] flags
     queue: np.ndarray  #: [rows] rows in the order they were reached
-    far: np.ndarray  #: [rows] distance of each row in the queue, in steps through the program
+    distance: np.ndarray  #: [rows] distance of each row in the queue, in steps through the program
 
 
 @helper
@@ -257,18 +263,18 @@ def _flood_from(middle: int, n_rows: int) -> Flood:
     flood = Flood(
         np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64)
     )
-    flood.queue[0], flood.far[0], flood.seen[middle] = middle, 0, True
+    flood.queue[0], flood.distance[0], flood.seen[middle] = middle, 0, True
     return flood
 
 
 @helper
-def _reach(near: Near, flood: Flood, row: int, distance: int, back: int) -> int:
+def _reach(near: Neighbourhood, flood: Flood, row: int, distance: int, back: int) -> int:
     """Append the free neighbours of ``row`` not seen yet to the queue; gives its new end."""
     for position in range(near.ptr[row], near.ptr[row + 1]):
-        neighbour = near.near[position]
+        neighbour = near.neighbour[position]
         if near.is_free[neighbour] and not flood.seen[neighbour]:
             flood.seen[neighbour] = True
-            flood.queue[back], flood.far[back] = neighbour, distance
+            flood.queue[back], flood.distance[back] = neighbour, distance
             back += 1
     return back
 
@@ -294,7 +300,7 @@ def _clear_axis(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> Non
 
 @helper
 def _change_move(
-    near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
+    near: Neighbourhood, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
 ) -> int:
     """Give an axis to a move in one neighbourhood, or take it away; gives the rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -312,7 +318,7 @@ def _change_move(
     flood = _flood_from(middle, n_rows)
     front, back, changed = 0, 1, 0
     while front < back:
-        row, distance = flood.queue[front], flood.far[front]
+        row, distance = flood.queue[front], flood.distance[front]
         front += 1
         if takes_away:
             if not _has_axis(near, ops, values, row, move, axis):
@@ -333,7 +339,7 @@ def _change_move(
 
 @helper
 def _recolour(
-    near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
+    near: Neighbourhood, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
 ) -> int:
     """Replace one move by another on an axis in one neighbourhood; gives the rows changed.
 
@@ -354,7 +360,7 @@ def _recolour(
     flood = _flood_from(middle, n_rows)
     front, back, changed = 0, 1, 0
     while front < back:
-        row, distance = flood.queue[front], flood.far[front]
+        row, distance = flood.queue[front], flood.distance[front]
         front += 1
         if not _has_axis(near, ops, values, row, old, axis):
             continue
@@ -368,7 +374,7 @@ def _recolour(
 
 @helper
 def _take_over(
-    near: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, chains: Chains
+    near: Neighbourhood, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, chains: Chains
 ) -> int:
     """Copy a neighbourhood from another good state; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -378,7 +384,7 @@ def _take_over(
     flood = _flood_from(middle, n_rows)
     front, back, changed = 0, 1, 0
     while front < back:
-        row, distance = flood.queue[front], flood.far[front]
+        row, distance = flood.queue[front], flood.distance[front]
         front += 1
         differs = False
         for axis in range(ops.shape[1]):
@@ -423,7 +429,7 @@ def _enough_s(pricing: Pricing, price: np.ndarray, allowance: float) -> float:
 
 @compiled
 def anneal(
-    near: Near,
+    near: Neighbourhood,
     moves: Moves,
     pricing: Pricing,
     worker: RolloutScratch,
@@ -454,9 +460,9 @@ def anneal(
         for _ in range(steps):
             copy_rows(ops, chains.ops[chain])
             copy_rows(values, chains.values[chain])
-            if random(drawn) < TAKEN_OVER:
+            if random(drawn) < COPY_SHARE:
                 changed = _take_over(near, drawn, ops, values, chains)
-            elif random(drawn) < RECOLOURED:
+            elif random(drawn) < REPLACE_SHARE:
                 changed = _recolour(near, moves, drawn, ops, values)
             else:
                 changed = _change_move(near, moves, drawn, ops, values)

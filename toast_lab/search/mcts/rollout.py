@@ -33,8 +33,8 @@ from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.state import legal_pairs
 
 #: reward lost by a state that does not fit, on top of its penalty in C(s)
-OVER_LIMIT = 0.5
-IN_TWO = 0.5  # share of the exchanges of mesh axes that involve only two actions, not all
+OVER_LIMIT_PENALTY = 0.5
+TWO_ACTION_SHARE = 0.5  # share of the exchanges of mesh axes that involve only two actions, not all
 
 
 @packed
@@ -72,12 +72,12 @@ def score_of(pricing: Pricing, time_s: float, peak_bytes: float) -> float:
 def reward_of(
     pricing: Pricing, settings: SteeringSettings, time_s: float, peak_bytes: float, length: int
 ) -> float:
-    """-log C(s), less ``length_penalty`` per action, less ``OVER_LIMIT`` if it does not fit."""
+    """-log C(s) less ``length_penalty`` per action, ``OVER_LIMIT_PENALTY`` if it does not fit."""
     reward = (
         -math.log(max(score_of(pricing, time_s, peak_bytes), 1e-12))
         - settings.length_penalty * length
     )
-    return reward if peak_bytes <= pricing.limit_bytes else reward - OVER_LIMIT
+    return reward if peak_bytes <= pricing.limit_bytes else reward - OVER_LIMIT_PENALTY
 
 
 @helper
@@ -165,7 +165,7 @@ def exchange_axes(
     axis_a = int(n_axes * random(drawn))
     axis_b = (axis_a + 1 + int((n_axes - 1) * random(drawn))) % n_axes
     first, second = -1, -1
-    if random(drawn) < IN_TWO:
+    if random(drawn) < TWO_ACTION_SHARE:
         first, second = int(count * random(drawn)), int(count * random(drawn))
         axis_a, axis_b = wanted[first] % n_axes, wanted[second] % n_axes
     for step in range(count):
@@ -242,16 +242,16 @@ def evaluate(
     for job in range(begin, end):
         ops, values, key = jobs.ops[job], jobs.values[job], jobs.key[job]
         before = pricing.root
-        if jobs.new[job]:
+        if jobs.node_is_new[job]:
             position = slot(tree.price_key, nonzero(key[0]))
-            jobs.near_fresh[job] = tree.price_key[position] == 0
-            if jobs.near_fresh[job]:
-                jobs.near[job, 0], jobs.near[job, 1] = price_from(
+            jobs.node_price_is_new[job] = tree.price_key[position] == 0
+            if jobs.node_price_is_new[job]:
+                jobs.node_price[job, 0], jobs.node_price[job, 1] = price_from(
                     pricing, worker, ops, values, pricing.root, worker.near, math.inf
                 )
                 before = worker.near
             else:
-                jobs.near[job, 0], jobs.near[job, 1] = (
+                jobs.node_price[job, 0], jobs.node_price[job, 1] = (
                     tree.price[position, 0],
                     tree.price[position, 1],
                 )
@@ -270,17 +270,17 @@ def evaluate(
                 jobs.actions[job, length] = code
                 length += 1
                 steps_left -= 1
-        jobs.far_length[job] = length
-        jobs.far_fresh[job] = False
+        jobs.end_length[job] = length
+        jobs.end_price_is_new[job] = False
         if length > jobs.length[job]:
             position = slot(tree.price_key, nonzero(key[0]))
-            jobs.far_fresh[job] = tree.price_key[position] == 0
-            if jobs.far_fresh[job]:
-                jobs.far[job, 0], jobs.far[job, 1] = price_from(
+            jobs.end_price_is_new[job] = tree.price_key[position] == 0
+            if jobs.end_price_is_new[job]:
+                jobs.end_price[job, 0], jobs.end_price[job, 1] = price_from(
                     pricing, worker, ops, values, before, worker.far, math.inf
                 )
             else:
-                jobs.far[job, 0], jobs.far[job, 1] = (
+                jobs.end_price[job, 0], jobs.end_price[job, 1] = (
                     tree.price[position, 0],
                     tree.price[position, 1],
                 )

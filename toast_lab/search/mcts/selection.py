@@ -126,8 +126,8 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
         copy_rows(jobs.values[job], moves.start_values)
         jobs.key[job, 0] = 0
         jobs.length[job] = 0
-        jobs.passed[job, 0] = 0
-        jobs.new[job] = False
+        jobs.path_nodes[job, 0] = 0
+        jobs.node_is_new[job] = False
         jobs.varies[job] = tree.number[ELITES] > 0 and random(jobs.random[job]) < settings.vary
         if jobs.varies[job]:
             continue
@@ -149,7 +149,7 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
                 tree.closed[node] = all_closed
                 break
             apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], tree.action[choice])
-            jobs.actions[job, length], jobs.taken[job, length] = tree.action[choice], choice
+            jobs.actions[job, length], jobs.path_choices[job, length] = tree.action[choice], choice
             tree.under_way[choice] += 1
             length += 1
             key = nonzero(jobs.key[job, 0])
@@ -171,12 +171,12 @@ def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> 
                 tree.choices[new] = -1
                 tree.closed[new] = False
                 tree.start[new] = tree.number[START]
-                jobs.new[job] = True
+                jobs.node_is_new[job] = True
             node = tree.slot_node[position]
             tree.child[choice] = node
-            jobs.passed[job, length] = node
+            jobs.path_nodes[job, length] = node
             # A node of this batch has no price yet; walks end there and roll out.
-            if jobs.new[job] or math.isnan(tree.reward[node]) or length >= settings.depth:
+            if jobs.node_is_new[job] or math.isnan(tree.reward[node]) or length >= settings.depth:
                 break
             if tree.start[node] != tree.number[START]:  # treated as a new node in this start
                 _forget(tree, node)

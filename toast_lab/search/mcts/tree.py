@@ -46,7 +46,7 @@ from toast_lab.sharding.state import apply_move, mix
 
 #: Indices of the counters in ``Tree.number``.
 NODES, CHOICES, SIMULATIONS, TRAJECTORIES, WORDS, PASSED, PRICED, ELITES, BEST, START = range(10)
-KEEP = 16  #: most elites, the best distinct states of a start
+MAX_ELITES = 16  #: most elites, the best distinct states of a start
 
 
 @packed
@@ -122,8 +122,8 @@ def tree_shapes(
         "price_key": (prices,),
         "price": (prices, 2),
         "seen": (actions, 2),
-        "elite": (KEEP, depth),
-        **dict.fromkeys(("elite_length", "elite_key", "elite_reward"), (KEEP,)),
+        "elite": (MAX_ELITES, depth),
+        **dict.fromkeys(("elite_length", "elite_key", "elite_reward"), (MAX_ELITES,)),
     }
 
 
@@ -147,7 +147,7 @@ class Rows(NamedTuple):
 class Jobs(NamedTuple):
     """A batch of ``K`` trajectories, with at most ``D`` actions each.
 
-    A trajectory walks to a node (``near``), and rolls out from it to its end (``far``).
+    A trajectory walks to a node (``node_price``), and rolls out from it to its end (``end_price``).
     """
 
     ops: Int32Cube  #: [K, rows, A] state at the node; after the rollout that of its end
@@ -156,15 +156,15 @@ class Jobs(NamedTuple):
     random: UInt64Matrix  #: [K, 1] uint64
     varies: BoolArray  #: [K] starts from an elite instead of walking down
     length: Int64Array  #: [K] actions to the node
-    passed: Int32Matrix  #: [K, D + 1] nodes, root first
-    taken: Int64Matrix  #: [K, D] choices
+    path_nodes: Int32Matrix  #: [K, D + 1] nodes, root first
+    path_choices: Int64Matrix  #: [K, D] choices
     actions: Int32Matrix  #: [K, D] actions to the node, then those of the rollout
-    new: BoolArray  #: [K] the node is new
-    near: Float64Matrix  #: [K, 2] time_s, peak_bytes of the node, if it is new
-    near_fresh: BoolArray  #: [K] the price of the node was not known before
-    far_length: Int64Array  #: [K] actions to the end of the rollout
-    far: Float64Matrix  #: [K, 2] time_s, peak_bytes of the end
-    far_fresh: BoolArray  #: [K] the price of the end was not known before
+    node_is_new: BoolArray  #: [K] the node is new
+    node_price: Float64Matrix  #: [K, 2] time_s, peak_bytes of the node, if it is new
+    node_price_is_new: BoolArray  #: [K] the price of the node was not known before
+    end_length: Int64Array  #: [K] actions to the end of the rollout
+    end_price: Float64Matrix  #: [K, 2] time_s, peak_bytes of the end
+    end_price_is_new: BoolArray  #: [K] the price of the end was not known before
 
 
 @helper

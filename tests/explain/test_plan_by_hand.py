@@ -12,7 +12,14 @@ import pytest
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
-from toast_lab.explain.taken import change, replay, side_on, side_options, taken, with_side
+from toast_lab.explain.plan_by_hand import (
+    collective_changes,
+    plans_after_actions,
+    replay,
+    side_on,
+    side_options,
+    with_side,
+)
 from toast_lab.plan_verbs import Plan
 
 MESH = {"d": 2, "m": 4}
@@ -37,7 +44,7 @@ def test_each_row_is_the_plan_of_the_actions_up_to_it(name, request):
     problem = request.getfixturevalue(name)
     r = problem.analysis.compatibility_sets[0].resolution
     actions = texts(problem, with_side(problem, with_side(problem, (), r, "m", 1), r, "d", 0))
-    rows = taken(problem, actions)
+    rows = plans_after_actions(problem, actions)
     assert [row.action for row in rows] == ["", *actions]
     for n, row in enumerate(rows):
         cost = price(problem, plan(problem, *actions[:n]))
@@ -52,9 +59,9 @@ def test_each_row_is_the_plan_of_the_actions_up_to_it(name, request):
 
 def test_rows_of_a_memo_are_taken_from_it(attention):
     memo = {}
-    first = taken(attention, ("S@0->d", "H2->m"), memo)
+    first = plans_after_actions(attention, ("S@0->d", "H2->m"), memo)
     assert set(memo) == {(), ("S@0->d",), ("S@0->d", "H2->m")}
-    second = taken(attention, ("S@0->d", "S@1->m"), memo)
+    second = plans_after_actions(attention, ("S@0->d", "S@1->m"), memo)
     assert second[1] is first[1]
     assert len(memo) == 4
 
@@ -64,8 +71,8 @@ def test_a_change_counts_what_came_and_what_went():
     after = Counter(
         {("all_gather", ("d",), 3): 1, ("all_gather", ("d",), 4): 4, ("all_reduce", ("d",), 5): 1}
     )
-    assert change(before, after) == {("all_gather", ("d",)): (4, 1)}
-    assert change(after, after) == {}
+    assert collective_changes(before, after) == {("all_gather", ("d",)): (4, 1)}
+    assert collective_changes(after, after) == {}
 
 
 def test_a_flipped_side_keeps_its_place_and_the_other_actions(attention):

@@ -81,5 +81,5 @@ def _wish(space: Space, annotation: Annotation) -> ValueWish:
         annotation.spec,
         called=label,
         never=annotation.replicated,
-        op_too=program.kind[maker] == CONSTRAINT,
+        split_op_alike=program.kind[maker] == CONSTRAINT,
     )

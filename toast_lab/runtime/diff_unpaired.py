@@ -14,7 +14,7 @@ from toast_lab.runtime.diff_sides import MOVES, SUMS, alike, axes, close, same_v
 EDGE_SHARE = 0.1
 
 
-class Rest(NamedTuple):
+class UnpairedCollectives(NamedTuple):
     """Collectives without a partner, with the pairs that explain them."""
 
     own: DiffProgram

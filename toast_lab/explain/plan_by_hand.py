@@ -1,7 +1,7 @@
 """A plan made by hand: what each action adds, and how to switch the side of a conflict.
 
 All functions take and return action lists. Every call replays its list from the unsharded program,
-which takes less than a millisecond for thousands of ops. Start reading at ``taken``.
+which takes less than a millisecond for thousands of ops. Start reading at ``plans_after_actions``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 
 Sent = Counter[tuple[str, tuple[str, ...], int]]  #: how many collectives of (kind, mesh axes, op)
-Memo = MutableMapping[tuple[str, ...], "Taken"]
+Memo = MutableMapping[tuple[str, ...], "PlanAfterAction"]
 
 
-class Taken(NamedTuple):
+class PlanAfterAction(NamedTuple):
     """The plan after one more action; estimated, for one device."""
 
     action: str  #: empty for the unsharded program, with which every list begins
@@ -65,7 +65,9 @@ def _parsed(problem: Problem, actions: Iterable[object]) -> list[Action]:
     return [parse_action(problem.analysis, problem.mesh, action) for action in actions]
 
 
-def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) -> tuple[Taken, ...]:
+def plans_after_actions(
+    problem: Problem, actions: Sequence[str], memo: Memo | None = None
+) -> tuple[PlanAfterAction, ...]:
     """The unsharded program, then the plan after each action: ``len(actions) + 1`` rows.
 
     Args:
@@ -91,7 +93,7 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
     return tuple(rows)
 
 
-def _priced(pricer: Pricer, state: State, action: str) -> Taken:
+def _priced(pricer: Pricer, state: State, action: str) -> PlanAfterAction:
     problem = pricer.problem
     totals = pricer.totals(state.op_factor, state.value_dim)
     kinds = totals.steps.kind[: totals.n_steps]
@@ -100,7 +102,7 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
         mask = int(totals.steps.axes[i])
         axes = tuple(axis for j, axis in enumerate(problem.mesh.axes) if mask >> j & 1)
         sent[STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
-    return Taken(
+    return PlanAfterAction(
         action=action,
         time_s=totals.time_s,
         compute_s=totals.compute_s,
@@ -111,7 +113,9 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
     )
 
 
-def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
+def collective_changes(
+    before: Sent, after: Sent
+) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
     """Numbers of added and of removed collectives by kind and axes, without those that stayed.
 
     A collective that moved to another op counts as both.
@@ -127,7 +131,7 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
 # -- sides of a conflict ---------------------------------------------------------------------------
 
 
-def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
+def group_and_bit(analysis: Analysis, resolution: int) -> tuple[Any, int]:
     """(colour group of a resolution, position of its bit among the bits of that group)."""
     colour = next(
         candidate.colour
@@ -140,7 +144,7 @@ def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
 
 def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: str) -> int | None:
     """The side that actions shard on an axis; None if they leave the colour whole there."""
-    group, bit_position = owner(problem.analysis, resolution)
+    group, bit_position = group_and_bit(problem.analysis, resolution)
     for action in _parsed(problem, actions):
         if action.group == group.index and problem.mesh.axes[action.axis] == axis:
             return action.bits >> (len(group.resolutions) - 1 - bit_position) & 1
@@ -161,7 +165,7 @@ def with_side(
             says why, with the sizes.
     """
     space = problem.space
-    group, bit_position = owner(problem.analysis, resolution)
+    group, bit_position = group_and_bit(problem.analysis, resolution)
     all_actions = _parsed(problem, actions)
     axis_index = problem.mesh.axes.index(axis)
     colour_actions = [action for action in all_actions if action.group == group.index]
