@@ -100,5 +100,5 @@ def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Pa
 
 def test_without_a_launcher_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    with pytest.raises(InvalidProblem, match="JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID is not"):
+    with pytest.raises(InvalidProblem, match="but not JAX_COORDINATOR_ADDRESS or JAX_PROCESS_ID"):
         distributed.connect()

@@ -489,7 +489,9 @@ def test_every_step_is_told(problem: Problem, searched: SearchResult[Any]) -> No
 
 
 def test_wrong_options_are_all_listed() -> None:
-    with pytest.raises(InvalidProblem, match=r"(?s)compiles 0.*plans 1.5.*tolerance"):
+    with pytest.raises(
+        InvalidProblem, match=r"(?s)compiles .* got 0\n.*plans .* got 1.5\n.*tolerance .* got -1"
+    ):
         Judging("cpu:2", compiles=0, plans=1.5, tolerance=-1.0)  # type: ignore[arg-type]
 
 

@@ -116,7 +116,7 @@ def test_a_plan_for_another_mesh_is_refused() -> None:
     other = Problem(analysis, {"d": 4})
     with pytest.raises(InvalidPlan, match="mesh d=4"):
         Problem(analysis, {"d": 2}).divisibility(plan(other))
-    with pytest.raises(InvalidPlan, match="shards"):
+    with pytest.raises(InvalidPlan, match="this plan is for the program mlp"):
         Problem(small_transformer(), {"d": 4}).divisibility(plan(other))
 
 
