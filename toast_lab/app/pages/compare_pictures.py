@@ -113,10 +113,7 @@ class TimeMemory(Picture):
 
     title = "Time & memory"
     figure = "time against memory"
-    words = (
-        "Hollow: estimated. Filled: measured. Lines join the plans that no other plan beats in "
-        "both."
-    )
+    words = "Hollow: estimated. Filled: measured. Lines join the best trade-offs of both."
 
     def frame(self, entries: list[PlanEntry]) -> Any:
         """The data to draw, in SI units."""
