@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import cast
 
 _LOGGERS = (
     "asyncio",
@@ -36,13 +35,11 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
 
 
 def _is_of_closed_page(error: BaseException) -> bool:
-    from bokeh.server.connection import ServerConnection
     from tornado.iostream import StreamClosedError
     from tornado.websocket import WebSocketClosedError
 
     if isinstance(error, WebSocketClosedError | StreamClosedError):
         return True
     # Bokeh handles what a page sent last after it has taken the page's session away
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    asks_for_session = cast(property, ServerConnection.session).fget
-    return bool(frames) and frames[-1].f_code is getattr(asks_for_session, "__code__", None)
+    calls = [frame.f_code.co_qualname for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return calls[-1:] == ["ServerConnection.session"]

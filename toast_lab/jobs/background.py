@@ -20,7 +20,6 @@ from toast_lab.errors import InvalidInput, RunFailed, ToastError
 from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
 from toast_lab.jobs.race_job import (
-    UNFINISHED,
     FinishedRace,
     RaceEnd,
     RacePoint,
@@ -299,10 +298,10 @@ class RunningRace(Running):
             self._race.take(data)
 
     def __repr__(self) -> str:
-        ended_count = sum(row.status not in UNFINISHED for row in self.rows)
+        self._drain()
         return (
-            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {ended_count} of "
-            f"{len(self.methods)} methods done"
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {len(self._race.outcomes)} "
+            f"of {len(self.methods)} methods done"
         )
 
 

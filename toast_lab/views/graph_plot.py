@@ -195,11 +195,9 @@ class GraphPlot:
             return
         nodes, red_lines, outlines = new[:3]
         # A tap on a marker also hits the red line under it, and the outline around both
-        hit: list[ConflictEdge | Outline] = []
-        if not nodes:
-            hit += [self.layout.conflicts[index] for index in red_lines]
-        if not nodes and not hit:
-            hit += [self.layout.outlines[index] for index in outlines]
+        edges = [self.layout.conflicts[index] for index in red_lines]
+        sets = [self.layout.outlines[index] for index in outlines]
+        hit: Sequence[ConflictEdge | Outline] = [] if nodes else edges or sets
         nodes = nodes or [node for shape in hit for node in shape.nodes]
         names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
         assert self.on_select is not None
