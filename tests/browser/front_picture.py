@@ -44,7 +44,7 @@ SHORTEN = """(root) => {
 
 def select_conflict(page: Page) -> None:
     """Load attention at a size where both sides pay off, and select its first conflict."""
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     # Without Enter, which would already apply the mesh
     page.get_by_label("axes and sizes").fill(MESH)
     page.get_by_role("button", name="Use this mesh and machine").click()

@@ -28,7 +28,9 @@ MESH = {"data": 4, "model": 2}
 def hand(served: Callable[..., str], strict_page: Page) -> Page:
     strict_page.set_viewport_size({"width": 1280, "height": 720})
     strict_page.goto(served())
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(strict_page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(
+        timeout=SLOW
+    )
     strict_page.get_by_role("button", name=re.compile("By hand")).click()
     expect(strict_page.get_by_text("13 lines, 0 collectives")).to_be_visible(timeout=SLOW)
     return strict_page
@@ -93,7 +95,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^mlp")).click()
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("By hand")).click()

@@ -57,7 +57,7 @@ def with_data_parallel(page: Page, url: str) -> Page:
     """Open Compare & run with two plans."""
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(url)
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
@@ -70,7 +70,7 @@ def row(page: Page, text: str) -> Locator:
 
 
 def tab(page: Page, name: str) -> None:
-    page.get_by_text(name, exact=True).first.click()
+    page.get_by_text(name, exact=True).filter(visible=True).first.click()
 
 
 def saved(page: Page, button: Locator) -> tuple[str, bytes]:

@@ -89,7 +89,9 @@ def wait_for_bokeh(page: Page, name: str, code: str, expected: Any) -> None:
 @pytest.fixture
 def explorer(served: Callable[..., str], strict_page: Page) -> Page:
     strict_page.goto(served())
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(strict_page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(
+        timeout=SLOW
+    )
     return strict_page
 
 
@@ -127,7 +129,9 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
         field.fill(value)
         field.press("Enter")
     page.get_by_role("button", name="Load with these sizes").click()
-    expect(page.get_by_text("1,281 of 1,690 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("1,281 of 1,690 names").filter(visible=True)).to_be_visible(
+        timeout=SLOW
+    )
 
     # the graph: a large program starts with its colours; a conflict is picked in the table
     go(page, "Graph & conflicts")
@@ -198,7 +202,7 @@ def test_tables_that_wait_or_were_taken_away_leave_the_processor_alone(
     page = strict_page
     page.add_init_script(COUNT_MESSAGES)
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     # Other tables replace these
     page.get_by_role("button", name=re.compile("^mlp")).click()
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)

@@ -27,7 +27,7 @@ def attention(served: Callable[..., str], strict_page: Page) -> Page:
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "Graph & conflicts")
     drawn(page, 31)
     return page
@@ -37,7 +37,7 @@ def attention(served: Callable[..., str], strict_page: Page) -> Page:
 def transformer(served: Callable[..., str], strict_page: Page) -> Page:
     page = strict_page
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^transformer")).click()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     go(page, "Graph & conflicts")

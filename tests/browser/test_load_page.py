@@ -37,7 +37,9 @@ module @dropped {
 def load_page(served: Callable[..., str], strict_page: Page) -> Page:
     strict_page.set_viewport_size({"width": 1280, "height": 720})
     strict_page.goto(served())
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(strict_page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(
+        timeout=SLOW
+    )
     return strict_page
 
 

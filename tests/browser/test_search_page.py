@@ -40,7 +40,7 @@ def search_link(served: Callable[..., str], kept_context: BrowserContext) -> str
     page = kept_context.new_page()
     troubles = Troubles(page)
     page.goto(url)
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     page.get_by_label("method", exact=True).select_option("beam")
     page.get_by_role("button", name="Run the search").click()
@@ -193,7 +193,7 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
 ) -> None:
     page = strict_page
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     page.get_by_role("button", name="Race", exact=True).click()
     page.get_by_label("mcts", exact=True).uncheck()
@@ -226,7 +226,7 @@ def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page)
     page = searched
     page.evaluate(LATE_SCRIPTS)
     go(page, "5 Compare")
-    page.get_by_text("Collectives", exact=True).first.click()
+    page.get_by_text("Collectives", exact=True).filter(visible=True).first.click()
     lines = page.locator(".tabulator-row", has_text="attention.py").locator("visible=true")
     expect(lines.first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
@@ -267,7 +267,7 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(
 ) -> None:
     page = strict_page
     page.goto(served())
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     expect(page.get_by_role("button", name="Resume")).to_be_disabled()
     page.get_by_role("button", name="Round", exact=True).click()

@@ -89,7 +89,9 @@ def test_no_url_parameter_loads_or_runs_anything(
     served: Callable[..., str], strict_page: Page, query: str
 ) -> None:
     strict_page.goto(f"{served()}/?{query}")
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(strict_page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(
+        timeout=SLOW
+    )
     expect(strict_page.locator(".status")).to_contain_text(
         re.compile("Loaded attention|Ignored in the address")
     )

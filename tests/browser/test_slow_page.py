@@ -45,7 +45,8 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     release_imports(page)
     expect(page.get_by_text("Loaded img_src_x").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
-    expect(page.locator(".listing .row", has_text="tanh")).to_be_visible()
-    # Other steps may contain it too, in hidden tables
+    # Hidden pages that were made ahead may contain both, too
+    line = page.locator(".listing .row", has_text="tanh").filter(visible=True)
+    expect(line).to_have_count(1)
     named = page.get_by_text("<img src=x onerror").filter(visible=True)
     expect(named.first).to_be_visible()

@@ -48,7 +48,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     page.set_viewport_size({"width": 1280, "height": 720})
     url = served(command=[sys.executable, "-m", "tests.browser.scheduled", "{port}"])
     page.goto(f"{url}/?model=attention")
-    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)

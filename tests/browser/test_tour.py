@@ -24,7 +24,7 @@ def page(served: Callable[..., str], strict_page: Page) -> Page:
     strict_page.set_default_timeout(SLOW)
     expect.set_options(timeout=SLOW)
     strict_page.goto(served())
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible()
+    expect(strict_page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible()
     return strict_page
 
 

@@ -21,7 +21,7 @@
       lines: union(members.map((conflict) => conflict.lines)),
     }
   }
-  // The collectives of an op have lines of their own beside its own one, by which it is known
+  // An op has one line for itself and one for each of its collectives; links use the first
   const ownLine = (line) => links.lineOfOp[links.lines[line].op]
   const withCollectives = (line) =>
     links.lines.flatMap((_, other) => (ownLine(other) === ownLine(line) ? [other] : []))
@@ -273,7 +273,7 @@
   async function drawAll() {
     for (const name of Object.keys(figures)) {
       await draw(name)
-      // Whoever reads already is not kept waiting
+      // Between two figures the browser answers a reader who scrolls or clicks
       await new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done))
     }
     if (selection) show()
@@ -287,7 +287,7 @@
     }
   }, { rootMargin: '-80px 0px -70% 0px' })
   all('main section').forEach((section) => watcher.observe(section))
-  // On paper nothing can be unfolded
+  // Printed pages show all details, since a reader cannot unfold them
   addEventListener('beforeprint', () => all('details').forEach((part) => { part.open = true }))
   document.getElementById('inspector').classList.add('empty')
 })()
