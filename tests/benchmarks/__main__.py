@@ -1,6 +1,6 @@
 """Run benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default.
 
-The exit status is 1 if a target was missed.
+The exit status is 1 if a target was missed, and 2 if there is no such part.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ PARTS = {
 
 def main(names: list[str]) -> int:
     """Run the named parts, all of them by default."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"no part is called {', '.join(unknown)}; parts: {', '.join(PARTS)}")
+        return 2
     print(f"{platform.machine()}, Python {platform.python_version()}")
     missed = [line for name in names or PARTS for line in PARTS[name]()]
     for line in missed:
