@@ -118,7 +118,7 @@ def simulations(page: Page) -> int:
 
 def until(page: Page, first: str) -> None:
     """Wait until an action is the first block of the tree."""
-    for _ in range(50):
+    for _ in range(300):
         if column(page, "action")[0] == first:
             return
         page.wait_for_timeout(100)

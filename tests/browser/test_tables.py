@@ -49,7 +49,7 @@ def assert_nothing_cut(page: Page, where: str) -> None:
     for width, height in ((900, 900), (1280, 720)):
         page.set_viewport_size({"width": width, "height": height})
         excess: Any = None
-        for _ in range(40):
+        for _ in range(120):
             page.wait_for_timeout(250)
             too_wide, cut = page.evaluate(LAYOUT)
             excess = too_wide, [text for text in cut if len(text) < LONG]
