@@ -123,6 +123,7 @@ def test_what_a_condition_sums_over_devices_runs_once_more_than_the_body() -> No
         ("constant(11)", "constant(10)", 5.0),
         ("constant(11)", "constant(1)", 0.0),
         ("%start = s32[] constant(1)", "%start = s32[] constant(5)", 3.0),
+        ("%start = s32[] constant(1)", "%start = s32[] custom-call()", None),
         ("body=%body,", 'body=%body, backend_config={"known_trip_count":{"n":"42"}},', 42.0),
         ("%next = s32[] add(%i, %two)", "%next = s32[] multiply(%i, %two)", None),
         ("direction=LT", "direction=NE", None),

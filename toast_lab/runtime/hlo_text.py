@@ -227,9 +227,9 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
     index, limit, or_equal = bound
     step = _counter_step(module, body, index)
     start = _constant(computation, _element(computation, loop, index))
-    if step is None or step <= 0:
+    if start is None or step is None or step <= 0:
         return None
-    span = limit - (start or 0) + (1 if or_equal else 0)
+    span = limit - start + (1 if or_equal else 0)
     return float(max(0, -(-span // step)))
 
 
