@@ -95,7 +95,7 @@ class Sharded:
         plan, name = self.plan, function_name(self.fn)
         model = build(
             trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
-        )
+        ).with_rounds_of(plan.program)
         if not plan.is_of(model.program):
             plan.check_is_of(model.program, why=different(plan, model))
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))

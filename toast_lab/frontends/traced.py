@@ -11,6 +11,7 @@ from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.random_keys import Keys
+from toast_lab.ir.rounds import rounds_notes
 
 
 class Traced(NamedTuple):
@@ -37,7 +38,7 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         donated=traced.donated,
         keys=traced.keys,
     )
-    notes = (*traced.notes, *parsed.notes)
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(parsed.program))
     if traced.function is not None:
         dim_names = {**dim_names_of(parsed.program, traced.function.given), **dim_names}
     return Model(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
+from toast_lab.ir.rounds import Rounds, rounds_notes, with_rounds, with_rounds_of
 from toast_lab.text import counted
 
 #: names of dims, by an argument's path or last key; None: the dim has no name
@@ -85,6 +86,39 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self}>"
+
+    def with_rounds(self, rounds: Rounds) -> Model:
+        """This model with the rounds of the loops whose rounds its program does not state.
+
+        Without them each counts as one round, which ``notes`` say. Analyses, prices, listings and
+        compiled programs of the new model count what is given.
+
+        Args:
+            rounds: one number for all such loops, or numbers by source line, as
+                ``{"solve.py:12": 40}``.
+
+        Raises:
+            InvalidInput: see ``rounds.with_rounds``.
+
+        Examples:
+            >>> import jax
+            >>> import toast_lab as tl
+            >>> x = jax.ShapeDtypeStruct((64, 64), "float32")
+            >>> halve = lambda x: jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x @ x, x)
+            >>> model = tl.from_jax(halve, x, name="halve")
+            >>> model.program.trips.max(), model.with_rounds(10).program.trips.max()
+            (np.float64(2.0), np.float64(11.0))
+        """
+        return self._counting(with_rounds(self.program, rounds))
+
+    def with_rounds_of(self, program: Program) -> Model:
+        """This model with the rounds that another trace of the same function counts."""
+        return self._counting(with_rounds_of(self.program, program))
+
+    def _counting(self, program: Program) -> Model:
+        replaced = rounds_notes(self.program)
+        notes = [note for note in self.notes if note not in replaced]
+        return dataclasses.replace(self, program=program, notes=(*notes, *rounds_notes(program)))
 
     def without_source(self) -> Model:
         """This model as an analysis takes it to other processes: no text, function or pytrees."""
