@@ -436,6 +436,17 @@ def test_wrong_input_is_refused_with_what_is_taken(
         tl.views.tiles(problem.analysis)
 
 
+def test_a_view_that_is_called_in_another_way_says_how(attention: tl.Analysis) -> None:
+    problem = tl.Problem(attention, {"data": 4})
+    for call in (
+        lambda: tl.views.listing(problem, tl.replicated(problem)),
+        lambda: tl.views.graph(),
+        lambda: tl.views.tree(problem=problem, plan=None),
+    ):
+        with pytest.raises(InvalidInput, match=r"^views\.\w+ takes \(\w+.*inline\): .*It shows: "):
+            call()
+
+
 # -- frames ----------------------------------------------------------------------------------------
 def get(url: str, **headers: str) -> tuple[int, str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

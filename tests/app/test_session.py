@@ -12,6 +12,7 @@ import param
 import pytest
 
 from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.rescued_plan import rescue
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
@@ -447,6 +448,14 @@ def test_cancelling_a_search_keeps_the_best_it_had_reported(jobs: Registry) -> N
     item = session.plans.named("mcts (seed 0)")
     assert item is not None
     assert item.cost.time_s == pytest.approx(session.searches.points[-1].best_s)
+
+
+def test_a_search_that_was_killed_says_by_what(session: Session) -> None:
+    why = "the search failed: its process was killed (SIGKILL), most likely out of memory."
+    plan, note = rescue(session.loaded.problem, "mcts", ["S@0->data", "refined"], why)
+    assert plan.actions == ("S@0->data",)
+    assert "SIGKILL" in note
+    assert "before it was refined" in note
 
 
 def test_a_cancelled_search_whose_plan_no_actions_give_says_what_to_do(session: Session) -> None:

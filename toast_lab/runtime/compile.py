@@ -155,8 +155,11 @@ def compile_plan(
     if needed is None:
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            results.keep(key, compiled, model.name)
+        try:
+            with CompiledStore(path) as results:
+                results.keep(key, compiled, model.name)
+        except StoreError as error:
+            compiled = dataclasses.replace(compiled, not_kept=str(error))
     return located(compiled, plan.program)
 
 
