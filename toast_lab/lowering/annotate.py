@@ -113,8 +113,7 @@ def annotate(
     if isinstance(model, str):
         text = model
     else:
-        plan.check_is_of(model.program)
-        text = model.stablehlo
+        text = plan.own_model(model).stablehlo
     writer = Writer(
         plan,
         reuse=reuse,
