@@ -75,13 +75,20 @@ def with_rounds(program: Program, rounds: Rounds) -> Program:
             offences += [f"  {other}" for other in _lines(loops)]
     if offences:
         raise InvalidInput("these rounds are wrong:\n" + join_offenders(offences))
+    return counting(program, rounds)
+
+
+def counting(program: Program, rounds: Rounds) -> Program:
+    """``with_rounds`` for another program of the same function: what it lacks is left out."""
+    loops = unknown_loops(program)
+    by_line = rounds if isinstance(rounds, Mapping) else dict.fromkeys(_lines(loops), rounds)
     counts = {
         loop.body: float(count)
         for line, count in by_line.items()
         for loop in loops
         if _is_at(loop, line)
     }
-    return _counted(program, counts)
+    return _counted(program, counts) if counts else program
 
 
 def with_rounds_of(program: Program, other: Program) -> Program:
@@ -99,6 +106,12 @@ def rounds_notes(program: Program) -> tuple[str, ...]:
         f"{line_text(where)} are not known and counted as {count:g}: {HOW_TO_GIVE}"
         for (where, count), loops in groups.items()
     )
+
+
+def recounted_notes(notes: Sequence[str], before: Program, program: Program) -> tuple[str, ...]:
+    """Notes on the program ``before`` as notes on ``program``, which counts other rounds."""
+    replaced = rounds_notes(before)
+    return (*(note for note in notes if note not in replaced), *rounds_notes(program))
 
 
 def op_trips(regions: Sequence[Region], region_of_op: np.ndarray) -> np.ndarray:

@@ -36,6 +36,8 @@ Four choices are not obvious:
   Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
   sent. If ``constrained`` leaves some values to propagation, elementwise ops have no constraints on
   their constant operands, because XLA would not simplify those.
+* A ``shard_map`` stays as its user wrote it, on the plan's mesh; what it takes and leaves in other
+  shardings than its specs say is constrained around it.
 * A Fourier transform is wrapped in an ``sdy.manual_computation``, in which each device transforms
   its own part, as planned and priced: otherwise XLA's partitioner would gather its operand
   (``ir.fourier`` has the versions).
@@ -46,6 +48,7 @@ Reference: TOAST section 3.2; Shardy's sharding representation. Start reading at
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,7 +57,10 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, op_kinds, walk
+from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.ir.dead import operations
 from toast_lab.ir.program import ELEMENTWISE, Program
+from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -113,8 +119,7 @@ def annotate(
     if isinstance(model, str):
         text = model
     else:
-        plan.check_is_of(model.program)
-        text = model.stablehlo
+        text = plan.own_model(model).stablehlo
     writer = Writer(
         plan,
         reuse=reuse,
@@ -214,7 +219,7 @@ class Writer:
     def body(self, main: Any) -> None:
         """Write shardings of all ops, and constraints on uses whose sharding differs."""
         program = self.plan.program
-        items = walk.flatten(main).items
+        items = walk.flatten(main.operation.regions[0].blocks[0]).items
         op_count = program.n_ops - program.n_arguments
         if len(items) != op_count:
             raise InvalidPlan(
@@ -237,6 +242,8 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
+            if item.kind == SHARD_MAP:
+                self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
         """Put on an op of the module the index of the program's op that it stands for.
@@ -253,6 +260,43 @@ class Writer:
         if split_name(getattr(old_location, "name_str", ""))[0] < 0:
             name = _LOCATED.format(op_index, self.plan.program.name_stack[op_index])
             item.operation.location = ir.Location.name(name, old_location)
+
+    def shard_map(self, op_index: int, operation: Any) -> None:
+        """Put a ``shard_map`` on the plan's mesh, as it was written; it is whole on free axes.
+
+        With ``located``, collectives inside it can be found again as its own.
+        """
+        per_value = {"in_shardings": operation.operands, "out_shardings": operation.results}
+        for key, values in per_value.items():
+            attributes = _jaxlib.shardings_in(operation, key)
+            ranks = [len(value.type.shape) for value in values]
+            operation.attributes[key] = _jaxlib.sharding_per_value(
+                [
+                    self._closed(attribute, rank)
+                    for attribute, rank in zip(attributes, ranks, strict=True)
+                ]
+            )
+        for inside in itertools.islice(operations(operation), 1, None):
+            if inside.name == CONSTRAINT:
+                inside.attributes["sharding"] = _jaxlib.on_mesh(
+                    inside.attributes["sharding"], MESH_NAME
+                )
+            if "sdy.sharding" in inside.attributes:
+                inside.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
+                    [
+                        _jaxlib.on_mesh(attribute, MESH_NAME)
+                        for attribute in _jaxlib.result_shardings(inside)
+                    ]
+                )
+            if self.located:
+                stack = getattr(inside.location, "name_str", "")
+                name = _LOCATED.format(op_index, stack)
+                inside.location = ir.Location.name(name, inside.location)
+
+    def _closed(self, attribute: Any, rank: int) -> Any:
+        """The sharding on the plan's mesh, with closed dims."""
+        _, spec, *_ = _jaxlib.sharding_parts(attribute, self.meshes, rank)
+        return self.attribute(tuple(tuple(axis for axis in dim if axis != "*") for dim in spec))
 
     def _transform(self, op_index: int, operation: Any) -> None:
         """Make every device run a Fourier transform on its own part, if the plan does."""
@@ -302,7 +346,7 @@ class Writer:
         if all(program.value_is_constant[value] for value in values):
             return
         # The user's own constraint: the plan decides its sharding
-        if operation.name == "sdy.sharding_constraint":
+        if operation.name == CONSTRAINT:
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
         is_free = self.constrained is not None and not control
