@@ -157,8 +157,11 @@ def compile_plan(
     if needed is None:
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            results.keep(key, compiled, model.name)
+        try:
+            with CompiledStore(path) as results:
+                results.keep(key, compiled, model.name)
+        except StoreError as error:
+            compiled = dataclasses.replace(compiled, not_kept=str(error))
     compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
     return located(compiled, plan.program)
 

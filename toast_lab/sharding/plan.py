@@ -237,6 +237,19 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
         InvalidPlan: an action names no existing colour or axis, or changes nothing for another
             reason (the message has the sizes).
     """
+    actions = list(actions)
+    not_actions = [
+        text
+        for text in actions
+        if isinstance(text, str) and " " in text.strip() and "->" not in text
+    ]
+    if not_actions:
+        raise InvalidPlan(
+            "these tell how a search changed a plan after its actions, and are no actions:\n"
+            f"{join_offenders(not_actions)}\n"
+            "Such a plan cannot be made again from its texts: save it with plan.save(path) and "
+            "load it with Plan.load(path)"
+        )
     state = State(space)
     taken: dict[Action, object] = {}
     for request in actions:
