@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from toast_lab.errors import FrontendError
+from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build
@@ -122,7 +122,10 @@ def trace(
 
     def lower(other: str) -> Traced:
         text = _lower(first.traced, other, name).as_text(debug_info=True)
-        return traced._replace(text=text, platforms=platform_rules.alike(jaxpr, other))
+        notes = separated.notes
+        if other == "cpu" and platform_rules.has_kernels(jaxpr):
+            notes = (*notes, "kernels are interpreted on the CPU")
+        return traced._replace(text=text, platforms=platform_rules.alike(jaxpr, other), notes=notes)
 
     return traced._replace(lower=lower)
 
@@ -150,7 +153,8 @@ def _lowered(separated: arguments.Arguments, platform: str | None) -> _Lowered:
                 separated.call, keep_unused=True, donate_argnums=separated.donated, **shardings
             )
             stages.tell("tracing")
-            traced = jitted.trace(*separated.given)
+            with platform_rules.without_gpu():
+                traced = jitted.trace(*separated.given)
             stages.tell("lowering")
             return _first_that_works(traced, separated.call.__name__, platform, notes)
         except Exception as error:
@@ -195,14 +199,16 @@ def _lower_for_host(traced: Any, host: str) -> Any:
 
 def _lower(traced: Any, platform: str, name: str) -> Any:
     """Lower a trace for a platform that need not be attached. Raises FrontendError."""
-    jax_name = platform_rules.name_in_jax(platform)
     try:
-        return traced.lower(lowering_platforms=(jax_name,))
+        return platform_rules.lower(traced, platform)
     except Exception as error:
+        culprits = platform_rules.offenders(traced.jaxpr, platform)
         raise FrontendError(
             f"{name} cannot be lowered for {platform.upper()}: "
-            f"{user_code.short(error)}{user_code.line(error)}. Choose a machine of another "
-            "platform, or let the function use lax.platform_dependent"
+            f"{user_code.short(error)}{user_code.line(error)}. "
+            + (f"It is one of these:\n{join_offenders(culprits)}\n" if culprits else "")
+            + "Choose a machine of another platform, or let the function take another way on this "
+            "one (jax.lax.platform_dependent)"
         ) from error
 
 
