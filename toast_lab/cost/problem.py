@@ -72,7 +72,7 @@ class _Inside(NamedTuple):
     times: float
 
 
-class _Rows(NamedTuple):
+class _CostRows(NamedTuple):
     """Rows of a ``Cost`` under construction, and when each starts."""
 
     ops: list[OpRow]
@@ -496,13 +496,13 @@ class Pricer:
             collective_start_s=np.asarray(rows.collective_start_s),
         )
 
-    def _rows(self, totals: Totals) -> _Rows:
+    def _rows(self, totals: Totals) -> _CostRows:
         """The rows of all steps that take time, in order."""
         program, mesh = self.problem.analysis.program, self.problem.mesh
         steps, each, source = totals.steps, totals.each, self.problem.prices.source
         start_s = _starts(totals, self.problem.machine.overlap)
         bodies = self.problem.prices.rules.bodies
-        rows = _Rows([], [], [], [])
+        rows = _CostRows([], [], [], [])
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE and op in bodies:
@@ -533,7 +533,7 @@ class Pricer:
                 )
         return rows
 
-    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _Rows) -> None:
+    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
         """Add the rows of a ``shard_map``: those of its body, one after the other."""
         program, each = self.problem.analysis.program, totals.each
         op, times = int(totals.steps.op[row]), float(each.times[row])
@@ -552,7 +552,8 @@ class Pricer:
                 CollectiveRow(
                     kind=kind,
                     axes=axes,
-                    value=value,
+                    # Names of the body are no names of the program.
+                    value=f"{value} (shard_map {op})",
                     op=op,
                     where=where,
                     local_bytes=numbers.bytes,
@@ -585,7 +586,9 @@ class Pricer:
                 rounds = float(inside.each.times[step])
                 numbers = _Inside(float(inside.each.bytes[step]) / rounds, time_s, rounds)
                 add_collective(
-                    STEP_KINDS[PERMUTE] if collective.kind == "collective_permute" else collective.kind,
+                    STEP_KINDS[PERMUTE]
+                    if collective.kind == "collective_permute"
+                    else collective.kind,
                     collective.axes,
                     value,
                     body.where(inner_op),

@@ -88,7 +88,7 @@ class Region(NamedTuple):
     known: bool  #: False: ``times`` is an assumption, since the input does not say
 
 
-class Collective(NamedTuple):
+class WrittenCollective(NamedTuple):
     """A collective that the user wrote, inside a ``shard_map``."""
 
     op: int  #: of the body
@@ -192,7 +192,7 @@ class Program:
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
-    collectives: tuple[Collective, ...] = ()  #: only in the body of a ``shard_map``
+    collectives: tuple[WrittenCollective, ...] = ()  #: only in the body of a ``shard_map``
 
     def __repr__(self) -> str:
         return (

@@ -56,7 +56,6 @@ from toast_lab.ir import canonical, fourier, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
@@ -358,7 +357,7 @@ class Writer:
         # Loops and branches have no sharding themselves: XLA's exporter adds the values that a body
         # captures to those of the loop and then finds too few shardings on it.
         every_result = len(values) == len(operation.results)
-        has_its_own = control or item.kind == SHARD_MAP or _refuses_sharding(operation)
+        has_its_own = control or item.kind == "shard_map" or _refuses_sharding(operation)
         if every_result and not has_its_own:
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
                 [self.attribute(self.on_op[value]) for value in values]
