@@ -552,8 +552,7 @@ class Pricer:
                 CollectiveRow(
                     kind=kind,
                     axes=axes,
-                    # Names of the body are no names of the program.
-                    value=f"{value} (shard_map {op})",
+                    value=value,
                     op=op,
                     where=where,
                     local_bytes=numbers.bytes,
@@ -580,7 +579,7 @@ class Pricer:
         for step in range(inside.n_steps):
             inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
             results = body.results(inner_op)
-            value = body.value_name[results[0]] if results else ""
+            value = price.shard_map.name_inside(results[0]) if results else ""
             collective = price.inside.get(inner_op)
             if collective is not None:
                 rounds = float(inside.each.times[step])

@@ -112,6 +112,10 @@ class ShardMap(NamedTuple):
     result_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each result
     body: Program  #: what each device runs, on local shapes
 
+    def name_inside(self, value: int) -> str:
+        """Name of a value of the body that no value of the program has."""
+        return f"{self.body.value_name[value]} (shard_map {self.op})"
+
     @property
     def n_devices(self) -> int:
         """Devices of its mesh."""
