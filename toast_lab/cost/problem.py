@@ -174,6 +174,9 @@ class Problem:
     Everything else is derived from the fields on first use: here if it depends on the pins, else in
     ``prices``, which a problem shares with its copies that have other pins.
 
+    Where JAX lowers the function differently for the machine's platform, ``analysis`` becomes that
+    of the program for it (``Model.lowered_for``), and plans of the problem are plans of that one.
+
     Args:
         analysis: result of the static analysis.
         mesh: ``{"data": 4, "model": 2}``, ``"4x2"`` or a Mesh.
@@ -220,6 +223,7 @@ class Problem:
         paper_mode: bool = False,
     ) -> None:
         mesh, machine = make_mesh(mesh), find_machine(machine)
+        analysis = analysis.lowered_for(machine.compiler)
         prices = ProgramPrices(analysis, mesh, machine, paper_mode)
         if memory_limit_bytes is None:
             memory_limit_bytes = machine.memory_bytes

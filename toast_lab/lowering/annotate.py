@@ -1,12 +1,10 @@
 """Write a plan onto its program: StableHLO with Shardy's annotations.
 
 The text is the canonical module, op by op, with three additions: the mesh, a closed
-``sdy.sharding`` on every argument, op result and function result, and an
-``sdy.sharding_constraint``
+``sdy.sharding`` on every argument and function result, and an ``sdy.sharding_constraint``
 
-* after every op, or after those that need one (``needed_constraints``): XLA's import drops
-  ``sdy.sharding`` from ordinary ops and keeps only constraints (seen in its dumps with jaxlib
-  0.10.2 and 0.12.0.1); Shardy then moves the constraint's sharding onto the op itself;
+* after every op, or after those that need one (``needed_constraints``): Shardy moves the
+  constraint's sharding onto the op itself;
 * after that one, where a value is kept in another sharding than its op leaves it in;
 * before every use that reads a value in another sharding than the one it is kept in.
 
@@ -19,11 +17,17 @@ Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
     %arg1: tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}
     %0 = sdy.sharding_constraint %arg1 <@mesh, [{}, {}]>               // the all_gather
-    %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ... [{"d"}, {}]}
+    %1 = stablehlo.dot_general %arg0, %0 ...
     %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]>               // pins %1 itself
 
 Four choices are not obvious:
 
+* No op has an ``sdy.sharding`` of its own. XLA's import drops it from ordinary ops and keeps only
+  constraints (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1), but before that it does harm: an
+  op that XLA replaces by its operand (``x - 0``, ``x * 1``, a reshape to the same shape) leaves its
+  attribute on the op that made the operand. If that op has several results, as the barriers of
+  ``jax.checkpoint`` and loops have, it then has one sharding for all of them, and XLA refuses the
+  program.
 * An op's result has the sharding in which the op *leaves* it (with partial sums already scattered
   to the axes on which the value is kept, which is how the partitioner is told to scatter them). The
   kept sharding on the op itself would make the partitioner compute the op in that sharding, and so
@@ -97,8 +101,7 @@ def annotate(
             it, so that ops can be found again in a compiled program: XLA drops every attribute but
             keeps locations as ``op_name``. ``split_name`` parses such a name.
         constrained: values that get a constraint after their op, as ``needed_constraints`` finds
-            them; None for all. The values of loops and branches always have one, and all other ops
-            have their shardings.
+            them; None for all. The values of loops and branches always have one.
 
     Raises:
         InvalidPlan: the plan shards another program than that of this text.
@@ -115,8 +118,7 @@ def annotate(
     if isinstance(model, str):
         text = model
     else:
-        plan.check_is_of(model.program)
-        text = model.stablehlo
+        text = plan.own_model(model).stablehlo
     writer = Writer(
         plan,
         reuse=reuse,
@@ -334,7 +336,7 @@ class Writer:
             operation.operands[position] = copy
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Write the sharding of the op and constraints on its results."""
+        """Write constraints on the op's results."""
         program, operation = self.plan.program, item.operation
         control = op_kinds.is_control(item.kind)
         if not control:
@@ -346,23 +348,8 @@ class Writer:
         if operation.name == CONSTRAINT:
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        is_constrained = (
-            control
-            or self.constrained is None
-            or any(value in self.constrained for value in values)
-        )
-        # Numbered ops are for looking at the results of propagation
-        if not is_constrained and self.numbered:
-            return
-        # Loops and branches have no sharding themselves: XLA's exporter adds the values that a body
-        # captures to those of the loop and then finds too few shardings on it.
-        every_result = len(values) == len(operation.results)
-        has_its_own = control or item.kind == "shard_map" or _refuses_sharding(operation)
-        if every_result and not has_its_own:
-            operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
-                [self.attribute(self.on_op[value]) for value in values]
-            )
-        if not is_constrained:
+        is_free = self.constrained is not None and not control
+        if is_free and not any(value in self.constrained for value in values):
             return
         for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]
@@ -477,16 +464,6 @@ def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
             op.operation.erase()
     with ir.InsertionPoint.at_block_begin(module.body):
         _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(plan.mesh.axes, plan.mesh.sizes))
-
-
-def _refuses_sharding(operation: Any) -> bool:
-    """Is this an approximate top-k, for which XLA's import fails on any unknown attribute?
-
-    A constraint after it does no harm.
-    """
-    return operation.name == "stablehlo.custom_call" and "ApproxTopK" in str(
-        operation.attributes["call_target_name"]
-    )
 
 
 def _int32(value: int) -> Any:
