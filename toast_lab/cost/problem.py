@@ -73,7 +73,7 @@ class _Inside(NamedTuple):
     times: float
 
 
-class _Rows(NamedTuple):
+class _CostRows(NamedTuple):
     """Rows of a ``Cost`` under construction, and when each starts."""
 
     ops: list[OpRow]
@@ -503,13 +503,13 @@ class Pricer:
             notes=rounds_notes(program),
         )
 
-    def _rows(self, totals: Totals) -> _Rows:
+    def _rows(self, totals: Totals) -> _CostRows:
         """The rows of all steps that take time, in order."""
         program, mesh = self.problem.analysis.program, self.problem.mesh
         steps, each, source = totals.steps, totals.each, self.problem.prices.source
         start_s = _starts(totals, self.problem.machine.overlap)
         bodies = self.problem.prices.rules.bodies
-        rows = _Rows([], [], [], [])
+        rows = _CostRows([], [], [], [])
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE and op in bodies:
@@ -540,7 +540,7 @@ class Pricer:
                 )
         return rows
 
-    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _Rows) -> None:
+    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
         """Add the rows of a ``shard_map``: those of its body, one after the other."""
         program, each = self.problem.analysis.program, totals.each
         op, times = int(totals.steps.op[row]), float(each.times[row])
@@ -586,7 +586,7 @@ class Pricer:
         for step in range(inside.n_steps):
             inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
             results = body.results(inner_op)
-            value = body.value_name[results[0]] if results else ""
+            value = price.shard_map.name_inside(results[0]) if results else ""
             collective = price.inside.get(inner_op)
             if collective is not None:
                 rounds = float(inside.each.times[step])

@@ -60,7 +60,6 @@ from toast_lab.ir import canonical, fourier, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
