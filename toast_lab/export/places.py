@@ -23,7 +23,7 @@ from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.traced_keys import is_key, key_data_shape
-from toast_lab.frontends.tracing import from_jax
+from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.program import Program
@@ -115,7 +115,7 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
         InvalidPlan: tracing the function gives another program.
     """
     walk = _Numbering()
-    model = from_jax(_numbered(function.call, walk), *function.given)
+    model = retrace(function, _numbered(function.call, walk))
     own_signatures, traced_signatures = _signatures(program), _signatures(model.program)
     if [signature for _, signature in own_signatures] != [
         signature for _, signature in traced_signatures

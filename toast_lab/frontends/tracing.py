@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -76,18 +76,26 @@ def trace(
     Raises FrontendError as ``from_jax`` does.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    separated = arguments.separate_arguments(fn, args, donate, keywords)
+    return trace_separated(arguments.separate_arguments(fn, args, donate, keywords))
+
+
+def trace_separated(separated: arguments.Arguments) -> Traced:
+    """``trace``, for arguments that are separated already.
+
+    Raises FrontendError as ``from_jax`` does.
+    """
     try:
-        traced, lowered, sharding_notes = _lowered(separated)
-        text = lowered.as_text(debug_info=True)
+        lowering = _lower(separated.call, separated)
+        text = lowering.text()
     except FrontendError:
         raise
     except Exception as error:
         bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
         raise FrontendError(
-            f"{user_code.function_name(fn)} cannot be traced: "
+            f"{separated.call.__name__} cannot be traced: "
             f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
+    lowered = lowering.lowered
     result = lowered.out_info[0] if separated.changed else lowered.out_info
     leaves, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(
@@ -97,39 +105,99 @@ def trace(
             *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
             *separated.changed,
         ],
-        donated=[i in separated.donated for i, paths in enumerate(separated.paths) for _ in paths],
+        donated=separated.donated_leaves(),
         trees=(
             jax.tree_util.tree_structure(separated.given),
             jax.tree_util.tree_structure(lowered.out_info),
         ),
-        notes=(*separated.notes, *sharding_notes, *_closed_over(traced)),
-        function=Function(separated.call, separated.given, bool(separated.changed)),
-        keys=traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(separated.given)),
+        notes=(*separated.notes, *lowering.notes, *_closed_over(lowering.traced)),
+        function=Function(
+            call=separated.call,
+            given=separated.given,
+            donated=separated.donated,
+            shardings=lowering.shardings,
+            results=tuple(map(_struct, lowering.traced.jaxpr.out_avals)),
+            changes=bool(separated.changed),
+        ),
+        keys=traced_keys.keys_of(lowering.traced.jaxpr, jax.tree_util.tree_leaves(separated.given)),
     )
 
 
-def _lowered(separated: arguments.Arguments) -> tuple[Any, Any, list[str]]:
-    """Trace and lower, as (traced, lowered, notes).
+def retrace(function: Function, call: Callable[..., Any], paths: Sequence[str] = ()) -> Model:
+    """The program of ``call``, traced and lowered as that of ``function`` was.
+
+    ``call`` takes the arguments of ``function.call`` and gives its results, for instance with more
+    names or constraints on the way. ``paths`` name the arguments.
+
+    Raises:
+        FrontendError: ``call`` cannot be traced.
+    """
+    try:
+        lowering = _lower(call, function)
+        text = lowering.text()
+    except Exception as error:
+        raise FrontendError(
+            f"{user_code.function_name(call)} cannot be traced again: "
+            f"{user_code.short(error)}{user_code.line(error)}"
+        ) from error
+    leaves = jax.tree_util.tree_leaves(function.given)
+    return build(
+        Traced(
+            text=text,
+            paths=list(paths) or [f"argument[{i}]" for i in range(len(leaves))],
+            outputs=[f"result[{i}]" for i in range(len(function.results))],
+            donated=[
+                i in function.donated
+                for i, given in enumerate(function.given)
+                for _ in jax.tree_util.tree_leaves(given)
+            ],
+            trees=None,
+            notes=(),
+            keys=traced_keys.keys_of(lowering.traced.jaxpr, leaves),
+        ),
+        user_code.function_name(call),
+        {},
+        "traced again",
+    )
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+class _Lowering(NamedTuple):
+    """A function as JAX traced and lowered it."""
+
+    traced: Any
+    lowered: Any
+    shardings: Mapping[str, Any]  #: those declared that were used
+    notes: list[str]
+
+    def text(self) -> str:
+        return str(self.lowered.as_text(debug_info=True))
+
+
+def _lower(call: Callable[..., Any], like: arguments.Arguments | Function) -> _Lowering:
+    """Trace and lower ``call`` for the arguments, donations and shardings of ``like``.
 
     The shardings that a jitted function declares are used, and left out if they fail.
     """
     notes: list[str] = []
-    for shardings in (
-        [separated.shardings, {}] if separated.shardings and not separated.changed else [{}]
-    ):
+    for shardings in [like.shardings, {}] if like.shardings else [{}]:
         try:
-            jitted = jax.jit(
-                separated.call, keep_unused=True, donate_argnums=separated.donated, **shardings
-            )
+            jitted = jax.jit(call, keep_unused=True, donate_argnums=like.donated, **shardings)
             stages.tell("tracing")
-            traced = jitted.trace(*separated.given)
+            traced = jitted.trace(*like.given)
             stages.tell("lowering")
             try:
-                return traced, traced.lower(), notes
+                return _Lowering(traced, traced.lower(), shardings, notes)
             except ValueError as error:
                 if "AbstractMesh" not in str(error):
                     raise
-                return traced, traced.lower(lowering_platforms=(jax.default_backend(),)), notes
+                platforms = (jax.default_backend(),)
+                lowered = traced.lower(lowering_platforms=platforms)
+                return _Lowering(traced, lowered, shardings, notes)
         except Exception as error:
             if not shardings:
                 raise
