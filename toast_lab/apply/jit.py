@@ -34,10 +34,12 @@ from toast_lab.frontends.traced_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace_separated
 from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.model import Function, Model
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -55,7 +57,8 @@ class Sharded:
     """A function that runs a plan, called like the function that it was made from.
 
     ``mesh`` is the ``jax.sharding.Mesh``; ``argument_shardings`` and ``result_shardings`` have the
-    NamedShardings by path.
+    NamedShardings by path. After the first call, ``notes`` say where the mesh's devices run other
+    ops than the plan's program has, which JAX lowered for another platform.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Sharded:
         self.argument_shardings = _named(plan.argument_specs(), mesh)
         self.result_shardings = _named(plan.result_specs(), mesh)
         self._explicit = jax.sharding.AxisType.Explicit in mesh.axis_types
+        self.notes: tuple[str, ...] = ()
         self._traced: dict[Any, _Traced] = {}
         functools.update_wrapper(self, fn, updated=())
 
@@ -108,7 +112,8 @@ class Sharded:
         for typed in (taken, taken.with_strong_types(), self._with_types_of_model(taken)):
             if typed is None:
                 continue
-            model = build(trace_separated(typed), name, {}, f"function {name}")
+            traced = build(trace_separated(typed), name, {}, f"function {name}")
+            model = traced.of_program(self.plan.program)
             if self.plan.is_of(model.program):
                 return typed, model
             models.append(model)
@@ -121,8 +126,9 @@ class Sharded:
         given = getattr(function, "given", None)
         return None if given is None else taken.with_types_of(given)
 
-    def _trace(self, taken: arguments.Arguments, model: Model) -> _Traced:
-        plan, function = self.plan, model.function
+    def _trace(self, taken: arguments.Arguments, own: Model) -> _Traced:
+        model, plan, self.notes = carry(own, self.plan, _platform(self.mesh, own))
+        function = own.function
         assert isinstance(function, Function)
         structs = function.results
         outcome = taken.outcome()
@@ -277,6 +283,14 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
         is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec),
     )
     return shardings
+
+
+def _platform(mesh: Any, model: Model) -> str:
+    """The platform of a mesh's devices; one of the model's if the mesh is abstract."""
+    if not isinstance(mesh, jax.sharding.Mesh):
+        return min(model.platforms)
+    platform = str(mesh.devices.flat[0].platform)
+    return platform if platform in PLATFORMS else "gpu"
 
 
 def different(plan: ShardingPlan, model: Model) -> str:
