@@ -102,51 +102,52 @@ def clean_data_parallel(mended: bool = False) -> Made:
     return jitted(loss, weights, {"first": (), "second": ()}, x, (("data", "model"), None))
 
 
-def clean_tensor_parallel(mended: bool = False) -> Made:
-    """A decoder layer in the manner of Megatron, wide enough for its axes."""
-    return decoder_layer_step()
+WIDTH, HIDDEN, HEADS = 4096, 16384, 32
 
 
-WIDTH, HIDDEN, HEADS = 8192, 32768, 64
-LAYER_SHAPES = {
-    **dict.fromkeys(("query", "key", "value", "mix"), (WIDTH, WIDTH)),
-    "up": (WIDTH, HIDDEN),
-    "down": (HIDDEN, WIDTH),
-}
-LAYER_SPECS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("query", "key", "value", "up"), (None, "model")),
-    **dict.fromkeys(("mix", "down"), ("model", None)),
-}
+def clean_fully_sharded(mended: bool = False) -> Made:
+    """A decoder layer with batch and weights cut over all devices."""
 
-
-def decoder_layer_step(specs: Any = LAYER_SPECS, batch: int = 64, length: int = 1024) -> Made:
     def loss(params: Any, x: Any) -> Any:
-        x = constrain(x + attention(params, normed(x), HEADS), "data", None, None)
-        hidden = jax.nn.gelu(normed(x) @ params["up"])
-        x = constrain(x + hidden @ params["down"], "data", None, None)
+        x = constrain(x + attention(params, normed(x), HEADS), ("data", "model"), None, None)
+        x = constrain(
+            x + jax.nn.gelu(normed(x) @ params["up"]) @ params["down"],
+            *(("data", "model"), None, None),
+        )
         return jnp.mean(x * x)
 
-    x = jax.ShapeDtypeStruct((batch, length, WIDTH), "bfloat16")
-    step, (params, moments, x) = jitted(loss, LAYER_SHAPES, specs, x, ("data", None, None))
-    return step, (shapes(LAYER_SHAPES, "bfloat16"), shapes(LAYER_SHAPES, "bfloat16"), x)
+    weights = {
+        **dict.fromkeys(("query", "key", "value", "mix"), (WIDTH, WIDTH)),
+        "up": (WIDTH, HIDDEN),
+        "down": (HIDDEN, WIDTH),
+    }
+    specs = {name: (("data", "model"), None) for name in weights}
+    x = jax.ShapeDtypeStruct((64, 1024, WIDTH), "float32")
+    return jitted(loss, weights, specs, x, (("data", "model"), None, None))
 
 
 # -- one mistake each ------------------------------------------------------------------------------
 def rematerialised(mended: bool = False) -> Made:
-    """Embeddings cut over ``data`` are looked up by tokens cut over ``data``."""
+    """Patches come cut over features; behind the class token they are cut over the batch."""
 
-    def loss(params: Any, tokens: Any) -> Any:
-        table = params["embedding"]
+    def loss(params: Any, patches: Any) -> Any:
+        x = jnp.tanh(patches @ params["stem"])
+        token = jnp.broadcast_to(params["token"], (x.shape[0], 1, x.shape[2]))
         if mended:
-            table = constrain(table, "model", None)
-        x = constrain(table[tokens], "data", None, None)
+            x = constrain(x, "data", None, "model")
+        x = constrain(jnp.concatenate([token, x], axis=1), "data", None, "model")
         x = x + jax.nn.gelu(normed(x) @ params["up"]) @ params["down"]
         return jnp.mean(x * x)
 
-    weights = {"embedding": (32768, 2048), "up": (2048, 8192), "down": (8192, 2048)}
-    specs = {"embedding": ("model", "data"), "up": (None, "model"), "down": ("model", None)}
-    tokens = jax.ShapeDtypeStruct((64, 512), "int32")
-    return jitted(loss, weights, specs, tokens, ("data", None))
+    weights = {"stem": (768, 2048), "token": (1, 1, 2048), "up": (2048, 8192), "down": (8192, 2048)}
+    specs = {
+        "stem": (None, ("data", "model")),
+        "token": (),
+        "up": (None, "model"),
+        "down": ("model", None),
+    }
+    patches = jax.ShapeDtypeStruct((256, 255, 768), "float32")
+    return jitted(loss, weights, specs, patches, ())
 
 
 def replicated_optimizer(mended: bool = False) -> Made:
@@ -173,11 +174,12 @@ def replicated_optimizer(mended: bool = False) -> Made:
 
 def uneven_heads(mended: bool = False) -> Made:
     """Six heads on an axis of four."""
-    heads = 8 if mended else 6
+    heads = 6
 
     def loss(params: Any, x: Any) -> Any:
         def split(y: Any) -> Any:
-            return constrain(heads_of(y, heads), "data", None, "model", None)
+            spec = ("data", "model", None, None) if mended else ("data", None, "model", None)
+            return constrain(heads_of(y, heads), *spec)
 
         queries, keys = split(x @ params["query"]), split(x @ params["key"])
         values = split(x @ params["value"])
@@ -217,7 +219,7 @@ def gather_in_scan(mended: bool = False) -> Made:
 
         return jax.lax.scan(cell, x, inputs)
 
-    specs = on(("model"), None), on("data", None), on(None, "data", None)
+    specs = on(None, "data"), on("data", None), on(None, "data", None)
     args = (
         jax.ShapeDtypeStruct((4096, 4096), "float32"),
         jax.ShapeDtypeStruct((1024, 4096), "float32"),

@@ -93,10 +93,10 @@ def _by_role(roles: Roles, edits: Edits) -> dict[tuple[str, Spec, Spec], list[in
 
 def _by_place(roles: Roles, edits: Edits) -> list[tuple[str, Spec, Spec | None]]:
     """Edited constraints of the user: (place, old spec, new spec)."""
-    replaced = dict(edits.replaced)
-    places = []
+    replaced, places = dict(edits.replaced), []
+    interface = {*roles.of_argument.values(), *roles.of_result.values()}
     for site in roles.constraint_sites:
-        if site.ops[0] in replaced:
+        if {*site.ops} == {*replaced} - interface:
             before = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
             places.append((place_text(site.place, 2), before, replaced[site.ops[0]]))
     return places

@@ -320,10 +320,14 @@ def _region_finding(
         for value in program.operands(op)
         if value < program.n_arguments and dim_of[value] < 0
     ]
-    op = (forward or losing or [min(inside)])[0]
+    repeated = {*evidence.roles.of_argument.values(), *evidence.roles.of_result.values()}
+    own = [op for op in (*forward, *losing, *sorted(inside)) if op not in repeated]
+    op = (own or sorted(inside))[0]
     lost = [int(v) for v in program.operands(op) if dim_of[v] >= 0]
     results = [int(value) for value in program.results(op)]
     subject_value = results[0] if results else lost[0]
+    if not lost and entering:
+        subject_value = max(entering, key=program.nbytes)
     if lost:
         kept = spec_text(written.specs[lost[0]])
         why = (

@@ -20,6 +20,7 @@ from toast_lab.sharding.plan_rules import folded_path
 _WORD = re.compile(r"\w+|\*")
 #: least share of all arguments that a tree of parameters or moments has
 _TREE_SHARE = 0.2
+_ALL_FRAMES = 99
 
 
 class ConstraintSite(NamedTuple):
@@ -183,16 +184,26 @@ class Roles:
         program = self.program
         repeated = {*self.of_argument.values(), *self.of_result.values()}
         specs = {a.value: a.spec for a in program.annotations if a.kind == "constraint"}
-        grouped: dict[tuple[str, Spec], list[int]] = defaultdict(list)
+        by_location: dict[tuple[str, Spec], list[int]] = defaultdict(list)
         for op in program.ops():
             if program.kind[op] == CONSTRAINT and op not in repeated:
                 spec = specs.get(int(program.results(op)[0]))
                 if spec is not None:
                     location = program.locations[int(program.location[op])]
-                    grouped[location, spec].append(op)
-        return tuple(
-            ConstraintSite(place, tuple(ops), spec) for (place, spec), ops in grouped.items()
-        )
+                    by_location[location, spec].append(op)
+        # A helper that writes constraints has callers, each of which could be changed alone
+        grouped: dict[tuple[int, ...], ConstraintSite] = {}
+        for depth in (_ALL_FRAMES, 3, 2, 1):
+            together: dict[tuple[str, Spec], list[int]] = defaultdict(list)
+            for (location, spec), ops in by_location.items():
+                place = " < ".join(location.split(" < ")[:depth])
+                together[place, spec].extend(ops)
+            for (place, spec), ops in together.items():
+                same_rank = {len(program.dims(int(program.results(op)[0]))) for op in ops}
+                if len(same_rank) == 1:
+                    key = tuple(sorted(ops))
+                    grouped.setdefault(key, ConstraintSite(place, key, spec))
+        return tuple(grouped.values())
 
 
 def _words(path: str) -> list[str]:
