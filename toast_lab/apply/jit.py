@@ -34,10 +34,12 @@ from toast_lab.frontends.traced_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace
 from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.model import Model
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -54,7 +56,8 @@ class Sharded:
     """A function that runs a plan, called like the function that it was made from.
 
     ``mesh`` is the ``jax.sharding.Mesh``; ``argument_shardings`` and ``result_shardings`` have the
-    NamedShardings by path.
+    NamedShardings by path. After the first call, ``notes`` say where the mesh's devices run other
+    ops than the plan's program has, which JAX lowered for another platform.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Sharded:
         self.fn, self.plan, self.mesh, self.donate_argnums = fn, plan, mesh, tuple(donate_argnums)
         self.argument_shardings = _named(plan.argument_specs(), mesh)
         self.result_shardings = _named(plan.result_specs(), mesh)
+        self.notes: tuple[str, ...] = ()
         self._traced: dict[Any, _Traced] = {}
         functools.update_wrapper(self, fn, updated=())
 
@@ -92,12 +96,14 @@ class Sharded:
     def _trace(
         self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments
     ) -> _Traced:
-        plan, name = self.plan, function_name(self.fn)
-        model = build(
+        name = function_name(self.fn)
+        traced = build(
             trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
         )
-        if not plan.is_of(model.program):
-            plan.check_is_of(model.program, why=different(plan, model))
+        own = traced.of_program(self.plan.program)
+        if not self.plan.is_of(own.program):
+            self.plan.check_is_of(own.program, why=different(self.plan, own))
+        model, plan, self.notes = carry(own, self.plan, _platform(self.mesh, own))
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
         outcome = taken.outcome()
         donated = [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths]
@@ -204,6 +210,14 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
         is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec),
     )
     return shardings
+
+
+def _platform(mesh: Any, model: Model) -> str:
+    """The platform of a mesh's devices; one of the model's if the mesh is abstract."""
+    if not isinstance(mesh, jax.sharding.Mesh):
+        return min(model.platforms)
+    platform = str(mesh.devices.flat[0].platform)
+    return platform if platform in PLATFORMS else "gpu"
 
 
 def different(plan: ShardingPlan, model: Model) -> str:

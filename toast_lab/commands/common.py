@@ -231,6 +231,7 @@ def _load_model(args: Namespace) -> Model:
     from toast_lab.models import registry
 
     model_name = str(args.model)
+    platform = _platform(args)
     _trace_on_cpu()
     with output.working(f"loading {model_name}"):
         if model_name not in registry.MODELS and (
@@ -243,9 +244,24 @@ def _load_model(args: Namespace) -> Model:
             return frontends.from_stablehlo(Path(model_name), time_limit_s=args.time_limit)
         if ":" in model_name:
             return frontends.load(
-                model_name, time_limit_s=args.time_limit, **read_sizes(args.set, {})
+                model_name,
+                platform=platform,
+                time_limit_s=args.time_limit,
+                **read_sizes(args.set, {}),
             )
-        return frontends.load(model_name, **read_sizes(args.set, registry.sizes(model_name)))
+        sizes = read_sizes(args.set, registry.sizes(model_name))
+        return frontends.load(model_name, platform=platform, **sizes)
+
+
+def _platform(args: Namespace) -> str | None:
+    """The platform of ``--platform`` or of the machine; None: that of this host."""
+    if getattr(args, "platform", None):
+        return str(args.platform)
+    if not getattr(args, "machine", None):
+        return None
+    from toast_lab.machines.catalogue import machine
+
+    return machine(args.machine).compiler
 
 
 def _trace_on_cpu() -> None:

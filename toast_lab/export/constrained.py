@@ -36,6 +36,8 @@ _INLINED = (
 )
 # Primitives whose jaxpr only combines two scalars
 _OF_SCALARS = ("reduce", "scatter", "select_and_")
+# Kernels: their jaxprs are code for one core of a device
+_KERNELS = ("pallas_call", "mpmd_map", "core_map")
 
 
 class EquationPlace(NamedTuple):
@@ -147,7 +149,9 @@ class Walk:
             keys = ("jaxpr", "call_jaxpr", "fun_jaxpr")
             inner = next(eqn.params[key] for key in keys if eqn.params.get(key) is not None)
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
-        if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
+        if not name.startswith((*_OF_SCALARS, *_KERNELS)) and any(
+            map(_holds_jaxpr, eqn.params.values())
+        ):
             walked = {key: self.rewritten(param) for key, param in eqn.params.items()}
             return self.bind(eqn, values, walked)
         place = place_of(eqn)

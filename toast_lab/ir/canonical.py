@@ -1,7 +1,7 @@
 """Brings a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
-only ``@main`` remains. Fourier transforms that annotating wrapped in manual computations are
+only ``@main`` remains, all of this in the bodies of shard_maps too. Fourier transforms that annotating wrapped in manual computations are
 unwrapped. Every later stage refers to the ops of the printed result, in their order. Canonicalising
 it again changes nothing.
 """
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from toast_lab import _jaxlib
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import fourier
+from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import blocks, drop_dead, operations, short_kind
 from toast_lab.ir.loops import has_loops, slim_loops
+from toast_lab.ir.shard_maps import SHARD_MAP
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -53,7 +56,10 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, by_name, set(), [])
         _drop_annotation_ops(main)
-        for block in blocks(main):
+        bodies = [op for op in operations(main.operation) if op.name == SHARD_MAP]
+        for body in bodies:
+            _drop_open_constraints(body)
+        for block in [block for op in (*bodies, main) for block in blocks(op)]:
             if has_loops(block):
                 slim_loops(block)
             else:
@@ -105,6 +111,14 @@ def _drop_annotation_ops(function: Any) -> None:
                     operation.erase()
             elif len(operation.regions) and not fourier.merge_local(operation):
                 _drop_annotation_ops(op)
+
+
+def _drop_open_constraints(shard_map: Any) -> None:
+    """Remove the constraints that JAX leaves all over a partly manual body, which name no axis."""
+    for operation in [op for op in operations(shard_map) if op.name == CONSTRAINT]:
+        if not _jaxlib.names_axes(operation.attributes["sharding"]):
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
 
 
 def _expand(function: Any, by_name: dict[str, Any], expanded: set[str], callers: list[str]) -> None:

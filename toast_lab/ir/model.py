@@ -6,11 +6,20 @@ analysis, and a plan the analysis that it was made for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from toast_lab.errors import FrontendError
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.platforms import (
+    ALL_PLATFORMS,
+    PLATFORMS,
+    LoweredProgram,
+    Lowerings,
+    platforms_text,
+)
 from toast_lab.ir.program import Program
 from toast_lab.text import counted
 
@@ -77,6 +86,53 @@ class Model:
     #: ``parameter_count`` as the paper states it, for its own models at their default sizes
     paper_parameters: str = ""
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
+    #: for which JAX lowers the function to this program, of ``platforms.PLATFORMS``; a file's
+    #: program is taken as it is on all of them
+    platforms: frozenset[str] = ALL_PLATFORMS
+    #: programs of the function for other platforms, shared by all of its models
+    lowerings: Lowerings = dataclasses.field(default_factory=Lowerings)
+
+    def lowered_for(self, platform: str) -> Model:
+        """This model with the program that JAX makes of its function for a platform.
+
+        ``platform`` is "cpu", "tpu" or "gpu". The model itself if its program is for this one.
+
+        Raises:
+            FrontendError: JAX cannot lower the function for this platform, or the function is in
+                another process.
+
+        Examples:
+            >>> import jax, toast_lab as tl
+            >>> matrix = jax.ShapeDtypeStruct((64, 64), "float32")
+            >>> model = tl.from_jax(jax.numpy.linalg.cholesky, matrix)
+            >>> sorted(model.platforms), sorted(model.lowered_for("tpu").platforms)
+            (['cpu'], ['tpu'])
+            >>> "cholesky" in model.lowered_for("tpu").program.kind
+            True
+        """
+        if platform in self.platforms:
+            return self
+        return self._with(self.lowerings.program(self.name, platform))
+
+    def of_program(self, program: Program) -> Model:
+        """This model with ``program``, if that is one of its function's; else the model itself."""
+        if program is self.program:
+            return self
+        digest, known = program.digest(), self.platforms
+        if digest == self.program.digest():
+            return self
+        for platform in PLATFORMS:
+            if platform in known:
+                continue
+            with contextlib.suppress(FrontendError):
+                lowered = self.lowerings.program(self.name, platform)
+                known |= lowered.platforms
+                if lowered.program is program or lowered.program.digest() == digest:
+                    return self._with(lowered)
+        return self
+
+    def _with(self, lowered: LoweredProgram) -> Model:
+        return dataclasses.replace(self, **lowered._asdict())
 
     @property
     def annotations(self) -> tuple[Annotation, ...]:
@@ -98,4 +154,6 @@ class Model:
         )
         if self.parameter_count is not None:
             summary += f", {self.parameter_count:,} parameters"
+        if platforms := platforms_text(self.platforms):
+            summary += f", as lowered for {platforms}"
         return summary + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")

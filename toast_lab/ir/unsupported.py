@@ -5,7 +5,8 @@ One error lists every such op with its line:
 * dynamic shapes: Shardy's passes have no rules for them, and their own error message is no help;
 * ops of dialects other than StableHLO, CHLO and Shardy: no later compiler accepts them;
 * communication with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it:
-  its order and count would change with the number of devices.
+  its order and count would change with the number of devices;
+* collectives and device numbers outside of a ``shard_map``, and a ``shard_map`` inside another.
 
 Calls that only print (``jax.debug.print``, ``jax.debug.callback``) do not affect results. They are
 dropped, and a note says so.
@@ -22,6 +23,7 @@ from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.ir import source_names
 from toast_lab.ir.dead import is_used, operations
 from toast_lab.ir.op_kinds import op_kind
+from toast_lab.ir.shard_maps import SHARD_MAP
 
 DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
 _CALLBACK = re.compile(r'"(?:[^"]*/)?(debug_print|debug_callback|io_callback|pure_callback):?"')
@@ -34,6 +36,10 @@ _ADVICE = {
     "host": "Host communication: take it out of the function, or pass its data as arguments and "
     "results.",
     "ordered": "Ordered prints: leave out ordered=True; unordered ones are dropped with a note.",
+    "by hand": "A program that is already split over devices by hand: give the function of whole "
+    "arrays, with the hand-written parts inside jax.shard_map.",
+    "nested": "Nested shard_maps: write one shard_map over the axes of both, with the specs of both "
+    "on its arguments.",
 }
 
 
@@ -85,6 +91,10 @@ def _fault(operation: Any) -> tuple[str, str]:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
     if dialect == "stablehlo" and op_kind(name).host:
         return "host", "it exchanges data with the host"
+    if op_kind(name).per_device and not _is_inside(operation, SHARD_MAP):
+        return "by hand", "it depends on the device that runs it"
+    if operation.name == SHARD_MAP and _is_inside(operation, SHARD_MAP):
+        return "nested", "a shard_map inside the body of another"
     if name == "custom_call" and all(word in _target(operation) for word in ("callback", "python")):
         primitive = _primitive(operation)
         if not primitive.startswith("debug") and (primitive or types):
@@ -95,6 +105,16 @@ def _fault(operation: Any) -> tuple[str, str]:
     if any("!stablehlo.token" in printed for printed in types):
         return "host", "it produces or takes a token, which orders side effects"
     return "", ""
+
+
+def _is_inside(operation: Any, kind: str) -> bool:
+    """Is one of the ops around ``operation`` of this kind?"""
+    outer = operation.parent
+    while outer is not None:
+        if outer.name == kind:
+            return True
+        outer = outer.parent
+    return False
 
 
 def _target(operation: Any) -> str:

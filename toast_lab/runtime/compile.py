@@ -40,6 +40,7 @@ from toast_lab.runtime._jax_private import LeftOpen
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -107,8 +108,8 @@ def compile_plan(
         >>> compiled.fits, compiled.bytes_by_kind()
         (True, {'all_reduce': 2048.0})
     """
-    plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
+    model, plan, carried_notes = carry(model, plan, wanted.platform)
     fully_constrained = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
@@ -129,6 +130,7 @@ def compile_plan(
             program=plan.program.digest(),
             plan_key=plan.key,
             cached=True,
+            notes=(*carried_notes, *kept_result.notes),
         )
     if on_progress is not None:
         on_progress(RunProgress("finding the constraints that it needs", 0.0))
@@ -146,8 +148,12 @@ def compile_plan(
     if needed is None:
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            results.keep(key, compiled, model.name)
+        try:
+            with CompiledStore(path) as results:
+                results.keep(key, compiled, model.name)
+        except StoreError as error:
+            compiled = dataclasses.replace(compiled, not_kept=str(error))
+    compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
     return located(compiled, plan.program)
 
 

@@ -32,6 +32,7 @@ from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.executable import ShardedProgram
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import Execution, interquartile_range
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
@@ -75,6 +76,8 @@ class Run:
     note: str = ""  #: why there is no reference although one was asked for
     #: largest error that rounding explains, see ``agreement``; None without a reference
     tolerance: float | None = None
+    #: where these devices run other ops than the plan's own program has, see ``carried``
+    notes: tuple[str, ...] = ()
 
     @property
     def collective_counts(self) -> dict[str, int]:
@@ -111,6 +114,7 @@ class Run:
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step (spread "
             f"{self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a device, "
             f"{error}; {counts_text(self.collective_counts) or 'no collectives'}"
+            + "".join(f"\n{note}" for note in self.notes)
         )
 
 
@@ -188,6 +192,8 @@ def run_many(
         "memory_limit_bytes": memory_limit_bytes,
     }
     chosen_devices = dev.find(devices, device_count, **limits)
+    carried = [carry(model, plan, chosen_devices.platform) for plan in plans]
+    model, plans = carried[0].model, [each.plan for each in carried]
     reference_text = unsharded_text(model, plans[0]) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
@@ -207,9 +213,13 @@ def run_many(
         **limits,
     )
     tolerance = execution.tolerance_for(model.program)
-    return [
+    runs = [
         _result(report, measured, devices=chosen_devices, seed=execution.seed, tolerance=tolerance)
         for measured in report.jobs
+    ]
+    return [
+        dataclasses.replace(result, notes=each.notes)
+        for result, each in zip(runs, carried, strict=True)
     ]
 
 
@@ -238,7 +248,7 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
 
 def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     """The StableHLO of the program as it was read, without any shardings that it came with."""
-    plan.check_is_of(model.program)
+    model = plan.own_model(model)
     if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
         return model.stablehlo
     one_device = Mesh(("one",), (1,))
