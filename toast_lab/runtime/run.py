@@ -241,15 +241,17 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
     return ShardedProgram(
         annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
         plan.mesh,
-        tuple(specs[: plan.program.n_arguments]),
-        tuple(specs[int(value)] for value in plan.program.outputs),
+        argument_specs=tuple(specs[: plan.program.n_arguments]),
+        result_specs=tuple(specs[int(value)] for value in plan.program.outputs),
+        host=plan.program.host,
     )
 
 
 def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     """The StableHLO of the program as it was read, without any shardings that it came with."""
     model = plan.own_model(model)
-    if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
+    is_plain = "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo
+    if is_plain and not plan.program.host:
         return model.stablehlo
     one_device = Mesh(("one",), (1,))
     return annotate(model, ShardingPlan(plan.program, one_device, Sharding.whole(plan.program, 1)))
