@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toast_lab.cost.fusion import Fusion
-from toast_lab.cost.host_traffic import first_reads
+from toast_lab.cost.host_traffic import beside_link, first_reads
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, packed
@@ -140,7 +140,9 @@ def make_memory(
         buffer_start=start.astype(np.int32),
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(has_heir, heir, -1).astype(np.int32),
-        buffer_near=near.may_be_near[value] & is_near,
+        buffer_near=near.may_be_near[value]
+        & is_near
+        & ~np.isin(value, root[np.asarray(beside_link(program), int)]),
         buffer_computed=~argument,
         buffer_result=is_result,
         buffer_read_late=read_late[value].astype(np.int32),

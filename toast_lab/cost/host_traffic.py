@@ -90,6 +90,18 @@ def crossings(program: Program) -> tuple[tuple[int, int], ...]:
     return (*transfers, *((value, program.n_ops) for value in leaving))
 
 
+def beside_link(program: Program) -> list[int]:
+    """Values on the device that come from the host or go there, whose copies are in its memory."""
+    host = set(program.host.values)
+    ends = {
+        value
+        for _, op in crossings(program)
+        if op < program.n_ops
+        for value in (*program.operands(op), *program.results(op))
+    }
+    return sorted(ends - host)
+
+
 def first_reads(program: Program) -> dict[int, int]:
     """Host value -> first op that reads it on the device, for values without a copy there.
 
