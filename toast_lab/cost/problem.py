@@ -21,6 +21,7 @@ from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
+from toast_lab.ir.rounds import rounds_notes
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
@@ -73,7 +74,7 @@ class _Inside(NamedTuple):
     times: float
 
 
-class _Rows(NamedTuple):
+class _CostRows(NamedTuple):
     """Rows of a ``Cost`` under construction, and when each starts."""
 
     ops: list[OpRow]
@@ -118,6 +119,7 @@ class Cost:
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
     collective_start_s: np.ndarray  #: the same for each of ``collectives``
+    notes: tuple[str, ...] = ()  #: a sentence for each loop whose rounds are assumed
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -129,6 +131,7 @@ class Cost:
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
             f"{self.score:.4f}" + (f"; {self.host}" if self.host.held_bytes else "")
+            + "".join(f"; {note}" for note in self.notes)
         )
 
     @property
@@ -501,15 +504,16 @@ class Pricer:
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
+            notes=rounds_notes(program),
         )
 
-    def _rows(self, totals: Totals) -> _Rows:
+    def _rows(self, totals: Totals) -> _CostRows:
         """The rows of all steps that take time, in order."""
         program, mesh = self.problem.analysis.program, self.problem.mesh
         steps, each, source = totals.steps, totals.each, self.problem.prices.source
         start_s = _starts(totals, self.problem.machine.overlap)
         bodies = self.problem.prices.rules.bodies
-        rows = _Rows([], [], [], [])
+        rows = _CostRows([], [], [], [])
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE and op in bodies:
@@ -540,7 +544,7 @@ class Pricer:
                 )
         return rows
 
-    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _Rows) -> None:
+    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
         """Add the rows of a ``shard_map``: those of its body, one after the other."""
         program, each = self.problem.analysis.program, totals.each
         op, times = int(totals.steps.op[row]), float(each.times[row])
@@ -586,7 +590,7 @@ class Pricer:
         for step in range(inside.n_steps):
             inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
             results = body.results(inner_op)
-            value = body.value_name[results[0]] if results else ""
+            value = price.shard_map.name_inside(results[0]) if results else ""
             collective = price.inside.get(inner_op)
             if collective is not None:
                 rounds = float(inside.each.times[step])

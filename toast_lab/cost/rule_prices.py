@@ -1,4 +1,4 @@
-"""``RulePrices``: a program on a mesh of a machine, priced by rule, without a search's action space.
+"""``RulePrices``: a program on a mesh of a machine, priced by rule, without an action space.
 
 The body of a ``shard_map`` is such a program: local shapes, nothing to split, and collectives whose
 time depends on no plan. What one run of it takes is the price of the op in the program around it.
@@ -72,7 +72,7 @@ class BodyPrice(NamedTuple):
 
     shard_map: p.ShardMap
     totals: Totals
-    inside: dict[int, p.Collective]  #: collectives of the body, by op
+    inside: dict[int, p.WrittenCollective]  #: collectives of the body, by op
     entries: tuple[Entry, ...]
 
     @property

@@ -43,8 +43,8 @@ _INLINED = (
 )
 # Primitives whose jaxpr only combines two scalars
 _OF_SCALARS = ("reduce", "scatter", "select_and_")
-# Kernels: their jaxprs are code for one core of a device
-_KERNELS = ("pallas_call", "mpmd_map", "core_map")
+# Their jaxprs are code for one device, or for one core of it
+_BY_HAND = ("pallas_call", "mpmd_map", "core_map", "shard_map")
 
 
 class EquationPlace(NamedTuple):
@@ -156,7 +156,7 @@ class Walk:
             keys = ("jaxpr", "call_jaxpr", "fun_jaxpr")
             inner = next(eqn.params[key] for key in keys if eqn.params.get(key) is not None)
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
-        if not name.startswith((*_OF_SCALARS, *_KERNELS)) and any(
+        if not name.startswith((*_OF_SCALARS, *_BY_HAND)) and any(
             map(_holds_jaxpr, eqn.params.values())
         ):
             walked = {key: self.rewritten(param) for key, param in eqn.params.items()}

@@ -13,6 +13,7 @@ from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import Keys
+from toast_lab.ir.rounds import rounds_notes
 from toast_lab.text import counted
 
 
@@ -66,7 +67,8 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         keys=traced.keys,
         on_host=traced.on_host,
     )
-    notes = (*traced.notes, *parsed.notes, *_host_notes(parsed.program))
+    program = parsed.program
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(program), *_host_notes(program))
     return LoweredProgram(parsed.program, parsed.text, traced.platforms, notes)
 
 

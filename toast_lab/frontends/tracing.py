@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from toast_lab.errors import FrontendError
+from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import arguments, calls, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build
@@ -121,6 +121,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
             *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
             *separated.changed,
         ],
+        notes=separated.notes,
     )._replace(
         trees=(
             jax.tree_util.tree_structure(separated.given),
@@ -164,6 +165,9 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
 
 
+INTERPRETED = "kernels are interpreted on the CPU"
+
+
 class _Lowered(NamedTuple):
     """A function, traced and lowered for one platform."""
 
@@ -174,9 +178,18 @@ class _Lowered(NamedTuple):
     shardings: Mapping[str, Any]  #: those that it declares and that were used
 
     def as_traced(
-        self, name: str, like: Function, paths: Sequence[str], outputs: Sequence[str]
+        self,
+        name: str,
+        like: Function,
+        paths: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        notes: Sequence[str] = (),
     ) -> Traced:
-        """The program called ``name``, with these paths of arguments and results."""
+        """The program called ``name``, with these paths of arguments and results.
+
+        ``notes`` hold for its programs for other platforms, too.
+        """
         jaxpr = self.traced.jaxpr
         traced = Traced(
             text=self.lowered.as_text(debug_info=True),
@@ -196,7 +209,12 @@ class _Lowered(NamedTuple):
 
         def lower(other: str) -> Traced:
             text = _lower(self.traced, other, name).as_text(debug_info=True)
-            return traced._replace(text=text, platforms=platform_rules.alike(jaxpr, other))
+            is_interpreted = other == "cpu" and platform_rules.has_kernels(jaxpr)
+            return traced._replace(
+                text=text,
+                platforms=platform_rules.alike(jaxpr, other),
+                notes=(*notes, *([INTERPRETED] if is_interpreted else [])),
+            )
 
         return traced._replace(lower=lower)
 
@@ -213,7 +231,8 @@ def _lowered(
         try:
             jitted = jax.jit(call, keep_unused=True, donate_argnums=like.donated, **shardings)
             stages.tell("tracing")
-            traced = jitted.trace(*like.given)
+            with platform_rules.without_gpu():
+                traced = jitted.trace(*like.given)
             stages.tell("lowering")
             lowered = _first_that_works(traced, user_code.function_name(call), platform, notes)
             return lowered._replace(shardings=shardings)
@@ -259,14 +278,16 @@ def _lower_for_host(traced: Any, host: str) -> Any:
 
 def _lower(traced: Any, platform: str, name: str) -> Any:
     """Lower a trace for a platform that need not be attached. Raises FrontendError."""
-    jax_name = platform_rules.name_in_jax(platform)
     try:
-        return traced.lower(lowering_platforms=(jax_name,))
+        return platform_rules.lower(traced, platform)
     except Exception as error:
+        culprits = platform_rules.offenders(traced.jaxpr, platform)
         raise FrontendError(
             f"{name} cannot be lowered for {platform.upper()}: "
-            f"{user_code.short(error)}{user_code.line(error)}. Choose a machine of another "
-            "platform, or let the function use lax.platform_dependent"
+            f"{user_code.short(error)}{user_code.line(error)}. "
+            + (f"It is one of these:\n{join_offenders(culprits)}\n" if culprits else "")
+            + "Choose a machine of another platform, or let the function take another way on this "
+            "one (jax.lax.platform_dependent)"
         ) from error
 
 

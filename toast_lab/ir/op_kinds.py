@@ -463,14 +463,12 @@ _kind(
 
 # -- split over devices by hand: one op of the program, and what only its body may hold ------------
 
-_kind("sdy.manual_computation", cost_class=OPAQUE, paper_name="shard_map")
+_kind("shard_map", cost_class=OPAQUE)
 _kinds("partition_id replica_id", per_device=True)
 for _name in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split():
     _kind(_name, cost_class=OPAQUE, per_device=True, collective=_name)
 # No machine has a price of its own for it; each device receives as much as in a permute.
-_kind(
-    "collective_broadcast", cost_class=OPAQUE, per_device=True, collective="collective_permute"
-)
+_kind("collective_broadcast", cost_class=OPAQUE, per_device=True, collective="collective_permute")
 _kinds("collective_reduce cross-replica-sum", cost_class=OPAQUE, per_device=True)
 
 # -- kinds without an entry ------------------------------------------------------------------------

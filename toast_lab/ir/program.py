@@ -88,7 +88,7 @@ class Region(NamedTuple):
     known: bool  #: False: ``times`` is an assumption, since the input does not say
 
 
-class Collective(NamedTuple):
+class WrittenCollective(NamedTuple):
     """A collective that the user wrote, inside a ``shard_map``."""
 
     op: int  #: of the body
@@ -111,6 +111,10 @@ class ShardMap(NamedTuple):
     operand_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each operand
     result_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each result
     body: Program  #: what each device runs, on local shapes
+
+    def name_inside(self, value: int) -> str:
+        """Name of a value of the body that no value of the program has."""
+        return f"{self.body.value_name[value]} (shard_map {self.op})"
 
     @property
     def n_devices(self) -> int:
@@ -206,7 +210,7 @@ class Program:
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
-    collectives: tuple[Collective, ...] = ()  #: only in the body of a ``shard_map``
+    collectives: tuple[WrittenCollective, ...] = ()  #: only in the body of a ``shard_map``
     host: HostMemory = NO_HOST_MEMORY  #: what is in host memory
 
     def __repr__(self) -> str:

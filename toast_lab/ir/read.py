@@ -25,13 +25,13 @@ from toast_lab.ir.program import (
     MONOIDS,
     NEED_REPLICATION,
     PASS,
-    Collective,
     Program,
     ShardMap,
+    WrittenCollective,
 )
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
-from toast_lab.ir.shard_maps import SHARD_MAP, axes_of_collective, interface
+from toast_lab.ir.shard_maps import axes_of_collective, interface
 from toast_lab.ir.shard_maps import rule as shard_map_rule
 from toast_lab.ir.stacked import stacked_factors
 
@@ -79,6 +79,7 @@ def parse(
         ) from None
     notes = unsupported.refuse(module)
     canonical.canonicalise(module)
+    unsupported.refuse_by_hand(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     program = read_program(
@@ -115,7 +116,7 @@ def read_program(
     paths = argument_paths or [
         argument_path(argument, i) for i, argument in enumerate(block.arguments)
     ]
-    reader = _Reader(module)
+    reader = _BlockReader(module)
     read = reader.block(
         block,
         name=name,
@@ -134,7 +135,7 @@ def read_program(
     return dataclasses.replace(read.program, annotations=annotations, host=host)
 
 
-class _Read(NamedTuple):
+class _ReadBlock(NamedTuple):
     """A program, and what its values and ops are in the module."""
 
     program: Program
@@ -142,7 +143,7 @@ class _Read(NamedTuple):
     op_results: list[tuple[Any, Sequence[Any]]]  #: (MLIR op, its results) of each op
 
 
-class _Reader:
+class _BlockReader:
     """Reads blocks of one module: that of @main, and the bodies of its shard_maps."""
 
     def __init__(self, module: ir.Module) -> None:
@@ -158,7 +159,7 @@ class _Reader:
         output_paths: Sequence[str],
         donated: Sequence[bool],
         mesh: _jaxlib.MeshAxes = (),
-    ) -> _Read:
+    ) -> _ReadBlock:
         """Read a block as a program; ``mesh`` is that of the ``shard_map`` whose body it is."""
         build, cache = Builder(), self.cache
         value_numbers: dict[Any, int] = {}
@@ -171,14 +172,14 @@ class _Reader:
         n_arguments = len(block.arguments)
         flat = walk.flatten(block)
         shard_maps: list[ShardMap] = []
-        collectives: list[Collective] = []
+        collectives: list[WrittenCollective] = []
         for op, item in enumerate(flat.items, n_arguments):
-            shard_map = self.shard_map(op, item) if item.kind == SHARD_MAP else None
+            shard_map = self.shard_map(op, item) if item.kind == "shard_map" else None
             if shard_map is not None:
                 shard_maps.append(shard_map)
             elif collective := op_kind(item.kind).collective:
                 axes, exact = axes_of_collective(item.operation, mesh)
-                collectives.append(Collective(op, collective, axes, exact))
+                collectives.append(WrittenCollective(op, collective, axes, exact))
             new_op = _new_op(
                 item,
                 n_arguments,
@@ -209,7 +210,9 @@ class _Reader:
             program = dataclasses.replace(
                 program, shard_maps=tuple(shard_maps), collectives=tuple(collectives)
             )
-        return _Read(program, value_numbers, [(item.operation, item.results) for item in flat.items])
+        return _ReadBlock(
+            program, value_numbers, [(item.operation, item.results) for item in flat.items]
+        )
 
     def shard_map(self, op: int, item: walk.Item) -> ShardMap:
         """Read a ``shard_map`` with its body. Raises FrontendError if no plan can keep it."""

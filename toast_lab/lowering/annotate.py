@@ -61,7 +61,6 @@ from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -175,13 +174,17 @@ class Writer:
             canonical.canonicalise(module)
         with context, ir.Location.unknown(context):
             main = canonical.main_function(module)
+            self.declare_mesh(module)
             self.interface(main)
             self.body(main)
-            _replace_meshes(module, self.plan)
             module.operation.attributes["mhlo.num_replicas"] = _int32(1)
             module.operation.attributes["mhlo.num_partitions"] = _int32(self.plan.mesh.n_devices)
             module.operation.verify()
             return str(module.operation.get_asm(enable_debug_info=locations))
+
+    def declare_mesh(self, module: Any) -> None:
+        """Declare the plan's mesh in place of the input's meshes."""
+        _replace_meshes(module, self.plan)
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
@@ -247,7 +250,7 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
