@@ -11,8 +11,10 @@ from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
+from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import Keys
 from toast_lab.ir.rounds import rounds_notes
+from toast_lab.text import counted
 
 
 class Traced(NamedTuple):
@@ -26,6 +28,7 @@ class Traced(NamedTuple):
     notes: tuple[str, ...]
     function: Function | None = None
     keys: Keys | None = None  #: which values are typed random keys; None if none are
+    on_host: Sequence[bool] | None = None  #: whether each argument is in host memory
     platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
     #: lowers the same trace for another platform; None in other processes
     lower: Callable[[str], Traced] | None = None
@@ -62,9 +65,25 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         output_paths=traced.outputs,
         donated=traced.donated,
         keys=traced.keys,
+        on_host=traced.on_host,
     )
-    notes = (*traced.notes, *parsed.notes, *rounds_notes(parsed.program))
+    program = parsed.program
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(program), *_host_notes(program))
     return LoweredProgram(parsed.program, parsed.text, traced.platforms, notes)
+
+
+def _host_notes(program: Program) -> list[str]:
+    """A note that tells the user which arguments and results are in host memory."""
+    arguments = [program.value_name[argument] for argument in program.host.arguments]
+    results = [program.output_paths[i] for i in program.host.results]
+    if not (arguments or results):
+        return []
+    names = [*arguments, *results]
+    more = " ..." if len(names) > 8 else ""
+    return [
+        f"in host memory, not counted at the peak of a device: {', '.join(names[:8])}{more} "
+        f"({counted(len(arguments), 'argument')}, {counted(len(results), 'result')})"
+    ]
 
 
 def identifier(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from toast_lab.errors import FrontendError, join_offenders
-from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
+from toast_lab.frontends import arguments, calls, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
@@ -203,6 +203,7 @@ class _Lowered(NamedTuple):
             trees=None,
             notes=(),
             keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
+            on_host=list(map(calls.is_on_host, jax.tree_util.tree_leaves(like.given))),
             platforms=platform_rules.alike(jaxpr, self.platform),
         )
 
@@ -249,10 +250,10 @@ def _first_that_works(
 ) -> _Lowered:
     """Lower for ``platform``; without one for the host's, or else for the first that works."""
     if platform is not None:
-        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], {})
+        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], shardings={})
     host = platform_rules.of_host()
     try:
-        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], {})
+        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], shardings={})
     except Exception as error:
         for other in PLATFORMS:
             if other != host:
@@ -262,7 +263,7 @@ def _first_that_works(
                         f"lowered for {other.upper()}: JAX cannot lower it for this host's "
                         f"{host.upper()} ({user_code.short(error)}{user_code.line(error)})"
                     )
-                    return _Lowered(traced, lowered, other, [*notes, note], {})
+                    return _Lowered(traced, lowered, other, [*notes, note], shardings={})
         raise
 
 

@@ -124,6 +124,8 @@ class OpKind:
     done_while_fetched: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
+    #: Its result is in the memory, of the host or a device, that its first operand is in.
+    stays_in_memory: bool = False
     #: Compilers first sort its updates, if an element can be written several times.
     sorts_updates: bool = False
     #: Number of the operand that is written into the first one; -1: the whole result is written.
@@ -288,6 +290,7 @@ _kind("select_and_scatter", cost_class=REDUCE, combiner_region=1)
 
 _kind(
     "reshape",
+    stays_in_memory=True,
     cost_class=VIEW,
     # The only reshape for which Shardy has no rule.
     without_rule="a reshape of an array without elements",
@@ -307,7 +310,14 @@ _kind(
     keeps_sign=True,
 )
 _kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, creates_dims=True)
-_kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
+_kind(
+    "optimization_barrier",
+    cost_class=VIEW,
+    rule=own_rules.identity,
+    keeps_sign=True,
+    stays_in_memory=True,
+)
+_kind("sdy.sharding_constraint", stays_in_memory=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
@@ -315,6 +325,7 @@ _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 _kind(
     "slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     detail=attributes.slice_detail,
     moves_elements=True,
     done_while_fetched=True,
@@ -324,6 +335,7 @@ _kind(
 _kind(
     "dynamic_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     picks_slice=True,
     passes_slices=True,
     done_while_fetched=True,
@@ -333,6 +345,7 @@ _kind(
 _kind(
     "dynamic_update_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     narrow=narrowing.narrow_update,
     picks_slice=True,
     update_operand=1,

@@ -242,8 +242,9 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
     return ShardedProgram(
         annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
         plan.mesh,
-        tuple(specs[: plan.program.n_arguments]),
-        tuple(specs[int(value)] for value in plan.program.outputs),
+        argument_specs=tuple(specs[: plan.program.n_arguments]),
+        result_specs=tuple(specs[int(value)] for value in plan.program.outputs),
+        host=plan.program.host,
     )
 
 
@@ -257,7 +258,8 @@ def reference_job(model: Model, plan: ShardingPlan) -> ShardedProgram:
     if program.shard_maps:
         whole = Sharding.whole(program, len(plan.mesh.axes))
         return job_of(model, ShardingPlan(program, plan.mesh, whole))
-    if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
+    is_plain = "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo
+    if is_plain and not program.host:
         return whole_job(program, model.stablehlo)
     one_device = Mesh(("one",), (1,))
     return whole_job(
