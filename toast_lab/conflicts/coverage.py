@@ -426,7 +426,9 @@ def _assumed(program: Program, flops: np.ndarray, drafts: _RowDrafts) -> None:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            draft = drafts.of(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            reason, loop = UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin
+            times = "once" if region.times == 1 else f"{region.times:g} times"
+            draft = drafts.of(reason, loop, why=reason.value.replace("once", times))
         else:  # all branches of a conditional follow the op that gives its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:

@@ -20,6 +20,7 @@ from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
+from toast_lab.ir.rounds import rounds_notes
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
@@ -116,6 +117,7 @@ class Cost:
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
     collective_start_s: np.ndarray  #: the same for each of ``collectives``
+    notes: tuple[str, ...] = ()  #: a sentence for each loop whose rounds are assumed
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -126,7 +128,7 @@ class Cost:
             f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
-            f"{self.score:.4f}"
+            f"{self.score:.4f}{''.join(f'; {note}' for note in self.notes)}"
         )
 
     @property
@@ -498,6 +500,7 @@ class Pricer:
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
+            notes=rounds_notes(program),
         )
 
     def _rows(self, totals: Totals) -> _CostRows:

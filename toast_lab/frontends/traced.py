@@ -12,6 +12,7 @@ from toast_lab.ir import read
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.random_keys import Keys
+from toast_lab.ir.rounds import rounds_notes
 
 
 class Traced(NamedTuple):
@@ -62,9 +63,8 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         donated=traced.donated,
         keys=traced.keys,
     )
-    return LoweredProgram(
-        parsed.program, parsed.text, traced.platforms, (*traced.notes, *parsed.notes)
-    )
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(parsed.program))
+    return LoweredProgram(parsed.program, parsed.text, traced.platforms, notes)
 
 
 def identifier(name: str) -> str:

@@ -173,13 +173,17 @@ class Writer:
             canonical.canonicalise(module)
         with context, ir.Location.unknown(context):
             main = canonical.main_function(module)
+            self.declare_mesh(module)
             self.interface(main)
             self.body(main)
-            _replace_meshes(module, self.plan)
             module.operation.attributes["mhlo.num_replicas"] = _int32(1)
             module.operation.attributes["mhlo.num_partitions"] = _int32(self.plan.mesh.n_devices)
             module.operation.verify()
             return str(module.operation.get_asm(enable_debug_info=locations))
+
+    def declare_mesh(self, module: Any) -> None:
+        """Declare the plan's mesh in place of the input's meshes."""
+        _replace_meshes(module, self.plan)
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
