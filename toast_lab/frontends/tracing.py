@@ -14,7 +14,7 @@ import jax
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
-from toast_lab.frontends.traced import Traced, build
+from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.prepare import start_early
@@ -118,6 +118,7 @@ def trace(
         function=Function(separated.call, separated.given, bool(separated.changed)),
         keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(separated.given)),
         platforms=platform_rules.alike(jaxpr, first.platform),
+        placements=tuple(map(_placement, separated.leaves)),
     )
 
     def lower(other: str) -> Traced:
@@ -125,6 +126,19 @@ def trace(
         return traced._replace(text=text, platforms=platform_rules.alike(jaxpr, other))
 
     return traced._replace(lower=lower)
+
+
+def _placement(leaf: Any) -> Placement | None:
+    """The named sharding that an argument carries; None if it is on no mesh."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.empty:
+        return None
+    entries = [*sharding.spec, *[None] * (len(leaf.shape) - len(sharding.spec))]
+    axes = [entry if isinstance(entry, tuple) else (entry,) for entry in entries]
+    return Placement(
+        tuple(sharding.mesh.shape.items()),
+        tuple(tuple(axis for axis in dim if isinstance(axis, str)) for dim in axes),
+    )
 
 
 class _Lowered(NamedTuple):

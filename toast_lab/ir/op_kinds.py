@@ -307,6 +307,8 @@ _kind(
     keeps_sign=True,
 )
 _kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, creates_dims=True)
+# The user's own constraints cost nothing by themselves: what they move is priced as collectives
+_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True)
 _kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
@@ -455,9 +457,7 @@ _kinds("partition_id replica_id", per_device=True)
 for _name in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split():
     _kind(_name, cost_class=OPAQUE, per_device=True, collective=_name)
 # No machine has a price of its own for it; each device receives as much as in a permute.
-_kind(
-    "collective_broadcast", cost_class=OPAQUE, per_device=True, collective="collective_permute"
-)
+_kind("collective_broadcast", cost_class=OPAQUE, per_device=True, collective="collective_permute")
 _kinds("collective_reduce cross-replica-sum", cost_class=OPAQUE, per_device=True)
 
 # -- kinds without an entry ------------------------------------------------------------------------
