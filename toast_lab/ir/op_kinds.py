@@ -317,7 +317,8 @@ _kind(
     keeps_sign=True,
     stays_in_memory=True,
 )
-_kind("sdy.sharding_constraint", stays_in_memory=True)
+# The user's own constraints cost nothing by themselves: what they move is priced as collectives
+_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True, stays_in_memory=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
