@@ -1,9 +1,9 @@
 """Brings a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
-only ``@main`` remains. Fourier transforms that annotating wrapped in manual computations are
-unwrapped. Every later stage refers to the ops of the printed result, in their order. Canonicalising
-it again changes nothing.
+only ``@main`` remains. Gathers and scatters that index by position become batched ones. Fourier
+transforms that annotating wrapped in manual computations are unwrapped. Every later stage refers to
+the ops of the printed result, in their order. Canonicalising it again changes nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import fourier
+from toast_lab.ir.batched_indices import batch_by_position
 from toast_lab.ir.dead import blocks, drop_dead, operations, short_kind
-from toast_lab.ir.loops import has_loops, slim_loops
+from toast_lab.ir.loops import has_loops, read_constants_from_outside, slim_loops
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -53,6 +54,9 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, by_name, set(), [])
         _drop_annotation_ops(main)
+        for block in blocks(main):
+            read_constants_from_outside(block)
+        batch_by_position(main)
         for block in blocks(main):
             if has_loops(block):
                 slim_loops(block)
