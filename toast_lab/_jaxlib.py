@@ -164,6 +164,12 @@ def sharding_attribute(
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
+def names_axes(attribute: Any) -> bool:
+    """Does an ``sdy.sharding`` cut any dim, or close one?"""
+    dims = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(attribute).dimension_shardings)
+    return any(dim.is_closed or len(dim.axes) for dim in dims)
+
+
 def on_mesh(attribute: Any, mesh_name: str) -> Any:
     """The same ``sdy.sharding`` on the mesh ``mesh_name``."""
     sharding = sdy.TensorShardingAttr(attribute)
@@ -253,9 +259,19 @@ def output_shardings(main: Any) -> list[Any]:
     )
 
 
+def shardings_in(op: Any, key: str) -> list[Any]:
+    """The shardings in an attribute that has one for each operand, or for each result."""
+    return list(sdy.TensorShardingPerValueAttr(op.attributes[key]).shardings)
+
+
+def manual_axes_of(op: Any) -> tuple[str, ...]:
+    """The axes of an ``sdy.manual_computation``."""
+    return tuple(re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"])))
+
+
 def result_shardings(op: Any) -> list[Any]:
     """The sharding attribute of each result of an op that has ``sdy.sharding``."""
-    return list(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings)
+    return shardings_in(op, "sdy.sharding")
 
 
 def sharding_parts(
@@ -371,6 +387,8 @@ def sharding_of(value: Any, main: Any) -> str:
 
 
 def _result_sharding(op: Any, result: int) -> str:
+    if "out_shardings" in op.attributes:  # an sdy.manual_computation
+        return str(shardings_in(op, "out_shardings")[result])
     if "sdy.sharding" not in op.attributes:
         return ""
     return str(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[result])

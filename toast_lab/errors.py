@@ -61,6 +61,10 @@ class RunFailed(ToastError):
     """The child process that compiles or executes a plan ended without a result."""
 
 
+class RunInterrupted(RunFailed):
+    """The child process was killed or took too long, which says nothing about what it ran."""
+
+
 class StoreError(ToastError):
     """The file of kept results cannot be used.
 

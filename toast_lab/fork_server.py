@@ -12,6 +12,7 @@ asked for it ends, for whatever reason, and all children end with the server.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -205,6 +206,13 @@ class _Server:
 
 _SERVERS: list[_Server] = []
 _SERVERS_LOCK = threading.Lock()
+
+
+@atexit.register
+def _end_servers() -> None:
+    """Close our ends of the sockets, whereupon the servers end."""
+    for server in _SERVERS:
+        server.end()
 
 
 def _server(python: Sequence[str], environment: Mapping[str, str]) -> _Server | None:

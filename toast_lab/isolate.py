@@ -146,8 +146,9 @@ def run_in_child(
         **kwargs: keyword arguments of the target.
 
     Raises:
-        ToastError: an error of the type that the child raised; RunFailed if it crashed, hung or ran
-            out of memory; Cancelled if ``cancel`` ended it.
+        ToastError: an error of the type that the child raised; RunFailed if it crashed or ran out
+            of memory; RunInterrupted if it was killed or took too long; Cancelled if ``cancel``
+            ended it.
     """
     with ChildWorker(
         target, *args, env=env, memory_limit_bytes=memory_limit_bytes, activity=activity, **kwargs
@@ -291,7 +292,7 @@ class ChildWorker:
                     raise Cancelled(f"{self.activity}: cancelled")
                 self.ask_to_end(patience_s)
             if time.monotonic() > deadline:
-                raise errors.RunFailed(
+                raise errors.RunInterrupted(
                     f"{self.activity}: no result within {time_limit_s:g} s, stopped. Raise the "
                     "time limit or make the work smaller."
                 )
@@ -338,8 +339,10 @@ class ChildWorker:
             self.process.wait(10)
         if self.process.poll() is None:
             self.stop_process()
-        death = _death_text(self.process.returncode)
-        return errors.RunFailed(f"{self.activity}: {death}{_last_output(self._log)}")
+        code = self.process.returncode
+        is_killed = code is not None and -code in (signal.SIGKILL, signal.SIGTERM)
+        error = errors.RunInterrupted if is_killed else errors.RunFailed
+        return error(f"{self.activity}: {_death_text(code)}{_last_output(self._log)}")
 
     def stop_process(self) -> None:
         """Kill the child and its children; messages that it sent can still be read."""

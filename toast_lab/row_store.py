@@ -2,15 +2,17 @@
 
 A row is one transaction. Several processes may add rows at once: SQLite's write-ahead log lets
 readers continue, and writers wait for each other. A file that cannot be read is never changed or
-removed.
+removed. Each row carries a checksum of its values, so that a row that was changed afterwards, by
+accident or by hand, does not count as measured; rows of older versions have none and are believed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
@@ -20,6 +22,7 @@ from toast_lab.files import PathLike
 
 APPLICATION = 0x544F4153  #: "TOAS", by which our files are recognised
 BUSY_S = 30.0  #: longest wait for another writer
+CHECKSUM = "checksum"  #: the column that every table has beside its own
 
 
 def data_file(name: str, variable: str) -> Path:
@@ -95,18 +98,27 @@ class RowStore:
                 f"this one knows {self.version}): upgrade, or give another file with --store or "
                 f"{self.variable}"
             )
-        if tables or read_only:
+        if read_only:
+            return
+        if tables:
+            if CHECKSUM not in self._column_names():
+                with contextlib.suppress(sqlite3.OperationalError):  # another process was faster
+                    self.connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {CHECKSUM} TEXT")
             return
         self.connection.execute("PRAGMA journal_mode = WAL")
         with self._transaction():
             self.connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {self.table} ({', '.join(self.columns)})"
+                f"CREATE TABLE IF NOT EXISTS {self.table} "
+                f"({', '.join((*self.columns, CHECKSUM + ' TEXT'))})"
             )
             self.connection.execute(
                 f"CREATE INDEX IF NOT EXISTS {self.table}_model ON {self.table} (model)"
             )
             self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
             self.connection.execute(f"PRAGMA user_version = {self.version}")
+
+    def _column_names(self) -> list[str]:
+        return [row[1] for row in self.connection.execute(f"PRAGMA table_info({self.table})")]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -159,6 +171,7 @@ class RowStore:
             StoreError: the disk is full, the file cannot be written, or another process locks it
                 for too long.
         """
+        row = {**row, CHECKSUM: _checksum(row)}
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         placeholders = ", ".join("?" * len(row))
         with self._explained("write"), self._transaction():
@@ -170,27 +183,37 @@ class RowStore:
 
     def _newest(
         self, names: Sequence[str], model: str | None, limit: int | None
-    ) -> list[dict[str, Any]]:
-        """The columns ``names`` of the newest ``limit`` rows (None: all), newest first."""
+    ) -> list[tuple[dict[str, Any], str]]:
+        """The columns ``names`` of the newest ``limit`` rows (None: all), newest first.
+
+        Each comes with its offence, empty if its values are those that were written.
+        """
         where, values = ("WHERE model = ?", [model]) if model else ("", [])
         limited = f"LIMIT {int(limit)}" if limit is not None else ""
         with self._explained("read"):
-            rows_of_values = self.connection.execute(
-                f"SELECT {', '.join(names)} FROM {self.table} {where} ORDER BY id DESC {limited}",
-                values,
-            ).fetchall()
-        return [dict(zip(names, row_values, strict=True)) for row_values in rows_of_values]
+            cursor = self.connection.execute(
+                f"SELECT * FROM {self.table} {where} ORDER BY id DESC {limited}", values
+            )
+            return [self._read(cursor, row_values, names) for row_values in cursor.fetchall()]
 
-    def _numbered(self, number: int, names: Sequence[str]) -> dict[str, Any]:
-        """The columns ``names`` of the row of this number.
+    def _read(
+        self, cursor: sqlite3.Cursor, values: Sequence[Any], names: Sequence[str]
+    ) -> tuple[dict[str, Any], str]:
+        row = dict(zip((column[0] for column in cursor.description), values, strict=True))
+        written = row.pop(CHECKSUM, None)
+        is_changed = written is not None and written != _checksum(row)
+        offence = "its values are not those that were written" if is_changed else ""
+        return {name: row[name] for name in names}, offence
+
+    def _numbered(self, number: int, names: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """The columns ``names`` of the row of this number, and its offence as for ``_newest``.
 
         Raises:
             StoreError: there is no such row.
         """
         with self._explained("read"):
-            values = self.connection.execute(
-                f"SELECT {', '.join(names)} FROM {self.table} WHERE id = ?", [number]
-            ).fetchone()
+            cursor = self.connection.execute(f"SELECT * FROM {self.table} WHERE id = ?", [number])
+            values = cursor.fetchone()
             count, last_id = self.connection.execute(
                 f"SELECT count(*), max(id) FROM {self.table}"
             ).fetchone()
@@ -198,7 +221,7 @@ class RowStore:
             raise StoreError(
                 f"{self.path} has no row {number}; there are {count}, the last one is {last_id}"
             )
-        return dict(zip(names, values, strict=True))
+        return self._read(cursor, values, names)
 
     def close(self) -> None:
         """Close the file."""
@@ -209,3 +232,14 @@ class RowStore:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _checksum(row: Mapping[str, Any]) -> str:
+    """A checksum of a row's values as SQLite gives them back: numbers of any kind are floats."""
+    hashed = hashlib.sha256()
+    for name in sorted(name for name in row if name != "id"):
+        value = row[name]
+        if isinstance(value, int | float):
+            value = float(value)
+        hashed.update(f"{name}={value!r}\n".encode())
+    return hashed.hexdigest()[:16]

@@ -139,6 +139,17 @@ def test_another_machine_prices_the_plan_anew_and_another_mesh_has_its_own(
     assert session.fork().hand.actions == ()
 
 
+def test_a_reloaded_page_shows_what_was_shown_before(session: Session, page: HandPage) -> None:
+    session.hand.choose_side(resolution(session), "data", 0)
+    forked = session.fork()
+    assert forked.plans.is_priced
+    reloaded = HandPage(forked)
+    assert reloaded.listing.packed == page.listing.packed
+    assert len(reloaded.collectives.value) == len(page.collectives.value) > 0
+    assert reloaded.board.height == page.board.height
+    assert reloaded.history.pair() is not None
+
+
 def test_axes_with_nothing_to_offer_say_why(session: Session) -> None:
     session.set_problem(mesh="data=4,model=3")
     session.selection.select((), (0,))

@@ -436,6 +436,17 @@ def test_wrong_input_is_refused_with_what_is_taken(
         tl.views.tiles(problem.analysis)
 
 
+def test_a_view_that_is_called_in_another_way_says_how(attention: tl.Analysis) -> None:
+    problem = tl.Problem(attention, {"data": 4})
+    for call in (
+        lambda: tl.views.listing(problem, tl.replicated(problem)),
+        lambda: tl.views.graph(),
+        lambda: tl.views.tree(problem=problem, plan=None),
+    ):
+        with pytest.raises(InvalidInput, match=r"^views\.\w+ takes \(\w+.*inline\): .*It shows: "):
+            call()
+
+
 # -- frames ----------------------------------------------------------------------------------------
 def get(url: str, **headers: str) -> tuple[int, str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -463,6 +474,46 @@ def test_one_server_serves_all_views_to_our_own_pages_only(attention: tl.Analysi
     first.close()
     assert get(alive)[0] == 404
     assert get(second.url.replace("/?", "/alive?"))[0] == 204
+
+
+IMPORTED_BY_FRAMES = """
+import importlib.abc, sys, threading, urllib.request
+import toast_lab as tl
+from toast_lab.app import frames
+
+class Recorder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if threading.current_thread().name == "toast-lab frames":
+            names.append(name)
+
+names = []
+problem = tl.Problem(tl.analyse(tl.load("attention")), {"data": 4})
+result = tl.search(problem, budget=tl.Budget(None, 100))
+views = [
+    tl.views.colours(problem),
+    tl.views.graph(problem.analysis),
+    tl.views.compare({"searched": result.plan}, problem),
+    tl.views.memory({"searched": result.plan}, problem),
+    tl.views.tiles(result.plan),
+    tl.views.search(result),
+    tl.views.tree(result, problem),
+]
+views[0].url  # the server is ready now, and cells may import what they like
+sys.meta_path.insert(0, Recorder())
+for view in views:
+    urllib.request.urlopen(view.url).read()
+print(*sorted({
+    name for name in names
+    if name in sys.modules
+    and name.partition(".")[0] not in {*sys.stdlib_module_names, "toast_lab"}
+}))
+"""
+
+
+def test_frames_import_no_library_beside_the_cells() -> None:
+    child = [sys.executable, "-W", "ignore", "-c", IMPORTED_BY_FRAMES]
+    run = subprocess.run(child, capture_output=True, text=True, timeout=180)
+    assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr[-2000:]
 
 
 def test_an_output_holds_the_static_picture_and_asks_before_it_shows_a_frame(

@@ -10,6 +10,7 @@ from toast_lab.app.saver import saver
 from toast_lab.app.session import Session
 from toast_lab.explain.why import why
 from toast_lab.jobs.job import Registry
+from toast_lab.jobs.plan_job import Exported
 
 
 # Panel warns about parameters of widgets that version 2 renames
@@ -54,3 +55,15 @@ def test_prices_say_what_they_come_from(jobs: Registry) -> None:
     assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run._plan_words(item))
     (reason, *_) = why(item.problem, item.plan, 0)
     assert " by rule" in compare_collectives._reason(reason)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_the_same_export_twice_gives_two_files() -> None:
+    session = Session(jobs=Registry())
+    session.load("attention")
+    save, files = saver(), []
+    save.hand_over = lambda file, text: files.append(file)  # type: ignore[method-assign]
+    compare_run.RunPane(session, save)
+    for _ in range(2):
+        session.plans.exported = Exported("plan.py", "import jax", ())
+    assert files == ["plan.py", "plan.py"]

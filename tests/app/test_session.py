@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import param
 import pytest
 
 from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.rescued_plan import rescue
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
@@ -448,6 +450,14 @@ def test_cancelling_a_search_keeps_the_best_it_had_reported(jobs: Registry) -> N
     assert item.cost.time_s == pytest.approx(session.searches.points[-1].best_s)
 
 
+def test_a_search_that_was_killed_says_by_what(session: Session) -> None:
+    why = "the search failed: its process was killed (SIGKILL), most likely out of memory."
+    plan, note = rescue(session.loaded.problem, "mcts", ["S@0->data", "refined"], why)
+    assert plan.actions == ("S@0->data",)
+    assert "SIGKILL" in note
+    assert "before it was refined" in note
+
+
 def test_a_cancelled_search_whose_plan_no_actions_give_says_what_to_do(session: Session) -> None:
     session.searches.step()
     first_points(session)
@@ -492,6 +502,56 @@ def test_a_fork_follows_the_same_job(session: Session) -> None:
     ]
     other.plans.add_data_parallel()
     assert session.plans.named("data parallel") is None
+
+
+#: attributes of a session's parts that are no state: other parts, and what runs beside them
+PLUMBING = {"next_turn", "registry", "_fresh", "_memo", "_digest"}
+
+
+def state_of(part: Any) -> dict[str, Any]:
+    """What a page can read of a part of a session: its parameters and its attributes."""
+    attributes = {
+        name: value
+        for name, value in vars(part).items()
+        if name not in PLUMBING
+        and not name.startswith("_param__")
+        and not name.endswith("_handlers")
+        and not type(value).__module__.startswith(("toast_lab.app.", "param"))
+    }
+    if isinstance(part, param.Parameterized):
+        attributes |= {k: v for k, v in part.param.values().items() if k != "name"}
+    return attributes
+
+
+def same(before: Any, after: Any) -> bool:
+    """Are these equal, or copies of a state?"""
+    if before is after or before == after:
+        return True
+    return type(before) is type(after) and hasattr(before, "copy") and vars(before) == vars(after)
+
+
+def test_a_fork_has_everything_that_a_page_reads(session: Session) -> None:
+    session.plans.add_data_parallel()
+    session.selection.select((), (0,))
+    session.hand.choose_side(session.loaded.analysis.compatibility_sets[0].resolution, "data", 0)
+    session.searches.start_with(seconds=None, evaluations=50)
+    settle(session)
+    forked = session.fork()
+    parts = [
+        name
+        for name, value in vars(session).items()
+        if type(value).__module__.startswith("toast_lab.app.")
+    ]
+    assert len(parts) > 6
+    for name in ("", *parts):
+        before, after = (getattr(s, name) if name else s for s in (session, forked))
+        assert state_of(before).keys() == state_of(after).keys()
+        differing = [
+            f"{name}.{key}"
+            for key, value in state_of(before).items()
+            if not same(value, state_of(after)[key])
+        ]
+        assert not differing, f"a reload loses {', '.join(differing)}"
 
 
 def test_an_executed_plan_agrees_with_the_unsharded_program(session: Session) -> None:

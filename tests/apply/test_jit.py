@@ -99,7 +99,7 @@ def test_flax_modules_are_changed_in_place() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     said = here("refusals")
-    assert "x: [16, 8] in the plan, [8, 8] here" in said["shapes"]
+    assert "x: f32[16, 8] in the plan, f32[8, 8] here" in said["shapes"]
     assert "Their arguments agree" in said["program"]
     assert "this plan is for 8 devices" in said["few"]
     assert "there are 4" in said["few"]

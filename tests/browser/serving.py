@@ -80,9 +80,12 @@ def wait_until_answers(
 
 
 @contextlib.contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """Run ``toast-lab serve`` with these arguments in its own process, and give its address."""
-    port = free_port()
+def serving(*arguments: str, port: int = 0) -> Iterator[str]:
+    """Run ``toast-lab serve`` with these arguments in its own process, and give its address.
+
+    Without a port, it listens on a free one.
+    """
+    port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     words = [sys.executable, "-m", "toast_lab.cli", "serve", "--port", str(port), *arguments]
     with tempfile.TemporaryDirectory() as folder:

@@ -55,6 +55,13 @@ def cost(page: Page, name: str) -> Locator:
     )
 
 
+def test_a_reload_shows_the_page_as_it_was(hand: Page) -> None:
+    page = hand
+    page.reload()
+    expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible(timeout=SLOW)
+    expect(cost(page, "step")).to_be_visible()
+
+
 def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> None:
     page, problem = hand, Problem(analysed("attention", **SIZES["attention"]), MESH)
     costs = {o.action: o for d in tl.conflicts(problem).disputes for o in d.options}

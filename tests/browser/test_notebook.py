@@ -300,3 +300,31 @@ def test_a_kernel_that_ends_takes_its_search_along(
     second = [pid for pid, _ in descendants(kernel)]
     os.kill(kernel, 9)
     until(lambda: not any(map(alive, second)), f"the end of {second}")
+
+
+def test_all_of_a_notebook_runs_while_a_browser_draws_its_frames(
+    page: Page, outside: Outside, lab: tuple[str, Path]
+) -> None:
+    source = Path(HERE) / "notebooks" / "03_search_and_rivals.ipynb"
+    cells = json.loads(source.read_text())["cells"]
+    opened(
+        page, lab, "all.ipynb", *["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    )
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    _, folder = lab
+
+    def outputs() -> list[Any]:
+        page.keyboard.press("Control+s")
+        saved = json.loads((folder / "all.ipynb").read_text())["cells"]
+        assert not [
+            output
+            for cell in saved
+            for output in cell["outputs"]
+            if output["output_type"] == "error"
+        ]
+        return [cell["execution_count"] for cell in saved]
+
+    until(lambda: all(outputs()), "all cells of the notebook")
+    idle(page)
+    assert outputs()

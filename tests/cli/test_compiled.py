@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,30 @@ def test_a_result_is_kept_listed_shown_and_found_again(
     table = tmp_path / "rows.csv"
     assert main(["compiled", "--store", path, "--csv", str(table)]) == 0
     assert table.read_text().splitlines()[1].split(",")[2] == "attention"
+
+
+def test_a_result_that_cannot_be_kept_fails_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "compiled.sqlite"
+    store.write_bytes(b"no database" * 1000)
+    assert main([*COMPILE, "--store", str(store)]) == 1
+    shown = capsys.readouterr()
+    assert "peak memory of a device" in shown.out
+    assert "the result is not kept: " in shown.err
+    assert "cannot be read" in shown.err
+
+
+def test_a_changed_row_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "compiled.sqlite"
+    assert main([*COMPILE, "--store", str(path)]) == 0
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE compiled SET time_s = 1e-9")
+        connection.commit()
+    assert main(["compiled", "show", "1", "--store", str(path)]) == 2
+    assert "row 1 is damaged" in capsys.readouterr().err
+    assert main([*COMPILE, "--store", str(path)]) == 0
+    assert "compiled in" in capsys.readouterr().out  # and not taken from the file
 
 
 def test_rows_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers import small_transformer
+from toast_lab.confirm import judges
 from toast_lab.confirm.choose import (
     USUAL_WORTH_JUDGING,
     WORTH_JUDGING,
     named_plans_worth,
+    refused_kinds,
     simple_row,
 )
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
@@ -22,7 +25,7 @@ from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_e
 from toast_lab.confirm.loop import Judging, confirmed_search
 from toast_lab.confirm.verdict import JudgeEvent, Judgement, Verdict
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed, RunInterrupted
 from toast_lab.isolate import Cancelled
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
@@ -236,11 +239,131 @@ def test_where_no_plan_stands_the_priced_one_is_given(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     judge = FakeJudge(problem)
-    judge.by_order = [Judgement(None, None, False, failure="no")] * 2
+    judge.by_order = [Judgement(None, 1e12, False)] * 2
     result = confirm(problem, searched, judge, compiles=2)
     assert result.standing is Standing.NOTHING_STANDS
     assert result.best is None
     assert result.plan is searched.plan
+
+
+def test_where_no_plan_compiles_one_that_needs_no_search_is_given(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    whole = unsharded_plan(problem.analysis, problem.mesh)
+    usual = {"data parallel": Plan.from_actions(problem, usual_plans(problem)["data parallel"])}
+
+    def refusing(*taken: ShardingPlan) -> Callable[[ShardingPlan], Judgement]:
+        return lambda plan: (
+            FakeJudge(problem)(plan)
+            if any(plan.sharding.same_as(other.sharding) for other in taken)
+            else Judgement(None, None, False, failure="refused")
+        )
+
+    only_whole = confirm(problem, searched, refusing(whole), compiles=3, usual=usual)
+    assert only_whole.standing is Standing.REFUSED
+    assert only_whole.plan.sharding.same_as(whole.sharding)
+    assert only_whole.simple().sharding.same_as(whole.sharding)
+    assert "(unsharded). Not confirmed: no plan that the search found compiles" in str(only_whole)
+    # The usual plan takes part only where its price is near
+    twice = confirm(problem, searched, refusing(*usual.values(), whole), compiles=1, usual=usual)
+    assert twice.plan.sharding.same_as(usual["data parallel"].sharding)
+    nothing = confirm(problem, searched, refusing(), compiles=1)
+    assert nothing.standing is Standing.NOTHING_COMPILES
+
+
+def test_a_plan_that_compiles_is_given_before_one_that_does_not(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    judge = FakeJudge(problem)
+    judge.by_order = [
+        Judgement(None, None, False, failure="refused"),
+        Judgement(None, 1e6, True),
+    ]
+    result = confirm(problem, searched, judge, compiles=2)
+    assert result.standing is Standing.NOTHING_STANDS
+    assert result.plan.sharding.same_as(result.verdicts[1].plan.sharding)
+    assert result.simple().sharding.same_as(result.plan.sharding)
+
+
+def test_plans_of_a_kind_that_is_refused_are_left_out(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """The judge refuses every plan that splits the batch, which all good plans do."""
+    batch = Plan.from_actions(problem, usual_plans(problem)["data parallel"])
+    (group,) = {action.split("->")[0] for action in batch.actions}
+    colours = problem.analysis.groups[problem.analysis.group_index(group)].colours
+
+    def refuses_batch(plan: ShardingPlan) -> Judgement:
+        names = plan.op_factor[plan.op_factor >= 0]
+        if np.isin(problem.analysis.colour[names], colours).any():
+            return Judgement(None, None, False, failure=f"refused {plan.sharding.key()}")
+        return Judgement(price(problem, plan).time_s, 1e6, True)
+
+    result = confirm(problem, searched, refuses_batch, compiles=8, plans=2)
+    refused = [verdict for verdict in result.verdicts if verdict.judgement.refused]
+    assert 2 <= len(refused) <= 4
+    (kind,) = refused_kinds(result.verdicts)
+    assert all(kind.has(verdict.plan) for verdict in refused)
+    assert not kind.has(result.plan)
+    assert group in result.refusals
+    assert result.refusals in str(result)
+    assert result.to_json()["refusals"] == result.refusals
+    # One plan of the kind that compiles disproves it
+    taken = Verdict(refused[0].plan, 1, 1.0, 1.0, Judgement(1.0, 1.0, True))
+    assert refused_kinds([*result.verdicts, taken]) == []
+
+
+def test_a_judge_that_was_interrupted_is_asked_once_more(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    judge = FakeJudge(problem)
+    judge.by_order = [Judgement(None, None, False, failure="killed", interrupted_at_s=3.0)]
+    result = confirm(problem, searched, judge, compiles=1)
+    assert judge.asked == [searched.plan.sharding.key()] * 2
+    assert result.confirmed
+    assert len(result.verdicts) == 1
+
+
+def test_a_plan_that_was_interrupted_is_judged_again_with_more_time(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    judge = FakeJudge(problem)
+    judge.special[searched.plan.sharding.key()] = Judgement(
+        None, None, False, failure="no result within 60 s", interrupted_at_s=60.0
+    )
+    first = confirm(problem, searched, judge, compiles=2, time_limit_s=60.0)
+    assert first.verdicts[0].remark == "dropped: no result within 60 s"
+    assert not first.plan.sharding.same_as(searched.plan.sharding)
+    judge.special.clear()
+    judge.asked.clear()
+    again = confirm(problem, searched, judge, compiles=1, time_limit_s=90.0, resume=first)
+    assert judge.asked == [searched.plan.sharding.key()]
+    assert again.confirmed
+    assert again.plan.sharding.same_as(searched.plan.sharding)
+    assert len(again.verdicts) == len(first.verdicts)
+    judge.asked.clear()
+    confirm(problem, searched, judge, compiles=1, time_limit_s=60.0, resume=first)
+    assert searched.plan.sharding.key() not in judge.asked
+
+
+def test_a_compile_that_is_killed_or_takes_too_long_is_no_refusal(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[RunFailed] = []
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise raised[-1]
+
+    monkeypatch.setattr(judges, "compile_plan", fails)
+    monkeypatch.setattr(judges, "check_compiler", lambda *_: None)
+    model = problem.analysis.model
+    judge = judges.judge_named(problem, model, "tpu:v5e:2x2", time_limit_s=60.0)
+    for error, is_refused in ((RunFailed("no"), True), (RunInterrupted("killed"), False)):
+        raised.append(error)
+        judgement = judge(unsharded_plan(problem.analysis, problem.mesh))
+        assert judgement.failure == str(error)
+        assert judgement.refused is is_refused
+        assert (judgement.interrupted_at_s is None) is is_refused
 
 
 def test_what_was_judged_is_learned_and_searched_with(

@@ -144,6 +144,16 @@ def test_random_numbers_are_each_childs_own(forked_work: str) -> None:
     assert first[1] != other[1]
 
 
+def test_no_socket_is_open_at_exit() -> None:
+    script = (
+        "from toast_lab import isolate; "
+        "isolate.run_in_child('math:sqrt', 4.0, env=isolate.WITHOUT_ACCELERATOR)"
+    )
+    child = [sys.executable, "-W", "error", "-X", "dev", "-c", script]
+    run = subprocess.run(child, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, "ResourceWarning" in run.stderr) == (0, False), run.stderr
+
+
 def test_flags_of_xla_need_no_server_of_their_own(forked_work: str) -> None:
     for count in (3, 2):
         flags = f"--xla_force_host_platform_device_count={count}"

@@ -11,7 +11,7 @@ import pytest
 
 from tests import processes
 from toast_lab import fork_server, isolate
-from toast_lab.errors import InvalidPlan, RunFailed
+from toast_lab.errors import InvalidPlan, RunFailed, RunInterrupted
 
 MODULE = """
 import ctypes, os, signal, sys, time
@@ -142,14 +142,15 @@ def test_other_errors_come_back_with_their_traceback(work: str) -> None:
     ],
 )
 def test_a_crash_is_a_sentence(work: str, function: str, sentence: str) -> None:
-    with pytest.raises(RunFailed, match=rf"adding up: {sentence}"):
+    with pytest.raises(RunFailed, match=rf"adding up: {sentence}") as caught:
         isolate.run_in_child(f"{work}:{function}", activity="adding up")
+    assert isinstance(caught.value, RunInterrupted) is (function == "killed")
 
 
 @pytest.mark.parametrize("function", ["hang", "hang_in_c"])
 def test_a_child_that_hangs_is_stopped_in_time(work: str, function: str) -> None:
     started = time.monotonic()
-    with pytest.raises(RunFailed, match=r"no result within 1\.5 s, stopped"):
+    with pytest.raises(RunInterrupted, match=r"no result within 1\.5 s, stopped"):
         isolate.run_in_child(f"{work}:{function}", time_limit_s=1.5)
     assert time.monotonic() - started < 10
 

@@ -174,6 +174,20 @@ def test_every_offender_of_a_file_is_named(tmp_path: Path) -> None:
     assert "wrong.toml: 13 mistakes" in message
 
 
+def test_sources_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    MACHINES["h100"].to_toml(path)
+    plain = path.read_text()
+    assert "[sources]" in plain
+    wrong = "-1", "inf", "[1, 2]"
+    lines = "".join(f"s{i} = {text}\n" for i, text in enumerate(wrong))
+    path.write_text(plain.replace("[sources]\n", f"[sources]\n{lines}"))
+    with pytest.raises(InvalidProblem) as caught:
+        Machine.from_toml(path)
+    for i, text in enumerate(wrong):
+        assert f"sources.s{i} = {text} is not a text" in str(caught.value)
+
+
 def test_terms_from_code_are_checked_alike() -> None:
     link = dataclasses.replace(
         MACHINES["h100"].links[0],

@@ -265,3 +265,12 @@ def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
         saved_plan.save(target)
     assert target.read_text() == "precious"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_texts_of_other_changes_than_actions_are_all_named() -> None:
+    problem = Problem(analysed("attention"), {"data": 4})
+    texts = ["S@0->data", "S: by an integer program", "wq on data, refined"]
+    with pytest.raises(InvalidPlan, match="no actions") as caught:
+        Plan.from_actions(problem, texts)
+    assert all(text in str(caught.value) for text in texts[1:])
+    assert "S@0->data" not in str(caught.value)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import ipaddress
 import re
 import secrets
@@ -98,11 +99,39 @@ def bound_address(argv: list[str] | None = None) -> str:
     return ""
 
 
+#: Modules that are imported when a page or a chart is first made.
+_LOADED_LATE = (
+    "panel.io.browser",
+    "panel.io.location",
+    "toast_lab.app.explorer",
+    "toast_lab.views.search_chart",
+)
+
+
+def import_for_pages() -> None:
+    """Import what pages need, in this thread, by drawing whatever imports more when first drawn.
+
+    Modules of Pandas, Narwhals and HoloViews import each other in circles, so two threads that
+    import them at the same time can wait for each other; Python then gives one of them half a
+    module, or an error.
+    """
+    import pandas as pd
+    import panel as pn
+
+    for module in _LOADED_LATE:
+        importlib.import_module(module)
+    frame = pd.DataFrame({"column": [1.0]})
+    frame.to_dict("records")
+    for drawn in (pn.widgets.Tabulator(frame), pn.pane.Markdown("text")):
+        drawn.get_root()
+
+
 def warm(model: str | None = None) -> None:
     """Import and compile what the first page needs, before it is requested."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # tracing needs no accelerator, and must not hold one
+    import_for_pages()
     from toast_lab.app import explorer, gallery
     from toast_lab.app.session import Session
 
@@ -178,6 +207,11 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         if refused_fields:
             session.notices.say(
                 "Ignored in the address:\n" + join_offenders(refused_fields, 8), "error"
+            )
+        if predecessor is None and fields.get("state"):
+            session.notices.say(
+                "The server has started anew since this page was opened, or many pages were opened "
+                "after it: what was done on it is gone, except for what its address says."
             )
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key

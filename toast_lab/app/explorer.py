@@ -7,7 +7,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import assets, chart_loading, keys, look, theme
+from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
@@ -393,9 +393,11 @@ class Explorer(look.Pane):
             look.watch(self.session, self._pace, "step")
             look.watch(self.session.work, self._pace, "job", "changes")
             look.watch(self.session.exports, self._pace, "job", "changes")
-            if pn.state.curdoc is not None:
-                chart_loading.load_ahead()
 
+        if pn.state.curdoc is not None:
+            # The shell loads the page anew instead: Bokeh would reconnect this page to a server
+            # that may know nothing of it.
+            pn.state.curdoc.config.update(reconnect_session=False, notify_connection_status=False)
         pn.state.onload(begin)
 
 

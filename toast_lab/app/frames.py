@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from toast_lab.app import assets
+from toast_lab.app import app_server, assets
 from toast_lab.errors import RunFailed
 from toast_lab.views.markup import Safe, h, join
 
@@ -39,6 +39,8 @@ class FrameServer:
         self.port = 0
         self._error: BaseException | None = None
         self._ready = threading.Event()
+        # Not in the server's thread, which would import them while a cell imports them, too
+        app_server.import_for_pages()
         threading.Thread(target=self._run, name="toast-lab frames", daemon=True).start()
         if not self._ready.wait(START_S):
             raise RunFailed(f"the server of the views did not start within {START_S:g} s")
@@ -63,8 +65,6 @@ class FrameServer:
     def _prepared(self) -> Any:
         from tornado.routing import PathMatches, Rule
         from tornado.web import RequestHandler
-
-        from toast_lab.app import app_server
 
         class Alive(RequestHandler):
             """Is the page still there? A notebook on another port asks before it shows a frame."""

@@ -48,6 +48,12 @@ class LoadedState(param.Parameterized):
             self._digest = (program, program.digest())
         return self._digest[1]
 
+    @property
+    def platform(self) -> str:
+        """The platform of the machine that is chosen, for which models are lowered."""
+        machine = self.own_machines.get(self.machine) or MACHINES[self.machine]
+        return str(machine.compiler)
+
     def problem_with(self, settings: dict[str, Any]) -> Problem:
         """The problem of a mesh, a machine and a memory limit.
 

@@ -12,7 +12,7 @@ from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import Problem, price
+from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
@@ -38,12 +38,12 @@ class PlanStore(param.Parameterized):
     comparison: Any = param.Parameter(
         default=None, doc="the last toast_lab.compare.result.Comparison"
     )
+    priced: Any = param.Parameter(default=None, doc="the Problem that plans were last priced for")
 
     def __init__(self, loaded: LoadedState, notices: Notices, work: Work, exports: Work) -> None:
         super().__init__()
         self._loaded, self._notices, self._work = loaded, notices, work
         self._exports = exports
-        self._priced: Problem | None = None
         work.handle("run", Handler(self._executed))
         work.handle("compile", Handler(self._compiled))
         exports.handle("export", Handler(self._take_export))
@@ -52,7 +52,7 @@ class PlanStore(param.Parameterized):
     @property
     def is_priced(self) -> bool:
         """Has the loaded problem been priced? Until then, all plans belong to another one."""
-        return self._priced is self._loaded.problem
+        return self.priced is self._loaded.problem
 
     def named(self, name: str) -> PlanItem | None:
         """A plan by its name."""
@@ -118,7 +118,7 @@ class PlanStore(param.Parameterized):
 
     def add_unsharded(self) -> None:
         """Add the plan without actions."""
-        self._priced = self._loaded.problem
+        self.priced = self._loaded.problem
         self.add("unsharded", "every device does everything", replicated(self._loaded.problem))
 
     def add_typed(self, text: str, name: str = "") -> None:

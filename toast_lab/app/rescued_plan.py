@@ -9,8 +9,10 @@ from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 
 
-def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
-    """The best plan that a search had reported before it died, and a note on it.
+def rescue(
+    problem: Problem, method: str, reported: Sequence[str], why: str
+) -> tuple[ShardingPlan, str]:
+    """The best plan that a search had reported before it died, and a note on it and on ``why``.
 
     Its refinements have been lost with the process; the actions that it began with have not.
     Raises ToastError if no actions are left.
@@ -26,4 +28,4 @@ def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[Shar
             "cannot be rebuilt; stop such a search instead of cancelling it"
         ) from None
     lost = ", before it was refined" if len(actions) < len(reported) else ""
-    return plan, f"Ended early; this is the best plan that it had reported{lost}."
+    return plan, f"{why.rstrip('.')}. This is the best plan that it had reported{lost}."

@@ -275,7 +275,7 @@ class Searches(param.Parameterized):
         problem = self.problem
         if self.points and problem is not None:
             method, seed = job.about["method"], job.about["seed"]
-            plan, self.note = rescue(problem, method, self.best_actions)
+            plan, self.note = rescue(problem, method, self.best_actions, str(job.message))
             self._keep(plan, price(problem, plan), f"{method} (seed {seed})")
 
     def _keep(self, plan: ShardingPlan, cost: Cost, name: str) -> None:

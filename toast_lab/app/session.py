@@ -113,7 +113,9 @@ class Session(param.Parameterized):
         with self.notices.guarded():
             if ":" in which:
                 context = LoadingContext("", sizes, then, leads_to)
-                self._start_loading(f"loading {which}", context, load_own, which, sizes)
+                self._start_loading(
+                    f"loading {which}", context, load_own, which, sizes, self.loaded.platform
+                )
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
@@ -121,7 +123,9 @@ class Session(param.Parameterized):
                 return
             context = LoadingContext(which, sizes, then, leads_to)
             target = "toast_lab.jobs.load_job:load_model"
-            self._start_loading(f"loading {which}", context, target, which, sizes)
+            self._start_loading(
+                f"loading {which}", context, target, which, sizes, self.loaded.platform
+            )
 
     def load_file(self, name: str, content: bytes) -> None:
         """Read a file that was dropped on the page.
@@ -170,7 +174,7 @@ class Session(param.Parameterized):
         which, sizes, then, leads_to = self.work.context
         self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
         self._set_problem({})
-        analysis = job.result.analysis
+        analysis = self.loaded.analysis
 
         def price_it() -> None:
             with self.notices.guarded():
@@ -241,7 +245,11 @@ class Session(param.Parameterized):
         loaded = self.loaded
         names = ("mesh", "machine", "memory_gib")
         combined = {**{name: getattr(loaded, name) for name in names}, **settings}
-        loaded.param.update(**combined, problem=loaded.problem_with(combined))
+        problem = loaded.problem_with(combined)
+        if problem.analysis is not loaded.analysis:  # the function's program on another platform
+            lowered = LoadedModel(problem.analysis.model, problem.analysis)
+            self._take_in(lowered, loaded.which, loaded.sizes)
+        loaded.param.update(**combined, problem=problem)
 
     def _price(self) -> None:
         """Price the plans that every problem starts with."""

@@ -2,7 +2,7 @@
 
 It also stands between server and browser: messages wait while the browser builds something, and the
 browser reports when its user is idle. The browser's half is ``static/shell.js``,
-``layout_once.js``, ``known_models.js``, ``hold_messages.js``, ``rest.js`` and
+``layout_once.js``, ``known_models.js``, ``hold_messages.js``, ``rest.js``, ``connection.js`` and
 ``checkbox_words.js``.
 """
 
@@ -36,6 +36,7 @@ class Shell(JSComponent):
         "known_models",
         "hold_messages",
         "rest",
+        "connection",
         "shell",
     )
     _esm = "\n".join((theme.DECIDE_ONCE, *map(assets.script, _scripts)))

@@ -10,6 +10,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAct
 from collections.abc import Callable
 
 from toast_lab import checks
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.search.methods import methods_text
 from toast_lab.text import read_gib
 
@@ -62,6 +63,20 @@ def model(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         help="sizes of the model, such as layers=2",
+    )
+    parser.add_argument(
+        "--rounds",
+        metavar="N|LINE=N",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="rounds of loops whose number the program does not state: of all, or of those at a "
+        "source line, such as solve.py:12=40 (1)",
+    )
+    parser.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        help="lower a JAX function for this platform (that of the machine, else of this host)",
     )
     parser.add_argument(
         "--phases",

@@ -42,8 +42,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compile the plan that the arguments give, or the unsharded program.
 
-    Gives 1 if the compiler refuses the plan for lack of memory, or if it does not fit into the part
-    of a described GPU's memory that JAX takes by default.
+    Gives 1 if the compiler refuses the plan for lack of memory, if it does not fit into the part of
+    a described GPU's memory that JAX takes by default, or if the result could not be kept.
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
@@ -77,9 +77,12 @@ def run(args: Namespace) -> int:
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
+        "not_kept": compiled.not_kept,
         "diff": diff.tidy() if diff else None,
         "priced_elsewhere": compiled.priced_elsewhere(problem.machine.name),
     }
+    if compiled.not_kept:
+        keeping.say_later(args, f"the result is not kept: {compiled.not_kept}")
     output.emit(args, report, show)
     return 0 if compiled.fits else 1
 

@@ -121,6 +121,11 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
     return "Copy the plan from here into a file:\n" + portable.file_text(plan_file.to_json(plan))
 
 
+def say_later(args: Namespace, failure: str) -> None:
+    """Record a failure, which is printed after the result and makes the command fail."""
+    _failures(args).append(failure)
+
+
 def say_failures(args: Namespace) -> bool:
     """Print to stderr which files could not be written, and tell whether there were any."""
     failures = _failures(args)

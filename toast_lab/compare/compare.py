@@ -31,10 +31,10 @@ from toast_lab.isolate import Cancel
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.child import OnProgress
-from toast_lab.runtime.executable import whole_job
 from toast_lab.runtime.measuring import Turns
-from toast_lab.runtime.run import job_of, unsharded_text
+from toast_lab.runtime.run import job_of, reference_job
 from toast_lab.sharding import plan_file
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -100,9 +100,13 @@ def compare(
         _check_same(model, named, turns.seed)
     if turns.inputs is not None:
         turns = dataclasses.replace(turns, inputs=made_up.check(model.program, turns.inputs))
-    traced = _gradients(model, list(named.values()), turns)
-    entries = _entries(model, named, chosen, traced=traced, turns=turns)
-    on_accelerators = next(iter(chosen.values())).platform != "cpu"
+    platform = next(iter(chosen.values())).platform
+    carried = {name: carry(model, plan, platform) for name, plan in named.items()}
+    run_model = next(iter(carried.values())).model
+    run_plans = {name: each.plan for name, each in carried.items()}
+    traced = _gradients(run_model, list(run_plans.values()), turns)
+    entries = _entries(run_model, run_plans, chosen, traced=traced, turns=turns)
+    on_accelerators = platform != "cpu"
     settings = _settings(
         turns,
         plan_time_limit_s=turns.plan_time_limit_s or turns.time_limit_s / len(entries),
@@ -146,6 +150,7 @@ def compare(
         inputs="given" if turns.inputs is not None else inputs,
         seed=turns.seed,
         order=_order(settings, is_distributed),
+        notes=tuple(dict.fromkeys(note for each in carried.values() for note in each.notes)),
     )
     return _kept(comparison, store, is_distributed)
 
@@ -167,7 +172,7 @@ def _named(
     offenders = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
         for name, plan in plan_of_name.items()
-        if not plan.is_of(model.program)
+        if not plan.is_of(model.of_program(plan.program).program)
     ]
     if offenders:
         raise InvalidPlan(
@@ -262,15 +267,16 @@ def _entries(
 ) -> list[MeasuredContender]:
     """The contenders to measure: the reference first, if there is one, then the plans in order."""
     first_name = next(iter(named))
+    reference = reference_job(model, named[first_name])
     unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
-        job=whole_job(model.program, unsharded_text(model, named[first_name])),
+        job=reference,
         is_reference=True,
         gradient=traced.reference,
         gradient_names=traced.names,
         gradient_shapes=traced.shapes,
-        devices=dev.Devices(chosen[first_name].platform, 1),
+        devices=dev.Devices(chosen[first_name].platform, reference.mesh.n_devices),
         options=turns,
     )
     sharded = [
@@ -354,9 +360,7 @@ def _prices(
 ) -> dict[str, Predicted]:
     if problem is None and machine is None:
         return {}
-    analysis = problem.analysis if problem is not None else None
-    if analysis is None or analysis.program.digest() != model.program.digest():
-        analysis = analyse(model)
+    analysis = analyse(model) if problem is None else problem.analysis
     problems = {problem.mesh: problem} if problem is not None and machine is None else {}
     predictions = {}
     for name, plan in named.items():
@@ -364,7 +368,8 @@ def _prices(
             if machine is None:
                 continue
             problems[plan.mesh] = Problem(analysis, plan.mesh, machine)
-        cost = price(problems[plan.mesh], plan)
+        priced = problems[plan.mesh]
+        cost = price(priced, carry(model, plan, priced.machine.compiler).plan)
         counts = collections.Counter(row.kind for row in cost.collectives)
         predictions[name] = Predicted(
             machine=problems[plan.mesh].machine.name,

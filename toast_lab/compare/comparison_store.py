@@ -78,7 +78,7 @@ class ComparisonStore(RowStore):
     file_name = "runs.sqlite"
     variable = "TOAST_LAB_RUNS"
     writer = "toast-lab compare"
-    damaged: Sequence[str] = ()
+    damaged: list[str] = []  # noqa: RUF012
 
     def add(self, row: Mapping[str, Any]) -> int:
         """Store one row (see ``record``), and return its number.
@@ -98,12 +98,13 @@ class ComparisonStore(RowStore):
 
         Rows that ``add`` cannot have written are left out; see ``damaged``.
         """
-        rows = self._newest(COLUMNS, model, limit)
-        offences = {row["id"]: _offence(row) for row in rows}
-        self.damaged = [
-            f"row {number}: {offence}" for number, offence in offences.items() if offence
-        ]
-        return [_typed(row) for row in rows if not offences[row["id"]]]
+        rows, self.damaged = [], []
+        for row, changed in self._newest(COLUMNS, model, limit):
+            if offence := _offence(row) or changed:
+                self.damaged.append(f"row {row['id']}: {offence}")
+            else:
+                rows.append(_typed(row))
+        return rows
 
     def get(self, number: int) -> JsonObject:
         """One row with all its data.
@@ -111,8 +112,8 @@ class ComparisonStore(RowStore):
         Raises:
             StoreError: no row has this number, or it is damaged.
         """
-        row = self._numbered(number, [*COLUMNS, *_JSON])
-        if offence := _offence(row):
+        row, changed = self._numbered(number, [*COLUMNS, *_JSON])
+        if offence := _offence(row) or changed:
             raise StoreError(
                 f"{self.path}: row {number} is damaged: {offence}. The others can be read; to take "
                 f'it out: sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'

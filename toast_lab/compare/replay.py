@@ -42,6 +42,7 @@ from toast_lab.runtime.executable import (
 )
 from toast_lab.runtime.hlo import counts_text
 from toast_lab.runtime.measuring import Timing, interquartile_range
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import JsonObject, bytes_text
 
@@ -186,10 +187,13 @@ def replay(
         (2, True)
     """
     timing = Timing(**options)
-    plan.check_is_of(model.program, None if problem is None else problem.mesh)
-    annotated = annotate(model, plan, constrained=needed_constraints(model, plan, cancel=cancel))
+    own = plan.own_model(model)
+    plan.check_is_of(own.program, None if problem is None else problem.mesh)
     limits: dict[str, Any] = {"time_limit_s": timing.time_limit_s, "cancel": cancel}
     chosen = dev.find(device, 1, **limits)
+    model, run_plan, _ = carry(own, plan, chosen.platform)
+    needed = needed_constraints(model, run_plan, cancel=cancel)
+    annotated = annotate(model, run_plan, constrained=needed)
     if on_event is not None:
         on_event(RunProgress("dividing", 0.0))
     local = divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
@@ -205,9 +209,9 @@ def replay(
         **limits,
     )
     if problem is None or machine is not None:
-        analysis = analyse(model)
+        analysis = analyse(own)
         problem = Problem(analysis, plan.mesh, machine or "tpu-v5e")
-    cost = price(problem, plan)
+    cost = price(problem, carry(own, plan, problem.machine.compiler).plan)
     return Replay(
         name=model.name,
         mesh=str(plan.mesh),
@@ -217,7 +221,7 @@ def replay(
         compile_s=measured.compile_s,
         flops=measured.flops,
         product_flops=None if model.program.regions else local.product_flops,
-        planned_product_flops=None if model.program.regions else planned_product_flops(plan),
+        planned_product_flops=None if model.program.regions else planned_product_flops(run_plan),
         peak_bytes=measured.memory["peak"],
         allocator_peak_bytes=measured.allocator_peak_bytes,
         removed=local.removed,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan
 from toast_lab.search.simplify import FrontRow, PlanFront, simplest
-from toast_lab.sharding.plan import PlanT
+from toast_lab.sharding.plan import PlanT, ShardingPlan, plan_of_specs, unsharded_plan
 
 #: share by which a plan that is worth judging may be priced worse than the best
 WORTH_JUDGING = 0.15
@@ -17,6 +21,83 @@ WORTH_JUDGING = 0.15
 USUAL_WORTH_JUDGING = 2.0
 #: most plans that are kept of all searches, which bounds the work of pricing them again
 MOST_KNOWN = 200
+
+
+class RefusedKind(NamedTuple):
+    """Plans that split all of some names, where every such plan was refused for one reason."""
+
+    names: np.ndarray
+    reason: str  #: the first such plan's
+    plans: int  #: how many were judged
+
+    def has(self, plan: ShardingPlan) -> bool:
+        """Is the plan of this kind?"""
+        return bool(np.isin(self.names, _split_names(plan)).all())
+
+    def text(self, plan: ShardingPlan) -> str:
+        """The kind in a sentence, with the names of colours; ``plan`` is any of the program."""
+        split, analysis = "the same dims", plan.analysis
+        if analysis is not None:
+            groups = np.unique(analysis.group[analysis.colour[self.names]])
+            split = " and ".join(analysis.group_name[group] for group in groups.tolist())
+        return (
+            f"left out: plans that split {split}; all {self.plans} of them that were judged do not "
+            f"compile: {self.reason}"
+        )
+
+
+def refused_kinds(verdicts: Sequence[Verdict[Any]]) -> list[RefusedKind]:
+    """Kinds of plans that the compiler refuses, by the plans that it refused and took so far.
+
+    A kind is all plans that split at least the names that are split, on whatever axes, by every
+    plan refused for the same reason, if these are two or more, unless the compiler took one.
+    """
+    by_reason: dict[str, list[Verdict[Any]]] = {}
+    for verdict in verdicts:
+        if verdict.judgement.refused:
+            reason = re.sub(r"\d+", "", verdict.judgement.failure)
+            by_reason.setdefault(reason, []).append(verdict)
+    kinds = []
+    for refused in by_reason.values():
+        names = _split_names(refused[0].plan)
+        for verdict in refused[1:]:
+            names = np.intersect1d(names, _split_names(verdict.plan), assume_unique=True)
+        kind = RefusedKind(names, refused[0].judgement.failure, len(refused))
+        taken = (verdict.plan for verdict in verdicts if not verdict.judgement.failure)
+        if len(refused) > 1 and names.size and not any(map(kind.has, taken)):
+            kinds.append(kind)
+    return kinds
+
+
+def _split_names(plan: ShardingPlan) -> np.ndarray:
+    return np.unique(plan.op_factor[plan.op_factor >= 0])
+
+
+def plans_without_search(
+    problem: Problem, rows: Sequence[FrontRow[Any]], usual: Mapping[str, Any]
+) -> dict[str, ShardingPlan]:
+    """Plans that need no search, by name: those to fall back to if no plan found compiles.
+
+    They are the usual plans, what the argument shardings of the best known plan alone make of the
+    program, and the unsharded plan; those that break a pin are left out.
+
+    Args:
+        problem: the problem that is searched.
+        rows: known plans, the best first.
+        usual: usual plans by name.
+    """
+    plans: dict[str, ShardingPlan] = dict(usual)
+    if rows:
+        specs = {path: spec for path, spec in rows[0].plan.argument_specs().items() if any(spec)}
+        with contextlib.suppress(InvalidPlan):
+            plans["argument shardings"] = plan_of_specs(problem.space, specs)
+    plans["unsharded"] = unsharded_plan(problem.analysis, problem.mesh)
+    pins = problem.pins
+    return {
+        name: plan
+        for name, plan in plans.items()
+        if pins is None or not pins.broken(*plan.sharding)
+    }
 
 
 def known_plans(
@@ -137,11 +218,13 @@ def simple_row(
         verdict = verdict_of.get(row.plan.sharding.key())
         if verdict is None:
             bound = best_row.quick.score * (1.0 + within)
-            return confirmed and row.quick.fits and row.quick.score <= bound
+            is_refused = any(kind.has(row.plan) for kind in kinds)
+            return confirmed and not is_refused and row.quick.fits and row.quick.score <= bound
         if verdict.time_s is None or best.time_s is None:
             return False
         return verdict.stands and verdict.time_s <= best.time_s * (1.0 + within)
 
+    kinds = refused_kinds(verdicts)
     allowed = [best_row, *filter(is_nearly_as_good, rows)]
     return min(allowed, key=lambda row: (row.size.total, row.quick.score))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from toast_lab import checks
-from toast_lab.confirm.choose import simple_row
+from toast_lab.confirm.choose import refused_kinds, simple_row
 from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import price
 from toast_lab.search.contract import SearchResult
@@ -30,6 +30,13 @@ class Standing(enum.Enum):
     NO_MORE = "Not confirmed: every plan worth judging was judged, and prices learned nothing more."
     CANCELLED = "Not confirmed: the search was cancelled."
     ELSEWHERE = "Not confirmed: the judge and the prices are of different machines."
+    REFUSED = (
+        "Not confirmed: no plan that the search found compiles, and this one was taken instead: it "
+        "needs no search, and compiles."
+    )
+    NOTHING_COMPILES = (
+        "Not confirmed: no judged plan compiles, not even an unsharded one; the plan is priced."
+    )
     NOTHING_STANDS = "Not confirmed: no judged plan runs, fits and has a time; the plan is priced."
 
 
@@ -38,7 +45,8 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     """The result of a search whose plans were judged.
 
     ``plan`` is the best by the judge's clock, and ``cost`` its price by the prices with which the
-    search ended. If no judged plan stands, both are those of the best plan by price.
+    search ended. If no judged plan stands, both are those of the best plan by price; where plans
+    were judged that do not compile, of the best by price of those that do.
 
     Examples:
         >>> import toast_lab as tl
@@ -70,6 +78,25 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         return min(standing, key=lambda verdict: verdict.rank, default=None)
 
     @property
+    def given(self) -> Verdict[PlanT] | None:
+        """The verdict whose plan is the result; None: the best plan by price is."""
+        failed = any(verdict.judgement.failure for verdict in self.verdicts)
+        compiled = [verdict for verdict in self.verdicts if not verdict.judgement.failure]
+        if self.best is not None or not failed:
+            return self.best
+        return min(
+            compiled,
+            key=lambda verdict: (not verdict.judgement.fits, verdict.priced_s),
+            default=None,
+        )
+
+    @property
+    def refusals(self) -> str:
+        """A line for each kind of plans that does not compile, and so was left out."""
+        kinds = refused_kinds(self.verdicts)
+        return "\n".join(kind.text(self.plan) for kind in kinds)
+
+    @property
     def priced_plan(self) -> PlanT:
         """The best plan by price alone, judged or not."""
         return self.plan if self.last is None else self.last.plan
@@ -99,7 +126,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
 
     def simple_row(self, rows: Sequence[FrontRow[PlanT]], within: float) -> FrontRow[PlanT]:
         """The row of a front whose plan ``simple`` would give."""
-        best = self.best
+        best = self.given
         if best is None:
             return simplest(rows, within)
         return simple_row(rows, self.verdicts, best, within=within, confirmed=self.confirmed)
@@ -127,6 +154,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
             "standing": self.standing.name,
             "sentence": self.standing.value,
             "elsewhere": self.elsewhere,
+            "refusals": self.refusals,
             "tolerance": self.tolerance,
             "plan": f"{self.plan.sharding.key():016x}",
             "priced_s": self.cost.time_s,
@@ -156,8 +184,9 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
                 f"{self.judge}: this plan is {priced}, {clock_of_plan}; the best that was judged "
                 f"takes {clock}. {self.standing.value}{elsewhere}"
             )
+        name = f" ({best.name})" if best.name else ""
         return (
-            f"{self.judge}: {clock} by the judge's clock, {priced}. {self.standing.value}"
+            f"{self.judge}: {clock} by the judge's clock, {priced}{name}. {self.standing.value}"
             f"{elsewhere}"
         )
 
@@ -181,8 +210,8 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
             )
         columns = (">round", ">priced", ">judged", ">ratio", ">memory priced", ">judged", "")
         text = table(columns, rows)
-        if self.elsewhere:
-            text += f"\n{self.elsewhere}"
+        for line in filter(None, (self.refusals, self.elsewhere)):
+            text += f"\n{line}"
         keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
         if self.last is not None and self.priced_plan.sharding.key() not in keys:
             only_priced = self.last.cost.time_s * 1e3
@@ -208,7 +237,7 @@ def confirmed_result(
         tolerance=tolerance,
         last=last,
     )
-    best = result.best
+    best = result.given
     if best is None or last.problem is None:
         return result
     is_last_plan = best.plan.sharding.key() == last.plan.sharding.key()

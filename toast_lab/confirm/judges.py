@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from toast_lab.confirm.judge_targets import is_attached, judged_elsewhere
 from toast_lab.confirm.verdict import Judge, Judgement
-from toast_lab.errors import RunFailed
+from toast_lab.errors import RunFailed, RunInterrupted
 from toast_lab.files import PathLike
 from toast_lab.runtime import topologies
 from toast_lab.runtime.compile import check_compiler, compile_plan
@@ -61,7 +61,7 @@ def judge_named(
                 model, plan, topology, time_limit_s=time_limit_s, store=store, cancel=cancel
             )
         except RunFailed as error:
-            return _failed(error, start_s, elsewhere)
+            return _failed(error, start_s, elsewhere, time_limit_s)
         return Judgement(
             time_s=None if result.refused else result.time_s,
             peak_bytes=result.total_needed_bytes,
@@ -86,7 +86,7 @@ def judge_named(
                 time_limit_s=time_limit_s,
             )
         except RunFailed as error:
-            return _failed(error, start_s, elsewhere)
+            return _failed(error, start_s, elsewhere, time_limit_s)
         return Judgement(
             time_s=measured.median_s,
             peak_bytes=measured.peak_bytes,
@@ -100,8 +100,13 @@ def judge_named(
     return executed if is_attached(parsed) else compiled
 
 
-def _failed(error: RunFailed, start_s: float, elsewhere: str) -> Judgement:
+def _failed(error: RunFailed, start_s: float, elsewhere: str, time_limit_s: float) -> Judgement:
+    """The judgement on a plan whose compile or run, begun at ``start_s``, ended with ``error``."""
     lines = str(error).splitlines() or [type(error).__name__]
+    interrupted_at_s = None
+    if isinstance(error, RunInterrupted):
+        # One that was killed before its time limit is worth another try with the same limit
+        interrupted_at_s = min(time.monotonic() - start_s, time_limit_s)
     return Judgement(
         time_s=None,
         peak_bytes=None,
@@ -109,4 +114,5 @@ def _failed(error: RunFailed, start_s: float, elsewhere: str) -> Judgement:
         failure=lines[0],
         compile_s=time.monotonic() - start_s,
         elsewhere=elsewhere,
+        interrupted_at_s=interrupted_at_s,
     )

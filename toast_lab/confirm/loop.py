@@ -20,7 +20,11 @@ A judge for another machine than the problem's confirms nothing, since its clock
 the price; it only chooses between plans.
 
 Verdicts last: a plan is compiled once, its result is stored, and a search that is started again
-reads it. Plans that fail to compile are dropped, with the reason on record.
+reads it. Plans that fail to compile are dropped, with the reason on record, and so are plans of
+their kind (``choose.refused_kinds``). A compile that was killed or took too long says nothing about
+its plan: it is tried once more at once, and again if the search is resumed with a longer time
+limit. If no plan compiles, the judge gets the plans that need no search, to the unsharded one, so
+that the result is a plan that compiles.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ from toast_lab.confirm.choose import (
     different_plans,
     known_plans,
     named_plans_worth,
+    plans_without_search,
+    refused_kinds,
 )
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.verdict import Judge, JudgeEvent, Verdict
@@ -152,11 +158,13 @@ class _Rounds:
         self.search_once, self.judge, self.learn = search_once, judge, learn
         self.verdicts: list[Verdict[Any]] = []
         self.known: list[FrontRow[Any]] = []  # plans of all searches, by current prices
+        self.again: list[tuple[Any, str]] = []  # plans whose judging was interrupted, with names
         self.judged = 0  # plans judged in this run, which the budget limits
         self.round = 0
         if judging.resume is not None:
-            self.verdicts = list(judging.resume.verdicts)
-            self.round = max((verdict.round for verdict in self.verdicts), default=0)
+            earlier = judging.resume.verdicts
+            self.round = max((verdict.round for verdict in earlier), default=0)
+            self.verdicts, self.again = _kept_and_again(earlier, judging.time_limit_s)
             self.problem = learn(problem, self.verdicts) or problem
 
     def run(self) -> ConfirmedResult[Any]:
@@ -167,10 +175,11 @@ class _Rounds:
             self._tell("searched", priced_s=last_result.cost.time_s, plan=last_result.plan)
             standing = self._judge_round(last_result)
             if standing is not None:
+                standing = self._ended(standing)
                 return confirmed_result(
                     last_result,
                     tuple(self.verdicts),
-                    standing=standing if self._best is not None else _without_best(standing),
+                    standing=standing,
                     judge=self.judging.topology,
                     tolerance=self.judging.tolerance,
                 )
@@ -181,15 +190,12 @@ class _Rounds:
             return Standing.CANCELLED
         self.known = known_plans(self.problem, self.known, last_result.front)
         while True:
-            if self._confirms():
+            if not self.again and self._confirms():
                 return Standing.CONFIRMED
             compiles_left = self.judging.compiles - self.judged
             if not compiles_left:
                 return self._unconfirmed(Standing.BUDGET)
-            rows = different_plans(self.known, self._keys, min(self.judging.plans, compiles_left))
-            chosen = [(row.plan, "") for row in rows]
-            if self.round == 1:
-                chosen = [*chosen, *self._beside(chosen)][:compiles_left]
+            chosen = self._chosen(compiles_left)
             if not chosen:
                 return self._unconfirmed(Standing.NO_MORE)
             for plan, name in chosen:
@@ -206,6 +212,23 @@ class _Rounds:
                 self._tell("learned")
                 return None
 
+    def _chosen(self, compiles_left: int) -> list[tuple[Any, str]]:
+        """The plans to judge next, with names; at first those that were interrupted before."""
+        if self.again:
+            chosen, self.again = self.again[:compiles_left], self.again[compiles_left:]
+            return chosen
+        known = self._takeable
+        most = min(self.judging.plans, compiles_left)
+        rows = different_plans(known, self._keys, most) if known else []
+        chosen = [(row.plan, "") for row in rows]
+        return [*chosen, *self._beside(chosen)][:compiles_left] if self.round == 1 else chosen
+
+    @property
+    def _takeable(self) -> list[FrontRow[Any]]:
+        """Known plans that are of no kind that the compiler refuses."""
+        kinds = refused_kinds(self.verdicts)
+        return [row for row in self.known if not any(kind.has(row.plan) for kind in kinds)]
+
     def _beside(self, chosen: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
         """Further plans to judge in the first round: those of other methods, then usual ones."""
         further_plans: list[tuple[Any, str]] = []
@@ -221,15 +244,35 @@ class _Rounds:
         best = self._best
         return Standing.ELSEWHERE if best is not None and best.judgement.elsewhere else standing
 
+    def _ended(self, standing: Standing) -> Standing:
+        """How the search ended; first judges plans that need no search, if no other compiles."""
+        refused = self.verdicts and all(verdict.judgement.failure for verdict in self.verdicts)
+        if standing is Standing.CANCELLED or not refused:
+            is_judged = standing is Standing.CANCELLED or self._best is not None
+            return standing if is_judged else Standing.NOTHING_STANDS
+        plan_type = type(self.verdicts[0].plan)
+        further_plans = plans_without_search(self.problem, self.known, self.usual)
+        for name, plan in further_plans.items():
+            if self._best is None and plan.sharding.key() not in self._keys:
+                try:
+                    self._judge(plan_type.of(plan), name)
+                except Cancelled:
+                    return Standing.CANCELLED
+        compiles = any(not verdict.judgement.failure for verdict in self.verdicts)
+        return Standing.REFUSED if compiles else Standing.NOTHING_COMPILES
+
     def _judge(self, plan: Any, name: str) -> Verdict[Any]:
         cost = price(self.problem, plan)
         self._tell("judging", priced_s=cost.time_s, plan=plan)
+        judgement = self.judge(plan)
+        if judgement.interrupted_at_s is not None and not self._cancelled():
+            judgement = self.judge(plan)
         verdict = Verdict(
             plan=plan,
             round=self.round,
             priced_s=cost.time_s,
             priced_bytes=cost.peak_bytes,
-            judgement=self.judge(plan),
+            judgement=judgement,
             name=name,
         )
         self.verdicts.append(verdict)
@@ -271,7 +314,7 @@ class _Rounds:
         keys, bound_s = self._keys, max(best.time_s, priced_s) * (1.0 - self.error)
         return not any(
             row.quick.fits and row.quick.time_s < bound_s
-            for row in self.known
+            for row in self._takeable
             if row.plan.sharding.key() not in keys
         )
 
@@ -301,5 +344,15 @@ class _Rounds:
             )
 
 
-def _without_best(standing: Standing) -> Standing:
-    return Standing.CANCELLED if standing is Standing.CANCELLED else Standing.NOTHING_STANDS
+def _kept_and_again(
+    verdicts: Sequence[Verdict[Any]], time_limit_s: float
+) -> tuple[list[Verdict[Any]], list[tuple[Any, str]]]:
+    """The verdicts that hold, and the plans with names that this time limit may be enough for."""
+    kept, again = [], []
+    for verdict in verdicts:
+        interrupted_at_s = verdict.judgement.interrupted_at_s
+        if interrupted_at_s is not None and interrupted_at_s < time_limit_s:
+            again.append((verdict.plan, verdict.name))
+        else:
+            kept.append(verdict)
+    return kept, again

@@ -25,6 +25,14 @@ class Judgement(NamedTuple):
     noise: float = 0.0
     #: a sentence if clock and price are of different machines, and so not compared; else empty
     elsewhere: str = ""
+    #: the plan's compile was killed or took too long, which says nothing about the plan: it is
+    #: worth judging again with a time limit above this, in seconds; None: it was not interrupted
+    interrupted_at_s: float | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Does no compiler take the plan, or do the devices not run it?"""
+        return bool(self.failure) and self.interrupted_at_s is None
 
 
 #: Judges one plan. Raises InvalidProblem if it cannot judge any plan.

@@ -114,6 +114,7 @@ class Analysis:
     argument_groups: tuple[tuple[int, ...], ...]
     #: colour names that the user chose, by the names that ``analyse`` gave
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    phases: str = "joined"  #: as ``analyse`` was asked
 
     @property
     def program(self) -> Program:
@@ -130,6 +131,26 @@ class Analysis:
         model = dataclasses.replace(model, program=self.program)
         analysis.__dict__.update({**self.__dict__, "model": model})
         return analysis
+
+    def lowered_for(self, platform: str) -> Analysis:
+        """The analysis of the function's program for a platform: "cpu", "tpu" or "gpu".
+
+        It is this one if its program is for the platform. Colours keep the names that the user
+        chose where the other program has them.
+
+        Raises:
+            FrontendError: see ``Model.lowered_for``.
+        """
+        model = self.model
+        if platform in model.platforms:
+            return self
+        lowered, analyses = model.lowered_for(platform), model.lowerings.analyses
+        key = (lowered.platforms, self.phases)
+        if key not in analyses:
+            analyses[key] = analyse(lowered, phases=self.phases)
+        analysis: Analysis = analyses[key].of_model(lowered)
+        names = {old: new for old, new in self.renames.items() if old in analysis.colour_name}
+        return analysis.renamed(names) if names else analysis
 
     @functools.cached_property
     def name_text(self) -> tuple[str, ...]:
@@ -446,4 +467,5 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         sets=sets,
         ties=ties,
         argument_groups=tuple(map(tuple, arguments)),
+        phases=phases,
     )

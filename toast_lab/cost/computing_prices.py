@@ -63,6 +63,8 @@ def price_computing(
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     op = steps.op[row]
+    if facts.op.given_s[op] >= 0.0:
+        return _given_s(inputs, op, row, each, prices), -1, 1.0, 0.0
     if facts.op.free[op]:
         return 0.0, -1, 1.0, 0.0
     if inputs.ranges.late_op > 0:
@@ -148,6 +150,18 @@ def price_computing(
     if facts.op.starts_kernel[op]:
         time_s += start_s * trips
     return time_s, ring_row, ring_pieces, waiting_s
+
+
+@inlined
+def _given_s(inputs: PriceInputs, op: int, row: int, each: StepPrices, prices: Prices) -> float:
+    """Seconds of an op whose price no plan changes: see ``GivenPrices``."""
+    facts = inputs.facts.op
+    each.flops[row] = facts.flops[op] / ring_size(
+        (1 << inputs.axis_size.shape[0]) - 1, inputs.axis_size
+    )
+    each.bytes[row] = facts.given_bytes[op] * facts.trips[op]
+    prices.passing_bytes[op] += facts.given_held_bytes[op]
+    return facts.given_s[op] * facts.trips[op]
 
 
 # -- what is read and written ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ members. Classes are made from the inside out, each time by comparing whole rows
 no collision of hashes can merge two of them. They are told apart by these columns:
 
 * a *want*, the layout that a use asks for: the op's row of the state, and the op's name of each
-  dim;
+  dim, or the layout that a ``shard_map`` asks for;
 * a value: its row of the state, the row and names of the op that defines it, its shape, its facts,
   and the set of its uses' wants;
 * a use: its want, its value, the value in whose memory that is, and the set of earlier wants whose
@@ -140,7 +140,7 @@ def _sort(program: Program, alike: Alike, whole: PriceInputs) -> _ProgramClasses
         tables.use_dim_ptr,
         tables.use_dim_factor - np.repeat(first_name[tables.use_owner], by_dim_of_use),
     )
-    wants = classes(program.n_uses, row[tables.use_owner], use_names)
+    wants = classes(program.n_uses, row[tables.use_owner], use_names, tables.use_given)
     rank = np.diff(tables.shape_ptr)
     def_names = Ragged(
         tables.shape_ptr, tables.def_dim_factor - np.repeat(first_name[tables.value_owner], rank)
@@ -155,6 +155,7 @@ def _sort(program: Program, alike: Alike, whole: PriceInputs) -> _ProgramClasses
         alike.values.label,
         row[tables.value_owner],
         def_names,
+        tables.value_given,
         Ragged(tables.shape_ptr, program.shape),
         tables.value_constant,
         tables.value_output,
@@ -235,6 +236,8 @@ def _folded_tables(
         use_dim_factor=want_dims.flat + np.repeat(name_of_row[want_row], want_dims.lengths),
         use_until=np.full(len(first_wants), NEVER_ENDS, np.int32),
         factor_reduction=tables.factor_reduction,
+        use_given=tables.use_given[first_wants],
+        value_given=tables.value_given[first_values],
         n_arguments=int((first_ops < tables.n_arguments).sum()),
         folded=True,
     )

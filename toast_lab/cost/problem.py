@@ -20,6 +20,7 @@ from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
+from toast_lab.ir.rounds import rounds_notes
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
@@ -31,7 +32,7 @@ from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
-from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
+from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.text import bytes_text
 
@@ -48,10 +49,11 @@ class CollectiveRow(NamedTuple):
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
     times: float = 1.0  #: how often it runs in one step of the program
+    by_hand: bool = False  #: the user wrote it, inside the ``shard_map`` that is ``op``
 
 
 class OpRow(NamedTuple):
-    """One op of a plan with its price."""
+    """One op of a plan with its price; ops inside a ``shard_map`` have rows of their own."""
 
     op: int
     kind: str
@@ -61,6 +63,23 @@ class OpRow(NamedTuple):
     moved_bytes: float
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
+
+
+class _Inside(NamedTuple):
+    """A collective of one run of a ``shard_map``."""
+
+    bytes: float
+    time_s: float
+    times: float
+
+
+class _CostRows(NamedTuple):
+    """Rows of a ``Cost`` under construction, and when each starts."""
+
+    ops: list[OpRow]
+    op_start_s: list[float]
+    collectives: list[CollectiveRow]
+    collective_start_s: list[float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,6 +117,7 @@ class Cost:
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
     collective_start_s: np.ndarray  #: the same for each of ``collectives``
+    notes: tuple[str, ...] = ()  #: a sentence for each loop whose rounds are assumed
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -108,7 +128,7 @@ class Cost:
             f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
-            f"{self.score:.4f}"
+            f"{self.score:.4f}{''.join(f'; {note}' for note in self.notes)}"
         )
 
     @property
@@ -156,6 +176,9 @@ class Problem:
     Everything else is derived from the fields on first use: here if it depends on the pins, else in
     ``prices``, which a problem shares with its copies that have other pins.
 
+    Where JAX lowers the function differently for the machine's platform, ``analysis`` becomes that
+    of the program for it (``Model.lowered_for``), and plans of the problem are plans of that one.
+
     Args:
         analysis: result of the static analysis.
         mesh: ``{"data": 4, "model": 2}``, ``"4x2"`` or a Mesh.
@@ -202,6 +225,7 @@ class Problem:
         paper_mode: bool = False,
     ) -> None:
         mesh, machine = make_mesh(mesh), find_machine(machine)
+        analysis = analysis.lowered_for(machine.compiler)
         prices = ProgramPrices(analysis, mesh, machine, paper_mode)
         if memory_limit_bytes is None:
             memory_limit_bytes = machine.memory_bytes
@@ -450,37 +474,7 @@ class Pricer:
         totals = self.totals(plan.op_factor, plan.value_dim)
         score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
         hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
-        program, mesh = self.problem.analysis.program, self.problem.mesh
-        collectives, ops, op_steps, collective_steps = [], [], [], []
-        steps, each = totals.steps, totals.each
-        source = self.problem.prices.source
-        start_s = _starts(totals, self.problem.machine.overlap)
-        for row in range(totals.n_steps):
-            kind, op = int(steps.kind[row]), int(steps.op[row])
-            if kind in (COMPUTE, SLICE):
-                if each.time_s[row] > 0 or each.flops[row] > 0:
-                    op_steps.append(row)
-                    ops.append(self._op_row(totals, row))
-            else:
-                axes = tuple(
-                    axis
-                    for axis_index, axis in enumerate(mesh.axes)
-                    if int(steps.axes[row]) >> axis_index & 1
-                )
-                collective_steps.append(row)
-                collectives.append(
-                    CollectiveRow(
-                        kind=STEP_KINDS[kind],
-                        axes=axes,
-                        value=program.value_name[int(steps.value[row])],
-                        op=op,
-                        where=program.where(op),
-                        local_bytes=float(each.bytes[row]),
-                        time_s=float(each.time_s[row]),
-                        source=source(int(each.entry[row]), computing=False),
-                        times=float(each.times[row]),
-                    )
-                )
+        program, rows = self.problem.analysis.program, self._rows(totals)
         memory = self.problem.prices.inputs.memory
         at_peak = held_at(
             program=program,
@@ -499,14 +493,129 @@ class Pricer:
             relative_time=relative,
             memory_penalty=penalty,
             score=score,
-            collectives=tuple(collectives),
-            ops=tuple(ops),
+            collectives=tuple(rows.collectives),
+            ops=tuple(rows.ops),
             peak_op=totals.peak_op,
             at_peak=tuple(at_peak),
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
-            op_start_s=start_s[op_steps],
-            collective_start_s=start_s[collective_steps],
+            op_start_s=np.asarray(rows.op_start_s),
+            collective_start_s=np.asarray(rows.collective_start_s),
+            notes=rounds_notes(program),
         )
+
+    def _rows(self, totals: Totals) -> _CostRows:
+        """The rows of all steps that take time, in order."""
+        program, mesh = self.problem.analysis.program, self.problem.mesh
+        steps, each, source = totals.steps, totals.each, self.problem.prices.source
+        start_s = _starts(totals, self.problem.machine.overlap)
+        bodies = self.problem.prices.rules.bodies
+        rows = _CostRows([], [], [], [])
+        for row in range(totals.n_steps):
+            kind, op = int(steps.kind[row]), int(steps.op[row])
+            if kind == COMPUTE and op in bodies:
+                self._rows_inside(totals, row, float(start_s[row]), rows)
+            elif kind in (COMPUTE, SLICE):
+                if each.time_s[row] > 0 or each.flops[row] > 0:
+                    rows.op_start_s.append(float(start_s[row]))
+                    rows.ops.append(self._op_row(totals, row))
+            else:
+                axes = tuple(
+                    axis
+                    for axis_index, axis in enumerate(mesh.axes)
+                    if int(steps.axes[row]) >> axis_index & 1
+                )
+                rows.collective_start_s.append(float(start_s[row]))
+                rows.collectives.append(
+                    CollectiveRow(
+                        kind=STEP_KINDS[kind],
+                        axes=axes,
+                        value=program.value_name[int(steps.value[row])],
+                        op=op,
+                        where=program.where(op),
+                        local_bytes=float(each.bytes[row]),
+                        time_s=float(each.time_s[row]),
+                        source=source(int(each.entry[row]), computing=False),
+                        times=float(each.times[row]),
+                    )
+                )
+        return rows
+
+    def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
+        """Add the rows of a ``shard_map``: those of its body, one after the other."""
+        program, each = self.problem.analysis.program, totals.each
+        op, times = int(totals.steps.op[row]), float(each.times[row])
+        price = self.problem.prices.rules.bodies[op]
+        body, inside = price.shard_map.body, price.totals
+        source = self.problem.prices.source(int(each.entry[row]), computing=True)
+        # A price list may have another time for the whole op.
+        scale = float(each.time_s[row]) / price.time_s if price.time_s else 0.0
+
+        def add_collective(
+            kind: str, axes: tuple[str, ...], value: str, where: str, numbers: _Inside
+        ) -> None:
+            nonlocal start_s
+            rows.collective_start_s.append(start_s)
+            rows.collectives.append(
+                CollectiveRow(
+                    kind=kind,
+                    axes=axes,
+                    value=value,
+                    op=op,
+                    where=where,
+                    local_bytes=numbers.bytes,
+                    time_s=numbers.time_s * scale,
+                    source=source,
+                    times=numbers.times * times,
+                    by_hand=True,
+                )
+            )
+            start_s += numbers.time_s * scale
+
+        def add_entries(*, after: bool) -> None:
+            for entry in price.entries:
+                if entry.after == after:
+                    add_collective(
+                        STEP_KINDS[PERMUTE],
+                        entry.axes,
+                        program.value_name[entry.value],
+                        program.where(op),
+                        _Inside(entry.local_bytes, entry.time_s, 1.0),
+                    )
+
+        add_entries(after=False)
+        for step in range(inside.n_steps):
+            inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
+            results = body.results(inner_op)
+            value = price.shard_map.name_inside(results[0]) if results else ""
+            collective = price.inside.get(inner_op)
+            if collective is not None:
+                rounds = float(inside.each.times[step])
+                numbers = _Inside(float(inside.each.bytes[step]) / rounds, time_s, rounds)
+                add_collective(
+                    STEP_KINDS[PERMUTE]
+                    if collective.kind == "collective_permute"
+                    else collective.kind,
+                    collective.axes,
+                    value,
+                    body.where(inner_op),
+                    numbers,
+                )
+            elif time_s > 0 or inside.each.flops[step] > 0:
+                rows.op_start_s.append(start_s)
+                rows.ops.append(
+                    OpRow(
+                        op=op,
+                        kind=body.kind[inner_op],
+                        result=value,
+                        where=body.where(inner_op),
+                        flops=float(inside.each.flops[step]) * times,
+                        moved_bytes=float(inside.each.bytes[step]) * times,
+                        time_s=time_s * scale,
+                        source=source,
+                    )
+                )
+                start_s += time_s * scale
+        add_entries(after=True)
 
     def _op_row(self, totals: Totals, row: int) -> OpRow:
         """The row of a step that computes: an op, or the slice of a part that a product reads."""

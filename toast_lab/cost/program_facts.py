@@ -109,6 +109,9 @@ class OpFacts(NamedTuple):
     filled: BoolArray  #: [O] bool: a constant is written to memory for it to update
     vector_steps: Float64Array  #: [O] these two: see ``vector_work.VectorWork``
     vector_read_bytes: Float64Array
+    given_s: Float64Array  #: [O] these three: see ``GivenPrices``
+    given_bytes: Float64Array
+    given_held_bytes: Float64Array
 
 
 @packed
@@ -161,12 +164,26 @@ class ProgramFacts(NamedTuple):
     dim_size: Float64Array  #: [ΣD] sizes of the dims of values; rows start at ``Tables.shape_ptr``
 
 
+class GivenPrices(NamedTuple):
+    """Prices of ops that no plan changes: shard_maps, and collectives inside them."""
+
+    time_s: np.ndarray  #: [O] seconds of one run; -1: it depends on the plan
+    moved_bytes: np.ndarray  #: [O] bytes that it reads and writes in one run
+    held_bytes: np.ndarray  #: [O] bytes in memory while it runs, beside operands and results
+
+
+def none_given(n_ops: int) -> GivenPrices:
+    """No op has a given price."""
+    return GivenPrices(np.full(n_ops, -1.0), np.zeros(n_ops), np.zeros(n_ops))
+
+
 def make_program_facts(
     program: p.Program,
     tables: Tables,
     peak_flops: list[float],
     compiler: str = "cpu",
     *,
+    given: GivenPrices | None = None,
     has_bfloat16: bool = True,
     vector_memory_bytes: float = 0.0,
     memory_bytes_per_s: float = 0.0,
@@ -178,6 +195,7 @@ def make_program_facts(
         tables: its tables.
         peak_flops: FLOP/s of the device by op.
         compiler: the compiler whose style of fusion to expect.
+        given: prices of ops that no plan changes; None: there are none.
         has_bfloat16: has the device bfloat16 arithmetic?
         vector_memory_bytes: vector memory of a device, 0: none. Loops keep values there that every
             round reads.
@@ -190,7 +208,14 @@ def make_program_facts(
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     peak = np.asarray(peak_flops, dtype=np.float64)
     facts = ProgramFacts(
-        op=_op_facts(fused, moved, sums, trips=trips, peak=peak / fused.narrowed.passes),
+        op=_op_facts(
+            fused,
+            moved,
+            sums,
+            trips=trips,
+            peak=peak / fused.narrowed.passes,
+            given=given or none_given(program.n_ops),
+        ),
         use=_use_facts(fused, moved, sums),
         value=_value_facts(fused, moved),
         root=fused.root[program.use_value].astype(np.int32),
@@ -338,7 +363,13 @@ def _moved(
 
 
 def _op_facts(
-    fused: _FusedProgram, moved: _Moved, sums: Sums, *, trips: Float64Array, peak: np.ndarray
+    fused: _FusedProgram,
+    moved: _Moved,
+    sums: Sums,
+    *,
+    trips: Float64Array,
+    peak: np.ndarray,
+    given: GivenPrices,
 ) -> OpFacts:
     program, fusion, ends = fused.program, fused.fusion, moved.ends
     free = fused.roots.free
@@ -363,6 +394,9 @@ def _op_facts(
         near_bytes=ends.near_bytes,
         widest_bytes=ends.widest_bytes,
         resident_parts=moved.staying.result_parts,
+        given_s=given.time_s,
+        given_bytes=given.moved_bytes,
+        given_held_bytes=given.held_bytes,
         **moved.kernels.op,
     )
 

@@ -11,47 +11,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost import kernel, price_inputs
-from toast_lab.cost.buffers import Memory
+from toast_lab.cost import price_inputs
 from toast_lab.cost.fold import fold
-from toast_lab.cost.lifetimes import live_bytes
-from toast_lab.cost.live_ranges import whole_ranges
-from toast_lab.cost.matrix_tiles import products
 from toast_lab.cost.price_list import NO_PRICES, PriceList
-from toast_lab.cost.program_facts import ProgramFacts, make_program_facts
-from toast_lab.ir import program as p
-from toast_lab.machines.gpu_products import FEATURES
+from toast_lab.cost.rule_prices import RulePrices
+from toast_lab.cost.rule_prices import Totals as Totals
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.shard_map_mesh import check_mesh
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Space, build_space
-
-
-class Totals(NamedTuple):
-    """Price of a whole program, with its steps and what each of them costs."""
-
-    time_s: float
-    compute_s: float
-    comm_s: float
-    peak_bytes: float
-    overlapped_s: float
-    start_s: np.ndarray  #: start of each step if all that can overlap does
-    peak_op: int
-    #: Only the first ``n_steps`` rows are filled.
-    steps: st.Steps
-    n_steps: int
-    each: price_inputs.StepPrices
-    prices: price_inputs.Prices
-    lives: price_inputs.Lifetimes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +35,8 @@ class ProgramPrices:
     """An analysed program on a mesh of a machine, and what is derived from these alone.
 
     Raises:
-        InvalidProblem: the mesh has more devices than the machine connects.
+        InvalidProblem: the mesh has more devices than the machine connects, or is not the one that
+            the program's shard_maps were written for.
     """
 
     analysis: Analysis
@@ -73,13 +50,14 @@ class ProgramPrices:
     links: AxisLinks = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        # Not lazily: a mesh that the machine cannot hold is refused at once.
+        # Not lazily: a mesh that the program or the machine cannot be on is refused at once.
+        check_mesh(self.analysis.program, self.mesh)
         object.__setattr__(self, "links", lay_out(self.machine, self.mesh))
 
     def of_analysis(self, analysis: Analysis) -> ProgramPrices:
         """These prices for an analysis that differs only in the names of colours."""
         prices = dataclasses.replace(self, analysis=analysis)
-        for name in ("inputs", "by_rule", "_program_facts", "op_class", "baseline"):
+        for name in ("inputs", "rules", "op_class", "baseline"):
             if name in self.__dict__:
                 prices.__dict__[name] = self.__dict__[name]
         if "space" in self.__dict__:
@@ -105,77 +83,16 @@ class ProgramPrices:
         return fold(self.analysis.program, self.space.alike, self.by_rule).memory.like_op
 
     @functools.cached_property
-    def by_rule(self) -> price_inputs.PriceInputs:
-        """``inputs`` without the price list."""
-        program, tables = self.analysis.program, st.tables(self.analysis.program)
-        facts, memory = self._program_facts
-        products = self.machine.products
-        rates = price_inputs.MachineRates(
-            memory_bytes_per_s=self.machine.memory_bytes_per_s,
-            product_bytes_per_s=self.machine.product_bytes_per_s,
-            link_bytes_per_s=self.links.bytes_per_s,
-            link_latency_s=self.links.latency_s,
-            switched=self.links.switched,
-            link_shape=self.links.shape,
-            op_overhead_s=self.machine.op_overhead_s,
-            paper_mode=self.paper_mode,
-            tile=float(self.machine.tile),
-            multiprocessors=float(products.multiprocessors) if products else 0.0,
-            sustained=float(products.sustained) if products else 1.0,
-            product_start_s=float(products.start_s) if products else 0.0,
-            waiting_room_bytes=price_inputs.WAITING_SHARE * float(self.machine.memory_bytes),
-            near_bytes=price_inputs.NEAR_SHARE * float(self.machine.vector_memory_bytes),
-            near_room_bytes=price_inputs.ROOM_SHARE * float(self.machine.vector_memory_bytes),
-            near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
-            ring_devices=float(self.machine.collective_matmul),
-            # A dim of a torus has links both ways.
-            ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
-            transposed_numbers_per_s=float(self.machine.transposed_numbers_per_s) or np.inf,
-            unfused_numbers_per_s=float(self.machine.unfused_numbers_per_s) or np.inf,
-            vector_steps_per_s=float(self.machine.vector_steps_per_s) or np.inf,
-            gathered_ahead=0.0 if self.paper_mode else float(self.machine.gathered_ahead),
-            ahead_of=1.0,
-        )
-        return price_inputs.PriceInputs(
-            tables=tables,
-            facts=facts,
-            memory=memory,
-            ranges=whole_ranges(memory),
-            times=np.ones(program.n_ops),
-            rates=rates,
-            axis_size=self.mesh.array(),
-            listed=price_inputs.no_listed_times(program.n_ops),
+    def rules(self) -> RulePrices:
+        """The same without the price list and the action space."""
+        return RulePrices(
+            self.analysis.program, self.mesh, self.machine, self.links, self.paper_mode
         )
 
-    @functools.cached_property
-    def _program_facts(self) -> tuple[ProgramFacts, Memory]:
-        """The facts that do not depend on the mesh."""
-        program = self.analysis.program
-        shapes = products(program)
-        peak_flops = []
-        for op in range(program.n_ops):
-            values = [*program.operands(op), *program.results(op)]
-            dtype = program.value_dtype[values[0]] if values else "f32"
-            peak = self.machine.peak_flops(dtype)
-            units = self.machine.products
-            if units is not None and program.op_class[op] == p.DOT:
-                if dtype == "f32" and program.detail[op] == "highest" and units.full_f32_flops:
-                    peak = units.full_f32_flops
-                # The kernel multiplies every type by the share ``sustained``.
-                peak *= units.share_of(dtype) / units.sustained
-            elif units is not None and program.op_class[op] == p.CONVOLUTION:
-                features = min(shapes.depth[op], shapes.columns[op])
-                peak *= units.convolution_share(features or FEATURES)
-            peak_flops.append(peak)
-        return make_program_facts(
-            program,
-            st.tables(program),
-            peak_flops,
-            self.machine.compiler,
-            has_bfloat16="bf16" in self.machine.flops,
-            memory_bytes_per_s=self.machine.memory_bytes_per_s,
-            vector_memory_bytes=float(self.machine.vector_memory_bytes),
-        )
+    @property
+    def by_rule(self) -> price_inputs.PriceInputs:
+        """``inputs`` without the price list."""
+        return self.rules.inputs
 
     def folded(self, alike: Alike) -> price_inputs.PriceInputs:
         """The program with one op for each class of ops of equal price, see ``fold``."""
@@ -188,8 +105,8 @@ class ProgramPrices:
             InvalidProblem: the mesh has more devices than the machine connects.
         """
         copy = ProgramPrices(self.analysis, mesh, self.machine, self.paper_mode)
-        for name in ("_program_facts", "baseline"):
-            copy.__dict__[name] = getattr(self, name)
+        copy.__dict__["rules"] = self.rules.on_mesh(mesh, copy.links)
+        copy.__dict__["baseline"] = self.baseline
         return copy
 
     @functools.cached_property
@@ -205,7 +122,7 @@ class ProgramPrices:
     def with_prices(self, price_list: PriceList) -> ProgramPrices:
         """The same program with another price list; what does not depend on it is shared."""
         copy = dataclasses.replace(self, price_list=price_list)
-        for name in ("space", "by_rule", "op_class", "baseline"):
+        for name in ("space", "rules", "op_class", "baseline"):
             # Cached properties keep their values in ``__dict__``.
             copy.__dict__[name] = getattr(self, name)
         return copy
@@ -222,27 +139,4 @@ class ProgramPrices:
 
         Every op and every step is priced by itself.
         """
-        inputs, tables = self.inputs, self.inputs.tables
-        steps, n_steps = st.lower_all(tables, op_factor, value_dim, inputs.axis_size)
-        each, prices = price_inputs.step_prices(len(steps.kind)), price_inputs.prices(tables)
-        lives = price_inputs.lifetimes(inputs)
-        kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
-        start_s = np.zeros(len(steps.kind))
-        compute_s, comm_s, overlapped_s = kernel.clocks(
-            tables, steps, n_steps, each.time_s, start_s
-        )
-        peak_bytes, peak_op = live_bytes(inputs, steps, prices, lives)
-        return Totals(
-            time_s=compute_s + comm_s,
-            compute_s=compute_s,
-            comm_s=comm_s,
-            peak_bytes=peak_bytes,
-            overlapped_s=overlapped_s,
-            start_s=start_s,
-            peak_op=peak_op,
-            steps=steps,
-            n_steps=n_steps,
-            each=each,
-            prices=prices,
-            lives=lives,
-        )
+        return self.rules.totals(self.inputs, Sharding(op_factor, value_dim))

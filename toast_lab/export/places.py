@@ -11,21 +11,23 @@ kind and shape.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab.errors import InvalidPlan
+from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.export.constrained import ENDS, EquationPlace, Walk, place_of, source_lines
 from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.traced_keys import is_key, key_data_shape
-from toast_lab.frontends.tracing import from_jax
+from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import Program
 
 ENDS.update((arguments.__file__, calls.__file__))
@@ -115,11 +117,15 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
         InvalidPlan: tracing the function gives another program.
     """
     walk = _Numbering()
-    model = from_jax(_numbered(function.call, walk), *function.given)
-    own_signatures, traced_signatures = _signatures(program), _signatures(model.program)
-    if [signature for _, signature in own_signatures] != [
-        signature for _, signature in traced_signatures
-    ]:
+    model = retrace(function, _numbered(function.call, walk))
+    own_signatures = _signatures(program)
+    kinds = [signature for _, signature in own_signatures]
+    for platform in PLATFORMS:
+        if kinds != [signature for _, signature in _signatures(model.program)]:
+            with contextlib.suppress(FrontendError):
+                model = model.lowered_for(platform)
+    traced_signatures = _signatures(model.program)
+    if kinds != [signature for _, signature in traced_signatures]:
         raise InvalidPlan(different(program, model.program))
     ops_of_equation: dict[int, list[int]] = {}
     for (op, _), (traced_op, _) in zip(own_signatures, traced_signatures, strict=True):

@@ -49,6 +49,11 @@ def make_mesh(shardings: Shardings, devices: Sequence[Any] | None = None) -> jax
 
     sizes = tuple(shardings.mesh.values())
     n_devices = int(np.prod(sizes))
+    if jax.sharding.AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+        raise ValueError(
+            "constraints are for meshes with automatic axes, but jax.set_mesh has set one with "
+            "explicit axes: call without it or with automatic axes, or run the plan by plan.jit"
+        )
     available = list(jax.devices() if devices is None else devices)
     if len(available) < n_devices:
         raise ValueError(

@@ -18,11 +18,13 @@ from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.ir.model import Model, Recipe
+from toast_lab.ir.platforms import LoweredProgram
 from toast_lab.prepare import start_early
 
 #: Runs once, for all children that are forked to work in this module (``fork_server``).
 before_fork = fork_server.import_jax
 
+_LOWERED = "toast_lab.frontends.loading:lowered"
 #: options that a user's ``make`` may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
@@ -30,6 +32,7 @@ OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 def load(
     which: str,
     *,
+    platform: str | None = None,
     time_limit_s: float = 300.0,
     on_event: Any = None,
     cancel: Any = None,
@@ -40,8 +43,8 @@ def load(
     ``make(**sizes)`` returns ``(fn, args)`` or ``(fn, args, options)``. The options are a dict with
     ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
     ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
-    inputs as ``args``. ``make`` runs in a child process with a time limit. Raises FrontendError or
-    RunFailed with the cause.
+    inputs as ``args``. ``make`` runs in a child process with a time limit. ``platform`` is that of
+    ``from_jax``. Raises FrontendError or RunFailed with the cause.
 
     Examples:
         >>> import toast_lab as tl
@@ -64,7 +67,9 @@ def load(
             donate_argnums=example.donate_argnums,
             dim_names=example.dim_names,
             name=user_code.function_name(example.fn),
+            platform=platform,
         )
+        model.lowerings.child = (_LOWERED, Recipe(which, sizes))
         facts = registry.FACTS.get(which)
         at_paper_size = facts is not None and facts.parameter_count == example.parameter_count
         return dataclasses.replace(
@@ -80,6 +85,7 @@ def load(
         "toast_lab.frontends.loading:_make_foreign",
         which,
         sizes,
+        platform,
         time_limit_s=time_limit_s,
         activity=f"loading {which}",
         on_event=on_event,
@@ -87,8 +93,11 @@ def load(
     )
     if on_event is not None:
         on_event("reading")
+    model = build(traced, name, options["dim_names"], which)
+    if not options["is_torch"]:
+        model.lowerings.child = (_LOWERED, Recipe(which, sizes))
     return dataclasses.replace(
-        build(traced, name, options["dim_names"], which),
+        model,
         sizes=options["sizes"],
         expert_plans=options["expert_plans"],
         parameter_count=options["parameter_count"],
@@ -100,11 +109,19 @@ def function_of(recipe: Recipe) -> Any:
     """Rebuild the ``Function`` of a recipe in this process. Raises what ``load`` raises."""
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
-    fn, args, *_ = _example_of(*recipe)
-    return trace(fn, _arguments(args), ()).function
+    fn, args, options = _parts_of(recipe.which, _example_of(*recipe))
+    return trace(fn, args, options.get("donate_argnums", ())).function
 
 
-def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
+def lowered(recipe: Recipe, platform: str) -> LoweredProgram:
+    """Runs in a child: the program of a recipe for another platform."""
+    model = load(recipe.which, platform=platform, **recipe.sizes)
+    return model.lowerings.program(model.name, platform)
+
+
+def _make_foreign(
+    which: str, sizes: dict[str, Any], platform: str | None
+) -> tuple[Traced, str, dict[str, Any]]:
     """Runs in the child: import the module, call ``make``, and trace."""
     fn, args, options = _parts_of(which, _example_of(which, sizes))
     is_torch = _is_torch(fn)
@@ -115,13 +132,14 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
             stages.tell("tracing")
             traced, name = pytorch.trace_torch(fn, args), pytorch.module_name(fn)
         else:
-            traced = trace(fn, args, options.get("donate_argnums", ()))
+            traced = trace(fn, args, options.get("donate_argnums", ()), platform=platform)
             name = user_code.function_name(fn)
     try:
         pickle.dumps(traced.trees)
     except Exception:
         # Custom pytree nodes do not survive the trip to the parent; paths still do
         traced = traced._replace(trees=None)
+    traced = traced._replace(lower=None)
     facts = {
         "dim_names": dict(options.get("dim_names") or {}),
         "sizes": _sizes_of(which, sizes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -10,7 +10,9 @@ from toast_lab.frontends import stages
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.model import DimNames, Function, Model
+from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.random_keys import Keys
+from toast_lab.ir.rounds import rounds_notes
 
 
 class Traced(NamedTuple):
@@ -24,10 +26,34 @@ class Traced(NamedTuple):
     notes: tuple[str, ...]
     function: Function | None = None
     keys: Keys | None = None  #: which values are typed random keys; None if none are
+    platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
+    #: lowers the same trace for another platform; None in other processes
+    lower: Callable[[str], Traced] | None = None
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     """Read the traced StableHLO into a ``Model``; ``source`` says where it came from."""
+    program = read_program(traced, name)
+    lower = traced.lower
+    lowerings = Lowerings(
+        None if lower is None else lambda platform: read_program(lower(platform), name)
+    )
+    lowerings.programs.update(dict.fromkeys(sorted(program.platforms), program))
+    if traced.function is not None:
+        dim_names = {**dim_names_of(program.program, traced.function.given), **dim_names}
+    return Model(
+        name=identifier(name),
+        dim_names=dim_names,
+        trees=traced.trees,
+        source=source,
+        function=traced.function,
+        lowerings=lowerings,
+        **program._asdict(),
+    )
+
+
+def read_program(traced: Traced, name: str) -> LoweredProgram:
+    """Read the traced StableHLO of the function that is called ``name``."""
     stages.tell("reading")
     parsed = read.parse(
         traced.text,
@@ -37,19 +63,8 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         donated=traced.donated,
         keys=traced.keys,
     )
-    notes = (*traced.notes, *parsed.notes)
-    if traced.function is not None:
-        dim_names = {**dim_names_of(parsed.program, traced.function.given), **dim_names}
-    return Model(
-        name=identifier(name),
-        program=parsed.program,
-        stablehlo=parsed.text,
-        dim_names=dim_names,
-        trees=traced.trees,
-        source=source,
-        notes=notes,
-        function=traced.function,
-    )
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(parsed.program))
+    return LoweredProgram(parsed.program, parsed.text, traced.platforms, notes)
 
 
 def identifier(name: str) -> str:

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, stages, traced_keys, user_code
+from toast_lab.errors import FrontendError, join_offenders
+from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.prepare import start_early
 
 
@@ -24,6 +26,7 @@ def from_jax(
     donate_argnums: int | Sequence[int] = (),
     name: str | None = None,
     dim_names: DimNames | None = None,
+    platform: str | None = None,
     **keywords: Any,
 ) -> Model:
     """Trace a JAX function.
@@ -42,12 +45,16 @@ def from_jax(
         name: name for listings, the function's own by default.
         dim_names: names for argument dims by path or last key,
             ``{"wq": ("d_model", "heads", "key")}``.
+        platform: "cpu", "tpu" or "gpu", for which JAX lowers the function; by default that of this
+            host, or another if only that one has all of the function's ops. A ``Problem`` takes the
+            program for its machine by itself (``Model.lowered_for``).
         keywords: further arguments, by name. Bind those that are called like an option of this
             function with ``functools.partial``.
 
     Raises:
-        FrontendError: ``fn`` cannot be traced (with the user's line), JAX does not accept an
-            argument as an array, or ``fn`` calls back to the host (all offenders are listed).
+        FrontendError: ``fn`` cannot be traced or lowered for the platform (with the user's line),
+            JAX does not accept an argument as an array, or ``fn`` calls back to the host (all
+            offenders are listed).
 
     Examples:
         >>> import jax
@@ -60,7 +67,7 @@ def from_jax(
     """
     start_early()  # compiles a first search's kernels during the tracing
     look_for_devices()
-    traced = trace(fn, args, donate_argnums, keywords)
+    traced = trace(fn, args, donate_argnums, keywords, platform=platform)
     function_name = user_code.function_name(fn)
     return build(traced, name or function_name, dim_names or {}, f"function {function_name}")
 
@@ -70,66 +77,164 @@ def trace(
     args: tuple[Any, ...],
     donate_argnums: int | Sequence[int],
     keywords: Mapping[str, Any] | None = None,
+    *,
+    platform: str | None = None,
 ) -> Traced:
     """Trace and lower ``fn`` to StableHLO, with argument and result paths.
 
-    Raises FrontendError as ``from_jax`` does.
+    ``platform`` and errors are those of ``from_jax``.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    separated = arguments.separate_arguments(fn, args, donate, keywords)
+    if platform is not None:
+        platform_rules.name_in_jax(platform)
+    return trace_separated(arguments.separate_arguments(fn, args, donate, keywords), platform)
+
+
+def trace_separated(separated: arguments.Arguments, platform: str | None = None) -> Traced:
+    """``trace``, for arguments that are separated already."""
+    name = separated.call.__name__
     try:
-        traced, lowered, sharding_notes = _lowered(separated)
-        text = lowered.as_text(debug_info=True)
+        first = _lowered(separated.call, separated, platform)
     except FrontendError:
         raise
     except Exception as error:
         bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
         raise FrontendError(
-            f"{user_code.function_name(fn)} cannot be traced: "
+            f"{name} cannot be traced: "
             f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
-    result = lowered.out_info[0] if separated.changed else lowered.out_info
-    leaves, _ = jax.tree_util.tree_flatten_with_path(result)
-    return Traced(
-        text=text,
+    info = first.lowered.out_info
+    leaves, _ = jax.tree_util.tree_flatten_with_path(info[0] if separated.changed else info)
+    function = Function(
+        call=separated.call,
+        given=separated.given,
+        donated=separated.donated,
+        shardings=first.shardings,
+        results=tuple(map(_struct, first.traced.jaxpr.out_avals)),
+        changes=bool(separated.changed),
+    )
+    return first.as_traced(
+        name,
+        function,
         paths=[path for paths in separated.paths for path in paths],
         outputs=[
             *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
             *separated.changed,
         ],
-        donated=[i in separated.donated for i, paths in enumerate(separated.paths) for _ in paths],
+        notes=separated.notes,
+    )._replace(
         trees=(
             jax.tree_util.tree_structure(separated.given),
-            jax.tree_util.tree_structure(lowered.out_info),
+            jax.tree_util.tree_structure(info),
         ),
-        notes=(*separated.notes, *sharding_notes, *_closed_over(traced)),
-        function=Function(separated.call, separated.given, bool(separated.changed)),
-        keys=traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(separated.given)),
+        notes=(*separated.notes, *first.notes, *_closed_over(first.traced)),
+        function=function,
     )
 
 
-def _lowered(separated: arguments.Arguments) -> tuple[Any, Any, list[str]]:
-    """Trace and lower, as (traced, lowered, notes).
+def retrace(function: Function, call: Callable[..., Any]) -> Model:
+    """The program of ``call``, traced and lowered as that of ``function`` was.
+
+    ``call`` takes the arguments of ``function.call`` and gives its results, for instance with more
+    names on the way.
+
+    Raises:
+        FrontendError: ``call`` cannot be traced.
+    """
+    name = user_code.function_name(call)
+    try:
+        first = _lowered(call, function, None)
+    except FrontendError:
+        raise
+    except Exception as error:
+        raise FrontendError(
+            f"{name} cannot be traced again: {user_code.short(error)}{user_code.line(error)}"
+        ) from error
+    count = len(jax.tree_util.tree_leaves(function.given))
+    traced = first.as_traced(
+        name,
+        function,
+        paths=[f"argument[{i}]" for i in range(count)],
+        outputs=[f"result[{i}]" for i in range(len(function.results))],
+    )
+    return build(traced, name, {}, "traced again")
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+INTERPRETED = "kernels are interpreted on the CPU"
+
+
+class _Lowered(NamedTuple):
+    """A function, traced and lowered for one platform."""
+
+    traced: Any
+    lowered: Any
+    platform: str
+    notes: list[str]
+    shardings: Mapping[str, Any]  #: those that it declares and that were used
+
+    def as_traced(
+        self,
+        name: str,
+        like: Function,
+        paths: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        notes: Sequence[str] = (),
+    ) -> Traced:
+        """The program called ``name``, with these paths of arguments and results.
+
+        ``notes`` hold for its programs for other platforms, too.
+        """
+        jaxpr = self.traced.jaxpr
+        traced = Traced(
+            text=self.lowered.as_text(debug_info=True),
+            paths=paths,
+            outputs=outputs,
+            donated=[
+                i in like.donated
+                for i, given in enumerate(like.given)
+                for _ in jax.tree_util.tree_leaves(given)
+            ],
+            trees=None,
+            notes=(),
+            keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
+            platforms=platform_rules.alike(jaxpr, self.platform),
+        )
+
+        def lower(other: str) -> Traced:
+            text = _lower(self.traced, other, name).as_text(debug_info=True)
+            is_interpreted = other == "cpu" and platform_rules.has_kernels(jaxpr)
+            return traced._replace(
+                text=text,
+                platforms=platform_rules.alike(jaxpr, other),
+                notes=(*notes, *([INTERPRETED] if is_interpreted else [])),
+            )
+
+        return traced._replace(lower=lower)
+
+
+def _lowered(
+    call: Callable[..., Any], like: arguments.Arguments | Function, platform: str | None
+) -> _Lowered:
+    """Trace and lower ``call`` for the arguments, donations and shardings of ``like``.
 
     The shardings that a jitted function declares are used, and left out if they fail.
     """
     notes: list[str] = []
-    for shardings in (
-        [separated.shardings, {}] if separated.shardings and not separated.changed else [{}]
-    ):
+    for shardings in [like.shardings, {}] if like.shardings else [{}]:
         try:
-            jitted = jax.jit(
-                separated.call, keep_unused=True, donate_argnums=separated.donated, **shardings
-            )
+            jitted = jax.jit(call, keep_unused=True, donate_argnums=like.donated, **shardings)
             stages.tell("tracing")
-            traced = jitted.trace(*separated.given)
+            with platform_rules.without_gpu():
+                traced = jitted.trace(*like.given)
             stages.tell("lowering")
-            try:
-                return traced, traced.lower(), notes
-            except ValueError as error:
-                if "AbstractMesh" not in str(error):
-                    raise
-                return traced, traced.lower(lowering_platforms=(jax.default_backend(),)), notes
+            lowered = _first_that_works(traced, user_code.function_name(call), platform, notes)
+            return lowered._replace(shardings=shardings)
         except Exception as error:
             if not shardings:
                 raise
@@ -137,6 +242,52 @@ def _lowered(separated: arguments.Arguments) -> tuple[Any, Any, list[str]]:
                 f"{' and '.join(shardings)} of the function are ignored: {user_code.short(error)}"
             ]
     raise AssertionError("the last try returns or raises")
+
+
+def _first_that_works(
+    traced: Any, name: str, platform: str | None, notes: Sequence[str]
+) -> _Lowered:
+    """Lower for ``platform``; without one for the host's, or else for the first that works."""
+    if platform is not None:
+        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], {})
+    host = platform_rules.of_host()
+    try:
+        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], {})
+    except Exception as error:
+        for other in PLATFORMS:
+            if other != host:
+                with contextlib.suppress(FrontendError):
+                    lowered = _lower(traced, other, name)
+                    note = (
+                        f"lowered for {other.upper()}: JAX cannot lower it for this host's "
+                        f"{host.upper()} ({user_code.short(error)}{user_code.line(error)})"
+                    )
+                    return _Lowered(traced, lowered, other, [*notes, note], {})
+        raise
+
+
+def _lower_for_host(traced: Any, host: str) -> Any:
+    try:
+        return traced.lower()
+    except ValueError as error:
+        if "AbstractMesh" not in str(error):
+            raise
+        return traced.lower(lowering_platforms=(platform_rules.name_in_jax(host),))
+
+
+def _lower(traced: Any, platform: str, name: str) -> Any:
+    """Lower a trace for a platform that need not be attached. Raises FrontendError."""
+    try:
+        return platform_rules.lower(traced, platform)
+    except Exception as error:
+        culprits = platform_rules.offenders(traced.jaxpr, platform)
+        raise FrontendError(
+            f"{name} cannot be lowered for {platform.upper()}: "
+            f"{user_code.short(error)}{user_code.line(error)}. "
+            + (f"It is one of these:\n{join_offenders(culprits)}\n" if culprits else "")
+            + "Choose a machine of another platform, or let the function take another way on this "
+            "one (jax.lax.platform_dependent)"
+        ) from error
 
 
 _LARGE = 2**20  # bytes; smaller constants are tables and masks, not weights

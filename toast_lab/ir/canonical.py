@@ -1,21 +1,25 @@
 """Brings a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
-only ``@main`` remains. Gathers and scatters that index by position become batched ones. Fourier
-transforms that annotating wrapped in manual computations are unwrapped. Every later stage refers to
-the ops of the printed result, in their order. Canonicalising it again changes nothing.
+only ``@main`` remains. Gathers and scatters that index by position become batched ones. All of this
+is done in the bodies of shard_maps too. Fourier transforms that annotating wrapped in manual
+computations are unwrapped. Every later stage refers to the ops of the printed result, in their
+order. Canonicalising it again changes nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from toast_lab import _jaxlib
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import fourier
+from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.batched_indices import batch_by_position
-from toast_lab.ir.dead import blocks, drop_dead, operations, short_kind
+from toast_lab.ir.dead import blocks, drop_dead, has_side_effect, operations, short_kind
 from toast_lab.ir.loops import has_loops, read_constants_from_outside, slim_loops
+from toast_lab.ir.shard_maps import SHARD_MAP
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -54,10 +58,11 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, by_name, set(), [])
         _drop_annotation_ops(main)
-        for block in blocks(main):
+        bodies = [block for op in (*_shard_maps(main), main) for block in blocks(op)]
+        for block in bodies:
             read_constants_from_outside(block)
         batch_by_position(main)
-        for block in blocks(main):
+        for block in bodies:
             if has_loops(block):
                 slim_loops(block)
             else:
@@ -109,6 +114,29 @@ def _drop_annotation_ops(function: Any) -> None:
                     operation.erase()
             elif len(operation.regions) and not fourier.merge_local(operation):
                 _drop_annotation_ops(op)
+
+
+def _shard_maps(main: Any) -> list[Any]:
+    """The shard_maps of a function, without what JAX leaves behind in them and of them.
+
+    Differentiating one can leave another that takes nothing and gives nothing.
+    """
+    shard_maps = []
+    for operation in [op for op in operations(main.operation) if op.name == SHARD_MAP]:
+        if not len(operation.results) and not has_side_effect(operation):
+            operation.erase()
+            continue
+        _drop_open_constraints(operation)
+        shard_maps.append(operation)
+    return shard_maps
+
+
+def _drop_open_constraints(shard_map: Any) -> None:
+    """Remove the constraints that JAX leaves all over a partly manual body, which name no axis."""
+    for operation in [op for op in operations(shard_map) if op.name == CONSTRAINT]:
+        if not _jaxlib.names_axes(operation.attributes["sharding"]):
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
 
 
 def _expand(function: Any, by_name: dict[str, Any], expanded: set[str], callers: list[str]) -> None:

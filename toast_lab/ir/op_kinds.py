@@ -66,8 +66,11 @@ class OpKind:
     #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
     #: the op or None.
     without_rule: str | Callable[[Any], str] = ""
-    #: It occurs only in programs that are already split over devices by hand, which are refused.
+    #: It means something only where the user has split the program over devices by hand: inside a
+    #: ``shard_map``. Elsewhere it is refused.
     per_device: bool = False
+    #: The collective that it is, as ``machines.collectives`` names it.
+    collective: str = ""
 
     # -- partial results, work, text ---------------------------------------------------------------
     #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
@@ -445,14 +448,15 @@ _kind(
     keeps_sign=True,
 )
 
-# -- only in programs split over devices by hand: their meaning depends on the device count --------
+# -- split over devices by hand: one op of the program, and what only its body may hold ------------
 
-_kinds(
-    "partition_id replica_id all_gather all_reduce all_to_all reduce_scatter collective_permute "
-    "collective_broadcast collective_reduce cross-replica-sum",
-    per_device=True,
-)
-_kind("sdy.manual_computation", cost_class=OPAQUE, per_device=True)
+_kind("shard_map", cost_class=OPAQUE)
+_kinds("partition_id replica_id", per_device=True)
+for _name in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split():
+    _kind(_name, cost_class=OPAQUE, per_device=True, collective=_name)
+# No machine has a price of its own for it; each device receives as much as in a permute.
+_kind("collective_broadcast", cost_class=OPAQUE, per_device=True, collective="collective_permute")
+_kinds("collective_reduce cross-replica-sum", cost_class=OPAQUE, per_device=True)
 
 # -- kinds without an entry ------------------------------------------------------------------------
 

@@ -88,6 +88,45 @@ class Region(NamedTuple):
     known: bool  #: False: ``times`` is an assumption, since the input does not say
 
 
+class WrittenCollective(NamedTuple):
+    """A collective that the user wrote, inside a ``shard_map``."""
+
+    op: int  #: of the body
+    kind: str  #: "all_reduce", "collective_permute", ...
+    axes: tuple[str, ...]  #: mesh axes over which its devices differ
+    #: False: it joins some devices of these axes only, which the axes alone do not say
+    exact: bool = True
+
+
+class ShardMap(NamedTuple):
+    """An op that its user has split over devices by hand, as ``jax.shard_map`` does.
+
+    It is kept as it was written: whatever the plan, its operands are brought to these specs, each
+    device runs the body on its parts, and the results come out in these specs.
+    """
+
+    op: int
+    mesh: tuple[tuple[str, int], ...]  #: axes and sizes; the body counts devices in their order
+    manual_axes: tuple[str, ...]  #: axes over which the body is one device's; whole on the others
+    operand_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each operand
+    result_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each result
+    body: Program  #: what each device runs, on local shapes
+
+    def name_inside(self, value: int) -> str:
+        """Name of a value of the body that no value of the program has."""
+        return f"{self.body.value_name[value]} (shard_map {self.op})"
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of its mesh."""
+        return math.prod(size for _, size in self.mesh)
+
+    @property
+    def free_axes(self) -> tuple[str, ...]:
+        """Axes of its mesh that it leaves to the compiler, on which plans keep it whole."""
+        return tuple(axis for axis, _ in self.mesh if axis not in self.manual_axes)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """A tensor program as a list of ops; loops and conditionals are ranges of it (``regions``).
@@ -156,6 +195,8 @@ class Program:
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
+    shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
+    collectives: tuple[WrittenCollective, ...] = ()  #: only in the body of a ``shard_map``
 
     def __repr__(self) -> str:
         return (
@@ -302,6 +343,11 @@ class Program:
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
                 continue  # keeps the digests that programs without keys had before this field
+            if field.name in ("shard_maps", "collectives"):
+                if not value:
+                    continue  # likewise
+                if field.name == "shard_maps":
+                    value = [(*shard_map[:-1], shard_map.body.digest()) for shard_map in value]
             hashed.update(field.name.encode())
             hashed.update(
                 value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()

@@ -18,11 +18,20 @@ from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
-from toast_lab.ir.dead import operations
+from toast_lab.ir.dead import operations, terminator
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
-from toast_lab.ir.program import MONOIDS, NEED_REPLICATION, PASS, Program
+from toast_lab.ir.program import (
+    MONOIDS,
+    NEED_REPLICATION,
+    PASS,
+    Program,
+    ShardMap,
+    WrittenCollective,
+)
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
+from toast_lab.ir.shard_maps import axes_of_collective, interface
+from toast_lab.ir.shard_maps import rule as shard_map_rule
 from toast_lab.ir.stacked import stacked_factors
 
 _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a source position, not a name
@@ -67,6 +76,7 @@ def parse(
         ) from None
     notes = unsupported.refuse(module)
     canonical.canonicalise(module)
+    unsupported.refuse_by_hand(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     program = read_program(
@@ -94,44 +104,130 @@ def read_program(
     """
     main = canonical.main_function(module)
     block = main.operation.regions[0].blocks[0]
-    build = Builder()
-    cache = _ReadCache()
-    value_numbers: dict[Any, int] = {}
-    for i, argument in enumerate(block.arguments):
-        tensor = cache.tensor(argument.type)
-        path = argument_paths[i] if argument_paths else argument_path(argument, i)
-        rule = rules.separate([], [tensor.shape], PASS)
-        (value_numbers[argument],) = build.add(
-            NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
-        )
-    n_arguments = len(block.arguments)
-    flat = walk.flatten(main)
-    for item in flat.items:
-        results = build.add(
-            _new_op(item, n_arguments, build=build, value_numbers=value_numbers, cache=cache)
-        )
-        value_numbers.update(zip(item.results, results, strict=True))
-        value_numbers.update(dict.fromkeys(item.aliases, results[0] if results else -1))
-    outputs = [value_numbers[value] for value in flat.outputs]
-    for factor in stacked_factors(build):
-        build.factor_class[factor] = NEED_REPLICATION
-    program = finish(
-        build,
+    paths = argument_paths or [
+        argument_path(argument, i) for i, argument in enumerate(block.arguments)
+    ]
+    reader = _BlockReader(module)
+    read = reader.block(
+        block,
         name=name,
-        n_arguments=n_arguments,
-        outputs=outputs,
-        output_paths=tuple(output_paths or _output_paths(main, len(outputs))),
-        donated=list(donated) if donated is not None else _donated(main, n_arguments),
-        regions=tuple(
-            region._replace(begin=region.begin + n_arguments, end=region.end + n_arguments)
-            for region in flat.regions
-        ),
+        argument_paths=paths,
+        output_paths=output_paths or _output_paths(main, len(terminator(block).operands)),
+        donated=donated if donated is not None else _donated(main, len(block.arguments)),
     )
-    op_results = [(item.operation, item.results) for item in flat.items]
     annotations = read_annotations(
-        module, main, program=program, numbers=value_numbers, op_results=op_results
+        module, main, program=read.program, numbers=read.value_numbers, op_results=read.op_results
     )
-    return dataclasses.replace(program, annotations=annotations) if annotations else program
+    return (
+        dataclasses.replace(read.program, annotations=annotations) if annotations else read.program
+    )
+
+
+class _ReadBlock(NamedTuple):
+    """A program, and what its values and ops are in the module."""
+
+    program: Program
+    value_numbers: dict[Any, int]  #: number of each MLIR value
+    op_results: list[tuple[Any, Sequence[Any]]]  #: (MLIR op, its results) of each op
+
+
+class _BlockReader:
+    """Reads blocks of one module: that of @main, and the bodies of its shard_maps."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.meshes = _jaxlib.meshes(module)
+        self.cache = _ReadCache()
+
+    def block(
+        self,
+        block: Any,
+        *,
+        name: str,
+        argument_paths: Sequence[str],
+        output_paths: Sequence[str],
+        donated: Sequence[bool],
+        mesh: _jaxlib.MeshAxes = (),
+    ) -> _ReadBlock:
+        """Read a block as a program; ``mesh`` is that of the ``shard_map`` whose body it is."""
+        build, cache = Builder(), self.cache
+        value_numbers: dict[Any, int] = {}
+        for argument, path in zip(block.arguments, argument_paths, strict=True):
+            tensor = cache.tensor(argument.type)
+            rule = rules.separate([], [tensor.shape], PASS)
+            (value_numbers[argument],) = build.add(
+                NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
+            )
+        n_arguments = len(block.arguments)
+        flat = walk.flatten(block)
+        shard_maps: list[ShardMap] = []
+        collectives: list[WrittenCollective] = []
+        for op, item in enumerate(flat.items, n_arguments):
+            shard_map = self.shard_map(op, item) if item.kind == "shard_map" else None
+            if shard_map is not None:
+                shard_maps.append(shard_map)
+            elif collective := op_kind(item.kind).collective:
+                axes, exact = axes_of_collective(item.operation, mesh)
+                collectives.append(WrittenCollective(op, collective, axes, exact))
+            new_op = _new_op(
+                item,
+                n_arguments,
+                build=build,
+                value_numbers=value_numbers,
+                cache=cache,
+                shard_map=shard_map,
+            )
+            results = build.add(new_op)
+            value_numbers.update(zip(item.results, results, strict=True))
+            value_numbers.update(dict.fromkeys(item.aliases, results[0] if results else -1))
+        outputs = [value_numbers[value] for value in flat.outputs]
+        for factor in stacked_factors(build):
+            build.factor_class[factor] = NEED_REPLICATION
+        program = finish(
+            build,
+            name=name,
+            n_arguments=n_arguments,
+            outputs=outputs,
+            output_paths=tuple(output_paths),
+            donated=list(donated),
+            regions=tuple(
+                region._replace(begin=region.begin + n_arguments, end=region.end + n_arguments)
+                for region in flat.regions
+            ),
+        )
+        if shard_maps or collectives:
+            program = dataclasses.replace(
+                program, shard_maps=tuple(shard_maps), collectives=tuple(collectives)
+            )
+        return _ReadBlock(
+            program, value_numbers, [(item.operation, item.results) for item in flat.items]
+        )
+
+    def shard_map(self, op: int, item: walk.Item) -> ShardMap:
+        """Read a ``shard_map`` with its body. Raises FrontendError if no plan can keep it."""
+        operation = item.operation
+        mesh, manual_axes, specs, trouble = interface(operation, self.meshes)
+        if trouble:
+            raise FrontendError(
+                f"a shard_map{unsupported.place(operation)} that cannot be kept: {trouble}"
+            )
+        (block,) = operation.regions[0].blocks
+        read = self.block(
+            block,
+            name="shard_map",
+            argument_paths=[f"in{i}" for i in range(len(block.arguments))],
+            output_paths=[f"out{i}" for i in range(len(operation.results))],
+            donated=[False] * len(block.arguments),
+            mesh=mesh,
+        )
+        operand_count = len(operation.operands)
+        return ShardMap(
+            op=op,
+            mesh=mesh,
+            manual_axes=manual_axes,
+            operand_specs=tuple(specs[:operand_count]),
+            result_specs=tuple(specs[operand_count:]),
+            body=read.program,
+        )
 
 
 class _ReadCache:
@@ -181,6 +277,7 @@ def _new_op(
     build: Builder,
     value_numbers: dict[Any, int],
     cache: _ReadCache,
+    shard_map: ShardMap | None,
 ) -> NewOp:
     operation, kind = item.operation, item.kind
     operands = [value_numbers[operation.operands[i]] for i in item.operands]
@@ -194,6 +291,19 @@ def _new_op(
         rule = rules.handed_on(shapes, result_shapes, shared=shared)
         owner = n_arguments + item.factor_owner if shared else -1
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
+    if shard_map is not None:
+        specs = (*shard_map.operand_specs, *shard_map.result_specs)
+        body = shard_map.body
+        return NewOp(
+            kind,
+            operands,
+            results,
+            shard_map_rule(shapes, result_shapes, specs),
+            origin=origin,
+            detail=",".join(shard_map.manual_axes),
+            flops=float(body.flops @ body.trips) * shard_map.n_devices,
+            region=item.region,
+        )
     shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)
     rule = rules.rule_for(kind, shardy_rule, shapes, result_shapes, operation=operation)
     if captured := _captured(operation, value_numbers):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from toast_lab.errors import UnsupportedOp
 from toast_lab.ir import narrowing
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.own_rules import Rule as Rule
@@ -90,17 +89,10 @@ def rule_for(
 
     Shardy's rule is narrowed to its local factors. ``operation`` is the MLIR operation; without it,
     rules that depend on attributes are not narrowed.
-
-    Raises:
-        UnsupportedOp: the op belongs to a program that is already split over devices.
     """
     facts = op_kind(kind)
-    if facts.per_device:
-        line = f" ({str(operation.location)[:200]})" if operation is not None else ""
-        raise UnsupportedOp(
-            f"{kind}{line}: the program is already split over devices by hand (shard_map, pmap); "
-            "give the function without these."
-        )
+    if facts.per_device:  # in the body of a shard_map, which no plan splits any further
+        return separate(operands, results, NEED_REPLICATION)
     if shardy is not None:
         return narrow(kind, shardy, operation)
     rule = facts.rule(operands, results, operation) if facts.rule is not None and results else None

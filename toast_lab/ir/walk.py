@@ -45,14 +45,14 @@ class Flat(NamedTuple):
 
     items: list[Item]
     regions: list[Region]
-    outputs: list[Any]  #: MLIR values that @main returns
+    outputs: list[Any]  #: MLIR values that the block returns
 
 
-def flatten(main: Any) -> Flat:
-    """Flatten the body of a canonical function."""
+def flatten(block: Any) -> Flat:
+    """Flatten the body of a canonical function, or of a ``shard_map`` in it."""
     walk = _Walk()
-    main_terminator = walk.block(main.operation.regions[0].blocks[0], -1)
-    return Flat(walk.items, walk.regions, list(main_terminator.operands))
+    last = walk.block(block, -1)
+    return Flat(walk.items, walk.regions, list(last.operands))
 
 
 class _Walk:

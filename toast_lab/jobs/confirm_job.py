@@ -212,7 +212,7 @@ def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEn
     best_indices = [i for i, verdict in enumerate(result.verdicts) if verdict is best]
     return ConfirmEnd(
         standing=result.standing.name,
-        sentence=result.standing.value,
+        sentence="\n".join(filter(None, (result.standing.value, result.refusals))),
         confirmed=result.confirmed,
         message=result.message,
         judge=result.judge,

@@ -32,8 +32,8 @@ def _loaded(model: Model, analysis: Analysis) -> LoadedModel:
     return LoadedModel(analysis.model, analysis)
 
 
-def load_model(which: str, sizes: dict[str, Any]) -> LoadedModel:
-    """Load and analyse a model.
+def load_model(which: str, sizes: dict[str, Any], platform: str | None = None) -> LoadedModel:
+    """Load and analyse a model, as it is lowered for a platform; None: for this host.
 
     Code that needs the model's function later recreates it in a process of its own, since the
     page's process must not trace anything.
@@ -43,18 +43,22 @@ def load_model(which: str, sizes: dict[str, Any]) -> LoadedModel:
 
     isolate.report("preparing")
     with stages.listening(isolate.report):
-        model = frontends.load(which, **sizes)
+        model = frontends.load(which, platform=platform, **sizes)
     model = dataclasses.replace(model, function=Recipe(which, dict(sizes)))
     isolate.report("analysing")
     return LoadedModel(model, analyse(model))
 
 
 # -- called in a thread: these start their own children --------------------------------------------
-def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
-    """Load and analyse the user's ``package.module:make``."""
+def load_own(
+    which: str, sizes: dict[str, Any], platform: str | None, *, watch: Watch
+) -> LoadedModel:
+    """Load and analyse the user's ``package.module:make``, as it is lowered for a platform."""
     from toast_lab import frontends
 
-    model = frontends.load(which, on_event=watch.on_event, cancel=watch.cancel, **sizes)
+    model = frontends.load(
+        which, platform=platform, on_event=watch.on_event, cancel=watch.cancel, **sizes
+    )
     return _analysed(model, which, watch)
 
 

@@ -1,12 +1,10 @@
 """Write a plan onto its program: StableHLO with Shardy's annotations.
 
 The text is the canonical module, op by op, with three additions: the mesh, a closed
-``sdy.sharding`` on every argument, op result and function result, and an
-``sdy.sharding_constraint``
+``sdy.sharding`` on every argument and function result, and an ``sdy.sharding_constraint``
 
-* after every op, or after those that need one (``needed_constraints``): XLA's import drops
-  ``sdy.sharding`` from ordinary ops and keeps only constraints (seen in its dumps with jaxlib
-  0.10.2 and 0.12.0.1); Shardy then moves the constraint's sharding onto the op itself;
+* after every op, or after those that need one (``needed_constraints``): Shardy moves the
+  constraint's sharding onto the op itself;
 * after that one, where a value is kept in another sharding than its op leaves it in;
 * before every use that reads a value in another sharding than the one it is kept in.
 
@@ -19,11 +17,17 @@ Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
     %arg1: tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}
     %0 = sdy.sharding_constraint %arg1 <@mesh, [{}, {}]>               // the all_gather
-    %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ... [{"d"}, {}]}
+    %1 = stablehlo.dot_general %arg0, %0 ...
     %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]>               // pins %1 itself
 
-Three choices are not obvious:
+Four choices are not obvious:
 
+* No op has an ``sdy.sharding`` of its own. XLA's import drops it from ordinary ops and keeps only
+  constraints (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1), but before that it does harm: an
+  op that XLA replaces by its operand (``x - 0``, ``x * 1``, a reshape to the same shape) leaves its
+  attribute on the op that made the operand. If that op has several results, as the barriers of
+  ``jax.checkpoint`` and loops have, it then has one sharding for all of them, and XLA refuses the
+  program.
 * An op's result has the sharding in which the op *leaves* it (with partial sums already scattered
   to the axes on which the value is kept, which is how the partitioner is told to scatter them). The
   kept sharding on the op itself would make the partitioner compute the op in that sharding, and so
@@ -32,6 +36,8 @@ Three choices are not obvious:
   Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
   sent. If ``constrained`` leaves some values to propagation, elementwise ops have no constraints on
   their constant operands, because XLA would not simplify those.
+* A ``shard_map`` stays as its user wrote it, on the plan's mesh; what it takes and leaves in other
+  shardings than its specs say is constrained around it.
 * A Fourier transform is wrapped in an ``sdy.manual_computation``, in which each device transforms
   its own part, as planned and priced: otherwise XLA's partitioner would gather its operand
   (``ir.fourier`` has the versions).
@@ -42,6 +48,7 @@ Reference: TOAST section 3.2; Shardy's sharding representation. Start reading at
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,6 +57,8 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, op_kinds, walk
+from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.ir.dead import operations
 from toast_lab.ir.program import ELEMENTWISE, Program
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
@@ -92,8 +101,7 @@ def annotate(
             it, so that ops can be found again in a compiled program: XLA drops every attribute but
             keeps locations as ``op_name``. ``split_name`` parses such a name.
         constrained: values that get a constraint after their op, as ``needed_constraints`` finds
-            them; None for all. The values of loops and branches always have one, and all other ops
-            have their shardings.
+            them; None for all. The values of loops and branches always have one.
 
     Raises:
         InvalidPlan: the plan shards another program than that of this text.
@@ -110,8 +118,7 @@ def annotate(
     if isinstance(model, str):
         text = model
     else:
-        plan.check_is_of(model.program)
-        text = model.stablehlo
+        text = plan.own_model(model).stablehlo
     writer = Writer(
         plan,
         reuse=reuse,
@@ -211,7 +218,7 @@ class Writer:
     def body(self, main: Any) -> None:
         """Write shardings of all ops, and constraints on uses whose sharding differs."""
         program = self.plan.program
-        items = walk.flatten(main).items
+        items = walk.flatten(main.operation.regions[0].blocks[0]).items
         op_count = program.n_ops - program.n_arguments
         if len(items) != op_count:
             raise InvalidPlan(
@@ -234,6 +241,8 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
+            if item.kind == "shard_map":
+                self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
         """Put on an op of the module the index of the program's op that it stands for.
@@ -250,6 +259,43 @@ class Writer:
         if split_name(getattr(old_location, "name_str", ""))[0] < 0:
             name = _LOCATED.format(op_index, self.plan.program.name_stack[op_index])
             item.operation.location = ir.Location.name(name, old_location)
+
+    def shard_map(self, op_index: int, operation: Any) -> None:
+        """Put a ``shard_map`` on the plan's mesh, as it was written; it is whole on free axes.
+
+        With ``located``, collectives inside it can be found again as its own.
+        """
+        per_value = {"in_shardings": operation.operands, "out_shardings": operation.results}
+        for key, values in per_value.items():
+            attributes = _jaxlib.shardings_in(operation, key)
+            ranks = [len(value.type.shape) for value in values]
+            operation.attributes[key] = _jaxlib.sharding_per_value(
+                [
+                    self._closed(attribute, rank)
+                    for attribute, rank in zip(attributes, ranks, strict=True)
+                ]
+            )
+        for inside in itertools.islice(operations(operation), 1, None):
+            if inside.name == CONSTRAINT:
+                inside.attributes["sharding"] = _jaxlib.on_mesh(
+                    inside.attributes["sharding"], MESH_NAME
+                )
+            if "sdy.sharding" in inside.attributes:
+                inside.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
+                    [
+                        _jaxlib.on_mesh(attribute, MESH_NAME)
+                        for attribute in _jaxlib.result_shardings(inside)
+                    ]
+                )
+            if self.located:
+                stack = getattr(inside.location, "name_str", "")
+                name = _LOCATED.format(op_index, stack)
+                inside.location = ir.Location.name(name, inside.location)
+
+    def _closed(self, attribute: Any, rank: int) -> Any:
+        """The sharding on the plan's mesh, with closed dims."""
+        _, spec, *_ = _jaxlib.sharding_parts(attribute, self.meshes, rank)
+        return self.attribute(tuple(tuple(axis for axis in dim if axis != "*") for dim in spec))
 
     def _transform(self, op_index: int, operation: Any) -> None:
         """Make every device run a Fourier transform on its own part, if the plan does."""
@@ -290,7 +336,7 @@ class Writer:
             operation.operands[position] = copy
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Write the sharding of the op and constraints on its results."""
+        """Write constraints on the op's results."""
         program, operation = self.plan.program, item.operation
         control = op_kinds.is_control(item.kind)
         if not control:
@@ -299,25 +345,11 @@ class Writer:
         if all(program.value_is_constant[value] for value in values):
             return
         # The user's own constraint: the plan decides its sharding
-        if operation.name == "sdy.sharding_constraint":
+        if operation.name == CONSTRAINT:
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        is_constrained = (
-            control
-            or self.constrained is None
-            or any(value in self.constrained for value in values)
-        )
-        # Numbered ops are for looking at the results of propagation
-        if not is_constrained and self.numbered:
-            return
-        # Loops and branches have no sharding themselves: XLA's exporter adds the values that a body
-        # captures to those of the loop and then finds too few shardings on it.
-        every_result = len(values) == len(operation.results)
-        if every_result and not control and not _refuses_sharding(operation):
-            operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
-                [self.attribute(self.on_op[value]) for value in values]
-            )
-        if not is_constrained:
+        is_free = self.constrained is not None and not control
+        if is_free and not any(value in self.constrained for value in values):
             return
         for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]
@@ -432,16 +464,6 @@ def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
             op.operation.erase()
     with ir.InsertionPoint.at_block_begin(module.body):
         _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(plan.mesh.axes, plan.mesh.sizes))
-
-
-def _refuses_sharding(operation: Any) -> bool:
-    """Is this an approximate top-k, for which XLA's import fails on any unknown attribute?
-
-    A constraint after it does no harm.
-    """
-    return operation.name == "stablehlo.custom_call" and "ApproxTopK" in str(
-        operation.attributes["call_target_name"]
-    )
 
 
 def _int32(value: int) -> Any:

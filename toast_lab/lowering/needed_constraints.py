@@ -85,7 +85,7 @@ def needed_constraints(
         >>> len(tl.needed_constraints(model, plan))
         0
     """
-    plan.check_is_of(model.program)
+    model = plan.own_model(model)
     key = (plan.program.digest(), str(plan.mesh), plan.sharding.key())
     if key not in _results:
         try:

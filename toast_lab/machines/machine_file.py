@@ -155,6 +155,12 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
             tables[key] = {}
         elif needed and key not in data:
             mistakes.append(f"[{key}] is missing")
+    for key in ("sources", "provenance"):
+        mistakes += [
+            f"{key}.{name} = {text!r:.60} is not a text"
+            for name, text in tables[key].items()
+            if not isinstance(text, str)
+        ]
     rates: dict[str, float] = {}
     for dtype, rate in tables["flops"].items():
         _read_number(rate, f"flops.{dtype}", rates, mistakes)

@@ -22,12 +22,13 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
 from toast_lab.files import PathLike
+from toast_lab.ir.rounds import unknown_loops
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.machines.catalogue import MACHINES
@@ -39,6 +40,7 @@ from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -106,15 +108,16 @@ def compile_plan(
         >>> compiled.fits, compiled.bytes_by_kind()
         (True, {'all_reduce': 2048.0})
     """
-    plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
+    model, plan, carried_notes = carry(model, plan, wanted.platform)
     fully_constrained = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
         _check_calls(plan.program, fully_constrained, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    key = _key(fully_constrained, wanted, versions, flags)
+    assumed_rounds = [loop.rounds for loop in unknown_loops(plan.program)]
+    key = _key(fully_constrained, wanted, versions, flags, assumed_rounds=assumed_rounds)
     path = None if isinstance(store, bool) else store
     kept_result = None
     if store is not False:
@@ -128,6 +131,7 @@ def compile_plan(
             program=plan.program.digest(),
             plan_key=plan.key,
             cached=True,
+            notes=(*carried_notes, *kept_result.notes),
         )
     if on_progress is not None:
         on_progress(RunProgress("finding the constraints that it needs", 0.0))
@@ -155,8 +159,12 @@ def compile_plan(
     if needed is None:
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            results.keep(key, compiled, model.name)
+        try:
+            with CompiledStore(path) as results:
+                results.keep(key, compiled, model.name)
+        except StoreError as error:
+            compiled = dataclasses.replace(compiled, not_kept=str(error))
+    compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
     return located(compiled, plan.program)
 
 
@@ -202,7 +210,12 @@ def _flags() -> dict[str, str]:
 
 
 def _key(
-    stablehlo: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]
+    stablehlo: str,
+    topology: top.Topology,
+    versions: Mapping[str, str],
+    flags: Mapping[str, str],
+    *,
+    assumed_rounds: Sequence[float] = (),
 ) -> str:
     parts = [
         FORMAT,
@@ -213,6 +226,8 @@ def _key(
         sorted(versions.items()),
         sorted(flags.items()),
     ]
+    if any(rounds != 1.0 for rounds in assumed_rounds):
+        parts.append(list(assumed_rounds))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -246,10 +261,11 @@ def rounds_of(program: Program) -> dict[int, float]:
     """
     rounds_by_op = {}
     for region in program.regions:
-        if region.kind == "loop":
-            for op in range(region.begin, region.end):
-                if program.kind[op] == "while.enter":
-                    rounds_by_op[op] = region.times
+        if region.kind == "body":
+            op = program.regions[region.parent].begin
+            while program.kind[op] == "while.enter":
+                rounds_by_op[op] = region.times
+                op += 1
     return rounds_by_op
 
 

@@ -81,6 +81,8 @@ class Compiled:
     notes: tuple[str, ...] = ()  #: caveats for reading the other fields
     schedule: Schedule | None = None  #: of one step; None: the compiler gives none, see notes
     cached: bool = dataclasses.field(default=False, compare=False)  #: came from the store
+    #: why the result could not be kept; empty if it was, or was not to be
+    not_kept: str = dataclasses.field(default="", compare=False)
 
     @property
     def cycles(self) -> float | None:
@@ -176,7 +178,7 @@ class Compiled:
         data["times"] = None if self.times is None else self.times.to_json()
         data["notes"] = list(self.notes)
         data["schedule"] = None if self.schedule is None else self.schedule.to_json()
-        del data["cached"]
+        del data["cached"], data["not_kept"]
         return {
             "format": FORMAT,
             **data,

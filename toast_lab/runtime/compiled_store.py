@@ -88,20 +88,24 @@ class CompiledStore(RowStore):
     def find(self, key: str) -> Compiled | None:
         """The result with this key; None if there is none.
 
-        A result that cannot be read counts as none: its plan is compiled anew and it is replaced.
+        A result that cannot be read, or was changed, counts as none: its plan is compiled anew and
+        it is replaced.
         """
         with self._explained("read"):
-            row = self.connection.execute(
-                f"SELECT result FROM {self.table} WHERE key = ?", [key]
-            ).fetchone()
+            cursor = self.connection.execute(f"SELECT * FROM {self.table} WHERE key = ?", [key])
+            values = cursor.fetchone()
+        if values is None:
+            return None
+        row, changed = self._read(cursor, values, ["result"])
         try:
-            return None if row is None else _result(row[0])
+            return None if changed else _result(row["result"])
         except InvalidPlan:
             return None
 
     def rows(self, model: str | None = None, limit: int | None = None) -> list[JsonObject]:
-        """Rows with the columns ``COLUMNS``, newest first."""
-        return [_typed(row) for row in self._newest(COLUMNS, model, limit)]
+        """Rows with the columns ``COLUMNS``, newest first; rows that were changed are left out."""
+        rows = self._newest(COLUMNS, model, limit)
+        return [_typed(row) for row, changed in rows if not changed]
 
     def get(self, number: int) -> tuple[JsonObject, Compiled]:
         """A row and its result.
@@ -109,8 +113,10 @@ class CompiledStore(RowStore):
         Raises:
             StoreError: there is no row of this number, or it is damaged.
         """
-        row = self._numbered(number, [*COLUMNS, "result"])
+        row, changed = self._numbered(number, [*COLUMNS, "result"])
         try:
+            if changed:
+                raise InvalidPlan(changed)
             compiled = _result(row.pop("result"))
         except InvalidPlan as error:
             raise StoreError(

@@ -29,9 +29,10 @@ from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
-from toast_lab.runtime.executable import ShardedProgram
+from toast_lab.runtime.executable import ShardedProgram, whole_job
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import Execution, interquartile_range
+from toast_lab.sharding.carried import carry
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
@@ -69,12 +70,15 @@ class Run:
     errors: Mapping[str, float] | None
     inputs: str  #: "normal", "non-negative" (normal ones gave non-finite results) or "given"
     seed: int
-    reference_median_s: float | None  #: the unsharded program on one of the same devices
+    #: the unsharded program on one of the same devices, or on all where it has shard_maps
+    reference_median_s: float | None
     reference_compile_s: float | None
     reference_peak_bytes: int | None
     note: str = ""  #: why there is no reference although one was asked for
     #: largest error that rounding explains, see ``agreement``; None without a reference
     tolerance: float | None = None
+    #: where these devices run other ops than the plan's own program has, see ``carried``
+    notes: tuple[str, ...] = ()
 
     @property
     def collective_counts(self) -> dict[str, int]:
@@ -111,6 +115,7 @@ class Run:
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step (spread "
             f"{self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a device, "
             f"{error}; {counts_text(self.collective_counts) or 'no collectives'}"
+            + "".join(f"\n{note}" for note in self.notes)
         )
 
 
@@ -188,7 +193,9 @@ def run_many(
         "memory_limit_bytes": memory_limit_bytes,
     }
     chosen_devices = dev.find(devices, device_count, **limits)
-    reference_text = unsharded_text(model, plans[0]) if execution.reference else None
+    carried = [carry(model, plan, chosen_devices.platform) for plan in plans]
+    model, plans = carried[0].model, [each.plan for each in carried]
+    reference = reference_job(model, plans[0]) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
         execution = dataclasses.replace(execution, inputs=arrays)
@@ -196,7 +203,7 @@ def run_many(
         "toast_lab.runtime.child:execute",
         child.RunRequest(
             program=model.program,
-            reference=reference_text,
+            reference=reference,
             jobs=tuple(job_of(model, plan) for plan in plans),
             devices=chosen_devices,
             options=execution,
@@ -207,9 +214,13 @@ def run_many(
         **limits,
     )
     tolerance = execution.tolerance_for(model.program)
-    return [
+    runs = [
         _result(report, measured, devices=chosen_devices, seed=execution.seed, tolerance=tolerance)
         for measured in report.jobs
+    ]
+    return [
+        dataclasses.replace(result, notes=each.notes)
+        for result, each in zip(runs, carried, strict=True)
     ]
 
 
@@ -236,13 +247,22 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
     )
 
 
-def unsharded_text(model: Model, plan: ShardingPlan) -> str:
-    """The StableHLO of the program as it was read, without any shardings that it came with."""
-    plan.check_is_of(model.program)
+def reference_job(model: Model, plan: ShardingPlan) -> ShardedProgram:
+    """The job with whose results those of ``plan`` are compared: the unsharded program.
+
+    It runs on one device, without any shardings that the program came with. A ``shard_map`` cannot
+    run on one device: a program with any runs on the plan's mesh, whole but for these.
+    """
+    model, program = plan.own_model(model), plan.program
+    if program.shard_maps:
+        whole = Sharding.whole(program, len(plan.mesh.axes))
+        return job_of(model, ShardingPlan(program, plan.mesh, whole))
     if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
-        return model.stablehlo
+        return whole_job(program, model.stablehlo)
     one_device = Mesh(("one",), (1,))
-    return annotate(model, ShardingPlan(plan.program, one_device, Sharding.whole(plan.program, 1)))
+    return whole_job(
+        program, annotate(model, ShardingPlan(program, one_device, Sharding.whole(program, 1)))
+    )
 
 
 def _result(

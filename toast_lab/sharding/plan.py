@@ -161,6 +161,18 @@ class ShardingPlan:
         if mesh is not None and mesh != self.mesh:
             raise InvalidPlan(f"this plan is for the mesh {self.mesh}, not for {mesh}")
 
+    def own_model(self, model: Model) -> Model:
+        """``model`` with the program that this plan shards.
+
+        A function may have another program on each platform; a plan is of one of them.
+
+        Raises:
+            InvalidPlan: the plan is of another function.
+        """
+        own = model.of_program(self.program)
+        self.check_is_of(own.program)
+        return own
+
     def check(self) -> None:
         """Raise InvalidPlan with every op and value that cannot be sharded as the plan says."""
         if offenders := validity.offenders(self.program, self.mesh, self.sharding):
@@ -225,6 +237,19 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
         InvalidPlan: an action names no existing colour or axis, or changes nothing for another
             reason (the message has the sizes).
     """
+    actions = list(actions)
+    not_actions = [
+        text
+        for text in actions
+        if isinstance(text, str) and " " in text.strip() and "->" not in text
+    ]
+    if not_actions:
+        raise InvalidPlan(
+            "these tell how a search changed a plan after its actions, and are no actions:\n"
+            f"{join_offenders(not_actions)}\n"
+            "Such a plan cannot be made again from its texts: save it with plan.save(path) and "
+            "load it with Plan.load(path)"
+        )
     state = State(space)
     taken: dict[Action, object] = {}
     for request in actions:
@@ -285,8 +310,7 @@ def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:
             the one given is of another program.
     """
     if model is not None:
-        plan.check_is_of(model.program)
-        return model
+        return plan.own_model(model)
     if plan.analysis is None or not plan.analysis.model.stablehlo:
         raise InvalidPlan(f"give model=, the model whose program this is ({plan.program.name})")
     return plan.analysis.model

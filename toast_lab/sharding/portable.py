@@ -118,7 +118,7 @@ def _places(program: Program, op: int) -> dict[int, str]:
 def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
     """``ops`` and ``arguments`` of a plan as plain data."""
     label = labels(program)
-    splits = [_split(program, mesh, sharding, op) for op in range(program.n_ops)]
+    splits = [split(program, mesh, sharding, op) for op in range(program.n_ops)]
     arguments = {
         program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0]
         for op in range(program.n_arguments)
@@ -144,7 +144,8 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
     return {"arguments": arguments, "ops": entries}
 
 
-def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
+def split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
+    """How a plan splits one op."""
     op_factor, value_dim = sharding
     axes = [axis for axis in range(len(mesh.axes)) if op_factor[op, axis] >= 0]
     places = _places(program, op) if axes else {}
@@ -218,6 +219,16 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
             f"{arguments:.0%} of its {n_arguments} arguments and {ops:.0%} of its "
             f"{program.n_ops - n_arguments} ops"
         )
+    return written(program, mesh, splits, deepest)
+
+
+def written(
+    program: Program, mesh: Mesh, splits: Sequence[Split | None], deepest: np.ndarray
+) -> Applied:
+    """Shardings of each op, None: unknown, as far as they fit a program.
+
+    ``deepest`` is the last round in which each op was recognised.
+    """
     return _Writer(program, mesh).write(splits, deepest)
 
 

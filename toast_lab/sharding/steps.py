@@ -7,7 +7,8 @@ Every reader of a plan - the cost model, the device-local listing, the exporter 
   moved between dims an all_to_all, a dropped axis an all_gather. If several uses want a value in
   the same layout, it is brought there once, and the copy is kept until its last use (XLA merges
   identical gathers likewise). A copy made inside a loop body or a branch serves that body only;
-* the op is computed on local shards;
+* the op is computed on local shards; a ``shard_map`` takes its operands and leaves its results in
+  the layouts of its specs, whatever the plan;
 * each result goes from the op's natural axes to the value's axes. A result that is partial over a
   sharded reduction factor needs a reduce_scatter where the value has that axis, else an all_reduce.
   A reduce_scatter that every use gathers straight back becomes an all_reduce.
@@ -24,6 +25,7 @@ Reference: TOAST section 2.1 (device-local code), Shardy's collectives.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +54,7 @@ from toast_lab.sharding.step_kinds import (
 
 #: in a folded program: an earlier use's copy, whose row differs between layers
 SHARED = -2
+OPEN = -1  #: no layout is given
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 
 
@@ -94,6 +97,10 @@ class Tables(NamedTuple):
     #: [W] first op after the innermost loop body or branch that contains the use
     use_until: Int32Array
     factor_reduction: BoolArray  #: [F] bool
+    #: [W] packed layout in which a ``shard_map`` takes the operand; OPEN: as the op is split
+    use_given: Int64Array
+    #: [V] packed layout in which a ``shard_map`` leaves the result; OPEN: as the op is split
+    value_given: Int64Array
     n_arguments: int
     folded: bool
 
@@ -129,6 +136,7 @@ def tables(program: Program) -> Tables:
     rank_of_use[order] = np.arange(n_uses)
     output = np.zeros(n_values, dtype=bool)
     output[program.outputs] = True
+    use_given, value_given = _given_layouts(program)
     return Tables(
         shape_ptr=program.shape_ptr,
         value_bytes=np.asarray(
@@ -157,9 +165,26 @@ def tables(program: Program) -> Tables:
         use_dim_factor=program.use_dim_factor,
         use_until=program.region_end()[use_op],
         factor_reduction=program.factor_class == 1,
+        use_given=use_given,
+        value_given=value_given,
         n_arguments=program.n_arguments,
         folded=False,
     )
+
+
+def _given_layouts(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """``use_given`` and ``value_given``; axes are numbered as in the mesh of the shard_maps."""
+    use_given = np.full(program.n_uses, OPEN, np.int64)
+    value_given = np.full(program.n_values, OPEN, np.int64)
+    for shard_map in program.shard_maps:
+        axes = [axis for axis, _ in shard_map.mesh]
+        for given, tensors, specs in (
+            (use_given, program.uses(shard_map.op), shard_map.operand_specs),
+            (value_given, program.results(shard_map.op), shard_map.result_specs),
+        ):
+            for tensor, spec in zip(tensors, specs, strict=True):
+                given[tensor] = pack(spec, axes)
+    return use_given, value_given
 
 
 @helper
@@ -220,6 +245,8 @@ def _with_axis_on(layout: int, axis: int, dim: int) -> int:
 @helper
 def use_layout(tables: Tables, op_factor: np.ndarray, use: int, n_axes: int) -> int:
     """Layout in which the op wants one operand (``use`` is the number of a want)."""
+    if tables.use_given[use] != OPEN:
+        return tables.use_given[use]
     layout = 0
     op = tables.use_owner[use]
     for axis in range(n_axes):
@@ -237,6 +264,8 @@ def natural_layout(
     tables: Tables, op_factor: np.ndarray, value: int, n_axes: int
 ) -> tuple[int, int]:
     """Layout in which an op leaves its result, and the mask of axes over which it is partial."""
+    if tables.value_given[value] != OPEN:
+        return tables.value_given[value], 0
     layout, partial = 0, 0
     op = tables.value_owner[value]
     for axis in range(n_axes):
@@ -718,6 +747,15 @@ def lower(
 def real_ops(tables: Tables) -> np.ndarray:
     """Ops other than arguments, in order."""
     return np.arange(tables.n_arguments, len(tables.op_row), dtype=np.int32)
+
+
+def pack(spec: Sequence[Sequence[str]], axes: Sequence[str]) -> int:
+    """Packed layout of the mesh axes per dim; ``axes`` are those of the mesh."""
+    return sum(
+        (dim + 1) << (LAYOUT_BITS * axes.index(axis))
+        for dim, dim_axes in enumerate(spec)
+        for axis in dim_axes
+    )
 
 
 def unpack(layout: int, rank: int, n_axes: int) -> list[list[int]]:

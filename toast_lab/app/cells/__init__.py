@@ -9,8 +9,13 @@ Examples:
     toast_lab.views.graph: attn, 31 names, 5 conflicts in 1 compatibility set
 """
 
+import functools
 import importlib
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from toast_lab.errors import InvalidInput
 
 if TYPE_CHECKING:
     from toast_lab.app.cells.plans import compare, memory, tiles
@@ -47,4 +52,24 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return _explained(getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name))
+
+
+@functools.cache
+def _explained(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A view that says how it is called, if it is called in another way."""
+    signature = inspect.signature(view)
+
+    @functools.wraps(view)
+    def call(*args: Any, **keywords: Any) -> Any:
+        try:
+            signature.bind(*args, **keywords)
+        except TypeError as error:
+            names = ", ".join(signature.parameters)
+            raise InvalidInput(
+                f"views.{view.__name__} takes ({names}): {error}. It shows: "
+                f"{(view.__doc__ or '').splitlines()[0]} help(tl.views.{view.__name__}) says more."
+            ) from None
+        return view(*args, **keywords)
+
+    return call

@@ -104,7 +104,7 @@ def graph(
 
 
 def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The program's listing, with every dim in its colour of the graph.
+    """The program's listing, with every dim in its colour (of a plan: tl.listing(problem, plan)).
 
     A click on a line describes its names.
 

@@ -107,13 +107,13 @@ class RunPane(look.Pane):
         )
         look.watch(session.work, self.show_job, "changes")
         look.watch(session.exports, self.show_job, "changes")
-        session.plans.param.watch(
-            lambda event: (
-                self.save.hand_over(event.new.file, event.new.text) if event.new else None
-            ),
-            "exported",
-        )
+        # Whoever exports a plan twice wants two files, although both are equal
+        session.plans.param.watch(self._save_export, "exported", onlychanged=False)
         self.show_plan(None)
+
+    def _save_export(self, event: Any) -> None:
+        if event.new is not None:
+            self.save.hand_over(event.new.file, event.new.text)
 
     def _act(self, act: Callable[[str], None]) -> None:
         if self.item is not None:

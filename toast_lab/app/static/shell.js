@@ -69,6 +69,7 @@ function button(label, symbol, run) {
 export function render({ model, view, el }) {
   layoutOnce(view)
   keepKnown(view.model.document)
+  const lost = lostConnection(view.model.document)
   const rest = atRest(heldMessages(view), () => { model.rested = model.awaited_rest })
   let count = 0
   const send = (id) => { model.command = [id, ++count] }
@@ -222,6 +223,6 @@ export function render({ model, view, el }) {
   showTitle()
   requestAnimationFrame(showTheme)  // by then it hangs in the page, and the outermost element is known
   const root = document.createElement('div')
-  root.append(bar, sheet)
+  root.append(bar, sheet, lost)
   return root
 }

@@ -24,7 +24,7 @@ from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Effects
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.step_kinds import COMPUTE
-from toast_lab.sharding.steps import LAYOUT_BITS, Tables
+from toast_lab.sharding.steps import LAYOUT_BITS, OPEN, Tables
 
 MOST_ENTRIES = 30_000_000  # most entries of all tables together: 240 MB
 ROUNDS = 60  # rounds of diffusion
@@ -313,6 +313,8 @@ def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
 def _natural_bits(tables: Tables, value: int, names: list[int]) -> list[int]:
     """Bits of (1 + dim) that a class of ops leaves a value with on an axis, by digit of the row."""
     dims = tables.def_dim_factor[tables.shape_ptr[value] : tables.shape_ptr[value + 1]].tolist()
+    if tables.value_given[value] != OPEN:  # by axis: all of its dims may do no harm in a bound
+        return [1 + sum(2 << dim for dim in range(len(dims)))] * (1 + len(names))
     bits = [
         1 if tables.factor_reduction[name] or name not in dims else 2 << dims.index(name)
         for name in names

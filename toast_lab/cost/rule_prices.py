@@ -1,0 +1,295 @@
+"""``RulePrices``: a program on a mesh of a machine, priced by rule, without an action space.
+
+The body of a ``shard_map`` is such a program: local shapes, nothing to split, and collectives whose
+time depends on no plan. What one run of it takes is the price of the op in the program around it.
+
+Start reading at ``RulePrices.totals``. Reference: TOAST section 4.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost import kernel, price_inputs
+from toast_lab.cost.buffers import Memory
+from toast_lab.cost.lifetimes import live_bytes
+from toast_lab.cost.live_ranges import whole_ranges
+from toast_lab.cost.matrix_tiles import products
+from toast_lab.cost.program_facts import (
+    GivenPrices,
+    ProgramFacts,
+    make_program_facts,
+    none_given,
+)
+from toast_lab.ir import program as p
+from toast_lab.machines.collectives import named_time_s
+from toast_lab.machines.gpu_products import FEATURES
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import AxisLinks
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
+from toast_lab.sharding.step_kinds import COMPUTE
+
+
+class Totals(NamedTuple):
+    """Price of a whole program, with its steps and what each of them costs."""
+
+    time_s: float
+    compute_s: float
+    comm_s: float
+    peak_bytes: float
+    overlapped_s: float
+    start_s: np.ndarray  #: start of each step if all that can overlap does
+    peak_op: int
+    #: Only the first ``n_steps`` rows are filled.
+    steps: st.Steps
+    n_steps: int
+    each: price_inputs.StepPrices
+    prices: price_inputs.Prices
+    lives: price_inputs.Lifetimes
+
+
+class Entry(NamedTuple):
+    """A value that a ``shard_map`` takes or leaves with its axes in another order than the mesh's.
+
+    Its parts move between devices before or after the body runs.
+    """
+
+    value: int
+    axes: tuple[str, ...]
+    local_bytes: float
+    time_s: float
+    after: bool  #: a result
+
+
+class BodyPrice(NamedTuple):
+    """What one run of the body of a ``shard_map`` takes on one device."""
+
+    shard_map: p.ShardMap
+    totals: Totals
+    inside: dict[int, p.WrittenCollective]  #: collectives of the body, by op
+    entries: tuple[Entry, ...]
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of one run."""
+        return self.totals.time_s + sum(entry.time_s for entry in self.entries)
+
+    @property
+    def comm_s(self) -> float:
+        """Seconds of one run that are spent in collectives."""
+        return self.totals.comm_s + sum(entry.time_s for entry in self.entries)
+
+    @property
+    def held_bytes(self) -> float:
+        """Most bytes of its own that one run holds beside its operands and results."""
+        body = self.shard_map.body
+        # A result that is an operand handed on is in memory once in the body, twice around it.
+        outside = {*range(body.n_arguments), *body.outputs.tolist()}
+        return max(0.0, self.totals.peak_bytes - sum(map(body.nbytes, outside)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RulePrices:
+    """A program on a mesh of a machine."""
+
+    program: p.Program
+    mesh: Mesh
+    machine: Machine
+    links: AxisLinks  #: the links under each mesh axis
+    #: Price dot and convolution only, as the paper does.
+    paper_mode: bool
+
+    def on_mesh(self, mesh: Mesh, links: AxisLinks) -> RulePrices:
+        """The same program on another mesh; what does not depend on the mesh is shared."""
+        copy = dataclasses.replace(self, mesh=mesh, links=links)
+        if not self.program.shard_maps:
+            copy.__dict__["facts"] = self.facts
+        return copy
+
+    @functools.cached_property
+    def inputs(self) -> price_inputs.PriceInputs:
+        """The program op by op, on the machine, as kernels read it."""
+        program, tables = self.program, st.tables(self.program)
+        facts, memory = self.facts
+        products = self.machine.products
+        rates = price_inputs.MachineRates(
+            memory_bytes_per_s=self.machine.memory_bytes_per_s,
+            product_bytes_per_s=self.machine.product_bytes_per_s,
+            link_bytes_per_s=self.links.bytes_per_s,
+            link_latency_s=self.links.latency_s,
+            switched=self.links.switched,
+            link_shape=self.links.shape,
+            op_overhead_s=self.machine.op_overhead_s,
+            paper_mode=self.paper_mode,
+            tile=float(self.machine.tile),
+            multiprocessors=float(products.multiprocessors) if products else 0.0,
+            sustained=float(products.sustained) if products else 1.0,
+            product_start_s=float(products.start_s) if products else 0.0,
+            waiting_room_bytes=price_inputs.WAITING_SHARE * float(self.machine.memory_bytes),
+            near_bytes=price_inputs.NEAR_SHARE * float(self.machine.vector_memory_bytes),
+            near_room_bytes=price_inputs.ROOM_SHARE * float(self.machine.vector_memory_bytes),
+            near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
+            ring_devices=float(self.machine.collective_matmul),
+            # A dim of a torus has links both ways.
+            ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
+            transposed_numbers_per_s=float(self.machine.transposed_numbers_per_s) or np.inf,
+            unfused_numbers_per_s=float(self.machine.unfused_numbers_per_s) or np.inf,
+            vector_steps_per_s=float(self.machine.vector_steps_per_s) or np.inf,
+            gathered_ahead=0.0 if self.paper_mode else float(self.machine.gathered_ahead),
+            ahead_of=1.0,
+        )
+        return price_inputs.PriceInputs(
+            tables=tables,
+            facts=facts,
+            memory=memory,
+            ranges=whole_ranges(memory),
+            times=np.ones(program.n_ops),
+            rates=rates,
+            axis_size=self.mesh.array(),
+            listed=price_inputs.no_listed_times(program.n_ops),
+        )
+
+    @functools.cached_property
+    def facts(self) -> tuple[ProgramFacts, Memory]:
+        """The facts that do not depend on the plan; only shard_maps let them depend on the mesh."""
+        program = self.program
+        shapes = products(program)
+        peak_flops = []
+        for op in range(program.n_ops):
+            values = [*program.operands(op), *program.results(op)]
+            dtype = program.value_dtype[values[0]] if values else "f32"
+            peak = self.machine.peak_flops(dtype)
+            units = self.machine.products
+            if units is not None and program.op_class[op] == p.DOT:
+                if dtype == "f32" and program.detail[op] == "highest" and units.full_f32_flops:
+                    peak = units.full_f32_flops
+                # The kernel multiplies every type by the share ``sustained``.
+                peak *= units.share_of(dtype) / units.sustained
+            elif units is not None and program.op_class[op] == p.CONVOLUTION:
+                features = min(shapes.depth[op], shapes.columns[op])
+                peak *= units.convolution_share(features or FEATURES)
+            peak_flops.append(peak)
+        return make_program_facts(
+            program,
+            st.tables(program),
+            peak_flops,
+            self.machine.compiler,
+            given=self._given(),
+            has_bfloat16="bf16" in self.machine.flops,
+            memory_bytes_per_s=self.machine.memory_bytes_per_s,
+            vector_memory_bytes=float(self.machine.vector_memory_bytes),
+        )
+
+    @functools.cached_property
+    def bodies(self) -> dict[int, BodyPrice]:
+        """Prices of the bodies of all shard_maps, by op."""
+        prices = {}
+        for shard_map in self.program.shard_maps:
+            body = dataclasses.replace(self, program=shard_map.body)
+            totals = body.totals(body.inputs, Sharding.whole(body.program, len(self.mesh.axes)))
+            prices[shard_map.op] = BodyPrice(
+                shard_map=shard_map,
+                totals=totals,
+                inside={row.op: row for row in shard_map.body.collectives},
+                entries=tuple(self._entries(shard_map)),
+            )
+        return prices
+
+    def _entries(self, shard_map: p.ShardMap) -> list[Entry]:
+        """Operands and results whose axes are in another order than the mesh's."""
+        program, mesh, entries = self.program, self.mesh, []
+        results = list(program.results(shard_map.op))
+        values = [*program.operands(shard_map.op), *results]
+        specs = (*shard_map.operand_specs, *shard_map.result_specs)
+        for position, (value, spec) in enumerate(zip(values, specs, strict=True)):
+            axes = tuple(
+                axis
+                for dim in spec
+                if list(dim) != sorted(dim, key=mesh.axes.index)
+                for axis in dim
+            )
+            if axes:
+                used = [axis for dim in spec for axis in dim]
+                local_bytes = program.nbytes(value) / mesh.ways(used)
+                entries.append(
+                    Entry(
+                        value=value,
+                        axes=axes,
+                        local_bytes=local_bytes,
+                        time_s=self._collective_s("collective_permute", axes, local_bytes),
+                        after=position >= len(values) - len(results),
+                    )
+                )
+        return entries
+
+    def _collective_s(self, kind: str, axes: tuple[str, ...], local_bytes: float) -> float:
+        """Seconds of a collective; ``local_bytes`` is the larger of operand and result."""
+        time_s = named_time_s(kind, axes, local_bytes, mesh=self.mesh, links=self.links)
+        assert time_s is not None, kind
+        return time_s
+
+    def _given(self) -> GivenPrices:
+        """Prices of the ops that no plan changes."""
+        program, given = self.program, none_given(self.program.n_ops)
+        for op, body in self.bodies.items():
+            given.time_s[op] = body.time_s
+            given.moved_bytes[op] = float(body.totals.each.bytes[: body.totals.n_steps].sum())
+            given.held_bytes[op] = body.held_bytes
+        for collective in program.collectives:
+            values = (program.operands(collective.op), program.results(collective.op))
+            local_bytes = max(sum(map(program.nbytes, row)) for row in values)
+            given.time_s[collective.op] = self._collective_s(
+                collective.kind, collective.axes, local_bytes
+            )
+            given.moved_bytes[collective.op] = local_bytes
+        return given
+
+    def totals(self, inputs: price_inputs.PriceInputs, sharding: Sharding) -> Totals:
+        """Price a sharding over the whole program, every op and every step by itself.
+
+        ``inputs`` are those of this program, with or without a price list.
+        """
+        op_factor, value_dim = sharding
+        tables = inputs.tables
+        steps, n_steps = st.lower_all(tables, op_factor, value_dim, inputs.axis_size)
+        each, prices = price_inputs.step_prices(len(steps.kind)), price_inputs.prices(tables)
+        lives = price_inputs.lifetimes(inputs)
+        kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
+        start_s = np.zeros(len(steps.kind))
+        compute_s, comm_s, overlapped_s = kernel.clocks(
+            tables, steps, n_steps, each.time_s, start_s
+        )
+        inside_s = self._comm_inside_s(steps, n_steps, each.time_s)
+        compute_s, comm_s = compute_s - inside_s, comm_s + inside_s
+        peak_bytes, peak_op = live_bytes(inputs, steps, prices, lives)
+        return Totals(
+            time_s=compute_s + comm_s,
+            compute_s=compute_s,
+            comm_s=comm_s,
+            peak_bytes=peak_bytes,
+            overlapped_s=overlapped_s,
+            start_s=start_s,
+            peak_op=peak_op,
+            steps=steps,
+            n_steps=n_steps,
+            each=each,
+            prices=prices,
+            lives=lives,
+        )
+
+    def _comm_inside_s(self, steps: st.Steps, n_steps: int, time_s: np.ndarray) -> float:
+        """Seconds that collectives take inside ops: those that the user wrote."""
+        share = dict.fromkeys((row.op for row in self.program.collectives), 1.0)
+        share |= {op: body.comm_s / body.time_s for op, body in self.bodies.items() if body.time_s}
+        if not share:
+            return 0.0
+        return sum(
+            share.get(int(steps.op[row]), 0.0) * float(time_s[row])
+            for row in np.flatnonzero(steps.kind[:n_steps] == COMPUTE).tolist()
+        )
