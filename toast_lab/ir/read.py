@@ -197,7 +197,9 @@ class _Reader:
             program = dataclasses.replace(
                 program, shard_maps=tuple(shard_maps), collectives=tuple(collectives)
             )
-        return _Read(program, value_numbers, [(item.operation, item.results) for item in flat.items])
+        return _Read(
+            program, value_numbers, [(item.operation, item.results) for item in flat.items]
+        )
 
     def shard_map(self, op: int, item: walk.Item) -> ShardMap:
         """Read a ``shard_map`` with its body. Raises FrontendError if no plan can keep it."""
@@ -205,7 +207,7 @@ class _Reader:
         mesh, manual_axes, specs, trouble = interface(operation, self.meshes)
         if trouble:
             raise FrontendError(
-                f"a shard_map{unsupported.place(operation)} that cannot be kept: {trouble}"
+                f"a shard_map{source_names.place(operation)} that cannot be kept: {trouble}"
             )
         (block,) = operation.regions[0].blocks
         read = self.block(
@@ -315,6 +317,7 @@ def _new_op(
         detail=facts.detail(operation, monoid) if facts.detail is not None else "",
         monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
+        moved_bytes=facts.moved_bytes(operation) if facts.moved_bytes is not None else None,
         region=item.region,
     )
 
