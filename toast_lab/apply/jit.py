@@ -103,7 +103,8 @@ class Sharded:
         own = traced.of_program(self.plan.program)
         if not self.plan.is_of(own.program):
             self.plan.check_is_of(own.program, why=different(self.plan, own))
-        model, plan, self.notes = carry(own, self.plan, _platform(self.mesh, own))
+        platform = _platform(self.mesh, own)
+        model, plan, self.notes = carry(own, self.plan, platform)
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
         outcome = taken.outcome()
         donated = [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths]
@@ -111,7 +112,8 @@ class Sharded:
             self.argument_shardings[path] for paths in taken.paths for path in paths
         )
         specs = plan.value_specs()
-        text = annotate(model, plan, constrained=needed_constraints(model, plan))
+        needed = needed_constraints(model, plan)
+        text = annotate(model, plan, constrained=needed, platform=platform)
         callee = program_call.Callee(model.name, text, plan.mesh, list(map(data_struct, structs)))
         arguments_tree = jax.tree_util.tree_structure(taken.given)
         call = taken.call

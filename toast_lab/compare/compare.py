@@ -271,7 +271,9 @@ def _entries(
     unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
-        job=whole_job(model.program, unsharded_text(model, named[first_name])),
+        job=whole_job(
+            model.program, unsharded_text(model, named[first_name], chosen[first_name].platform)
+        ),
         is_reference=True,
         gradient=traced.reference,
         gradient_names=traced.names,
@@ -283,7 +285,7 @@ def _entries(
         dataclasses.replace(
             unsharded,
             name=name,
-            job=job_of(model, plan),
+            job=job_of(model, plan, chosen[name].platform),
             is_reference=False,
             gradient=gradient,
             devices=chosen[name],

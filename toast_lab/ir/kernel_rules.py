@@ -21,10 +21,13 @@ import dataclasses
 import math
 import operator
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from toast_lab.errors import FrontendError, InvalidInput
+from toast_lab.errors import FrontendError, InvalidInput, did_you_mean, join_offenders
+from toast_lab.files import PathLike
 from toast_lab.ir import source_names
 from toast_lab.ir.known_kernels import known_rule
 from toast_lab.ir.own_rules import Rule, Shapes, call_target, call_without_rule
@@ -36,6 +39,9 @@ Amount = float | str | Callable[[Mapping[str, int]], float] | None
 Dims = tuple[tuple[str, ...], ...] | None
 _MERGED = re.compile(r"\(([^()]*)\)|(\S+)")
 _WHOLE, _REST = "*", "**"
+#: Target of the calls that stand for wrapped functions, see ``frontends.wrapped_kernels``.
+WRAPPED = "toast_kernel"
+_KEYS = ("rule", "whole", "flops", "bytes")
 # Calls that are no kernels: XLA's own linear algebra, which it gathers, and calls of the host
 _NO_KERNELS = ("Eigh", "LuDecomposition", "CustomSPMDPartitioning", "Sharding")
 
@@ -49,8 +55,6 @@ class KernelRule:
     flops: Amount = None
     bytes: Amount = None  #: moved between memory and the device's cores
     whole: frozenset[str] = frozenset()  #: names of dims that stay whole
-    #: it can be made anew for the shapes of a part, see ``frontends.kernels``
-    decorated: bool = False
 
     def __post_init__(self) -> None:
         if self.text.count("->") != 1:
@@ -110,6 +114,53 @@ def registered() -> tuple[KernelRule, ...]:
     return tuple(_REGISTERED)
 
 
+def read_file(path: PathLike) -> None:
+    """Register the rules of a TOML file.
+
+    Each kernel is a table under its name, a regular expression::
+
+        ["my_norm"]
+        rule = "b s d, d -> b s d"
+        whole = "d"               # optional
+        flops = "8 * b * s * d"   # optional: a number or an expression of the dims
+        bytes = 4e6               # optional, likewise
+
+    Raises:
+        InvalidInput: the file cannot be read, or a table is wrong; all mistakes are listed.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise InvalidInput(f"cannot read the kernel rules {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: this is not TOML: {error}") from None
+    kernels, mistakes = [], []
+    for name, table in tables.items():
+        try:
+            kernels.append(_read_table(name, table))
+        except InvalidInput as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise InvalidInput(f"{path}: kernel rules that cannot be read:\n{join_offenders(mistakes)}")
+    for kernel in kernels:
+        register(kernel)
+
+
+def _read_table(name: str, table: Any) -> KernelRule:
+    if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
+        raise InvalidInput(f'["{name}"] has no rule, such as rule = "b s d, d -> b s d"')
+    unknown = sorted(set(table) - set(_KEYS))
+    if unknown:
+        words = ", ".join(f"{key}{did_you_mean(key, _KEYS)}" for key in unknown)
+        raise InvalidInput(f'["{name}"]: no such key: {words}; keys are {", ".join(_KEYS)}')
+    amounts_given = table.get("flops"), table.get("bytes")
+    if not all(value is None or type(value) in (int, float, str) for value in amounts_given):
+        raise InvalidInput(f'["{name}"]: flops and bytes are numbers or expressions of the dims')
+    return KernelRule(
+        name, table["rule"], *amounts_given, whole=frozenset(str(table.get("whole", "")).split())
+    )
+
+
 def forget(name: str) -> None:
     """Take back the rule that was registered for ``name``."""
     _REGISTERED[:] = [rule for rule in _REGISTERED if rule.name != name]
@@ -160,6 +211,11 @@ def without_rule(op: Any) -> str:
 def flops(op: Any, rule: Rule, results: Any) -> float:
     """FLOPs of a whole kernel, 0 if nobody says how many."""
     return amounts(op, *_shapes_of(op))[0]
+
+
+def detail(op: Any, monoid: str) -> str:
+    """The kernel's name without its module, as listings print it."""
+    return kernel_name(op).rpartition(".")[2]
 
 
 def moved_bytes(op: Any) -> float | None:
@@ -218,13 +274,8 @@ def _specs(kernel: KernelRule, operands: Shapes, results: Shapes, where: str) ->
         ("operand", "result"), kernel.dims(), (operands, results), kernel.has_rest(), strict=True
     ):
         if len(dims) > len(shapes) or (len(dims) < len(shapes) and not has_rest):
-            raise _misfit(
-                kernel,
-                where,
-                f"it has {len(shapes)} {label}s, the rule {len(dims)}",
-                operands,
-                results,
-            )
+            reason = f"it has {len(shapes)} {label}s, the rule {len(dims)}"
+            raise _misfit(kernel, where, reason, shapes=(operands, results))
         specs += [*dims, *([None] * (len(shapes) - len(dims)))]
         for i, (tensor, shape) in enumerate(zip(dims, shapes, strict=False)):
             if tensor is not None and len(tensor) != len(shape):

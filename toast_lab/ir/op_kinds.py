@@ -415,7 +415,7 @@ _kind(
     without_rule=kernel_rules.without_rule,
     flops=kernel_rules.flops,
     moved_bytes=kernel_rules.moved_bytes,
-    detail=attributes.detail_of("call_target_name"),
+    detail=kernel_rules.detail,
     side_effect=True,
 )
 _kind("composite", cost_class=OPAQUE, side_effect=True)

@@ -109,7 +109,7 @@ def compile_plan(
     """
     wanted = top.parse(topology, plan.mesh)
     model, plan, carried_notes = carry(model, plan, wanted.platform)
-    fully_constrained = annotate(model, plan, located=True)
+    fully_constrained = annotate(model, plan, located=True, platform=wanted.platform)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
@@ -139,7 +139,9 @@ def compile_plan(
         report = isolate.run_in_child(
             "toast_lab.runtime.compile_child:compile_one",
             compile_child.CompileRequest(
-                stablehlo=annotate(model, plan, located=True, constrained=needed),
+                stablehlo=annotate(
+                    model, plan, located=True, constrained=needed, platform=wanted.platform
+                ),
                 mesh=plan.mesh,
                 topology=wanted,
                 rounds_by_op=rounds_of(plan.program),

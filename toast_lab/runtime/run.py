@@ -24,6 +24,7 @@ import numpy as np
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem
+from toast_lab.ir.kernel_rules import WRAPPED
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.runtime import agreement, child
@@ -194,7 +195,8 @@ def run_many(
     chosen_devices = dev.find(devices, device_count, **limits)
     carried = [carry(model, plan, chosen_devices.platform) for plan in plans]
     model, plans = carried[0].model, [each.plan for each in carried]
-    reference_text = unsharded_text(model, plans[0]) if execution.reference else None
+    platform = chosen_devices.platform
+    reference_text = unsharded_text(model, plans[0], platform) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
         execution = dataclasses.replace(execution, inputs=arrays)
@@ -203,7 +205,7 @@ def run_many(
         child.RunRequest(
             program=model.program,
             reference=reference_text,
-            jobs=tuple(job_of(model, plan) for plan in plans),
+            jobs=tuple(job_of(model, plan, chosen_devices.platform) for plan in plans),
             devices=chosen_devices,
             options=execution,
         ),
@@ -235,24 +237,26 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
     return counts[0]
 
 
-def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
-    """The program that a child compiles and runs for ``plan``."""
+def job_of(model: Model, plan: ShardingPlan, platform: str | None = None) -> ShardedProgram:
+    """The program that a child compiles and runs for ``plan`` on a platform."""
     specs = plan.value_specs()
+    needed = needed_constraints(model, plan)
     return ShardedProgram(
-        annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
+        annotate(model, plan, located=True, constrained=needed, platform=platform),
         plan.mesh,
         tuple(specs[: plan.program.n_arguments]),
         tuple(specs[int(value)] for value in plan.program.outputs),
     )
 
 
-def unsharded_text(model: Model, plan: ShardingPlan) -> str:
+def unsharded_text(model: Model, plan: ShardingPlan, platform: str | None = None) -> str:
     """The StableHLO of the program as it was read, without any shardings that it came with."""
     model = plan.own_model(model)
-    if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
+    if not any(word in model.stablehlo for word in ("sdy.", "mhlo.sharding", WRAPPED)):
         return model.stablehlo
     one_device = Mesh(("one",), (1,))
-    return annotate(model, ShardingPlan(plan.program, one_device, Sharding.whole(plan.program, 1)))
+    whole = ShardingPlan(plan.program, one_device, Sharding.whole(plan.program, 1))
+    return annotate(model, whole, platform=platform)
 
 
 def _result(
