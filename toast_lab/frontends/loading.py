@@ -123,7 +123,8 @@ def lowered(
     """Runs in a child: the program of a recipe for another platform, or the code of a kernel."""
     if kernel is not None:
         _example_of(*recipe)  # imports the kernel with the module
-        return tracing.kernel_body(*kernel, platform)
+        name, shapes = kernel
+        return tracing.kernel_body(name, shapes, platform)
     model = load(recipe.which, platform=platform, **recipe.sizes)
     return model.lowerings.program(model.name, platform)
 
