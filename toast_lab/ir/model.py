@@ -40,6 +40,9 @@ class Function:
     #: see ``arguments.Arguments``; the program was traced from ``call(*given)``
     call: Callable[..., Any]
     given: tuple[Any, ...]  #: pytrees of shapes and numbers
+    donated: tuple[int, ...]  #: positions in ``given``
+    shardings: Mapping[str, Any]  #: that it declares, as ``jax.jit`` takes them
+    results: tuple[Any, ...]  #: ShapeDtypeStructs of the leaves, changed variables last
     changes: bool  #: whether it changes any modules among its arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
