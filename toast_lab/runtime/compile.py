@@ -111,7 +111,7 @@ def compile_plan(
     """
     wanted = top.parse(topology, plan.mesh)
     model, plan, carried_notes = carry(model, plan, wanted.platform)
-    fully_constrained = annotate(model, plan, located=True)
+    fully_constrained = annotate(model, plan, located=True, platform=wanted.platform)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
@@ -141,7 +141,7 @@ def compile_plan(
         model.name,
         plan,
         _Target(wanted, compiler, versions, flags),
-        annotate(model, plan, located=True, constrained=needed),
+        annotate(model, plan, located=True, constrained=needed, platform=wanted.platform),
         time_limit_s=time_limit_s,
         on_progress=on_progress,
         cancel=cancel,
