@@ -334,8 +334,13 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
 
 
 def _strong(leaf: Any) -> Any:
-    shape, dtype, weak = calls.type_of(leaf)
-    return jax.ShapeDtypeStruct(shape, dtype) if weak else leaf
+    shape, dtype, is_on_host, weak = calls.type_of(leaf)
+    if not weak:
+        return leaf
+    if is_on_host:
+        space = jax.memory.Space.Host
+        return jax.core.ShapedArray(shape, leaf.dtype, weak_type=False, memory_space=space)
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _brief(leaf: Any) -> str:

@@ -407,8 +407,8 @@ class Writer:
         if operation.name == CONSTRAINT:
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        is_free = self.constrained is not None and not control
-        if is_free and not any(value in self.constrained for value in values):
+        constrained = None if control else self.constrained
+        if constrained is not None and not any(value in constrained for value in values):
             return
         for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]
