@@ -69,6 +69,7 @@ class OpFacts(NamedTuple):
     computes_kept_slice: (
         BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
     )
+    joins: BoolArray  #: [O] bool: reads no more than the part of its result that is kept
     rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
@@ -398,6 +399,7 @@ def _op_facts(
         starts_kernel=fusion.starts_kernel,
         # The result of a free op, such as a broadcast, is nowhere in memory as a whole.
         computes_kept_slice=fusion.computable_in_parts | free,
+        joins=fusion.joins,
         **fused.shapes._asdict(),
         runs_late=fusion.runs_late,
         written_with_product=ends.carried,
