@@ -1,7 +1,7 @@
 """Hand-written kernels in annotated programs: every device runs them on its own part.
 
-No compiler can cut a kernel. So a wrapped one (``frontends.wrapped_kernels``) is replaced by its code: for
-whole shapes if the plan does not cut it, else for those of a part, inside an
+No compiler can cut a kernel. So a wrapped one (``frontends.wrapped_kernels``) is replaced by its
+code: for whole shapes if the plan does not cut it, else for those of a part, inside an
 ``sdy.manual_computation``. The call of a kernel whose code does not hold its shapes (an FFI call)
 goes into one as it is. Any other kernel that a plan cuts is refused, with the ``jax.shard_map``
 that would cut it.
