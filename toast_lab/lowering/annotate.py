@@ -59,9 +59,9 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, kernel_rules, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
+from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 MESH_NAME = "mesh"
 # Annotations that the input may have
-_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", MEMORY_KIND)
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
@@ -192,13 +192,17 @@ class Writer:
             canonical.canonicalise(module)
         with context, ir.Location.unknown(context):
             main = canonical.main_function(module)
+            self.declare_mesh(module)
             self.interface(main)
             self.body(main)
-            _replace_meshes(module, self.plan)
             module.operation.attributes["mhlo.num_replicas"] = _int32(1)
             module.operation.attributes["mhlo.num_partitions"] = _int32(self.plan.mesh.n_devices)
             module.operation.verify()
             return str(module.operation.get_asm(enable_debug_info=locations))
+
+    def declare_mesh(self, module: Any) -> None:
+        """Declare the plan's mesh in place of the input's meshes."""
+        _replace_meshes(module, self.plan)
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
@@ -219,6 +223,8 @@ class Writer:
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
+            if i in program.host.arguments:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
             result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
@@ -228,8 +234,10 @@ class Writer:
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
-        for value, attributes in zip(outputs, results, strict=True):
+        for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
             forget_annotations(attributes)
+            if i in program.host.results:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
@@ -262,7 +270,7 @@ class Writer:
                 self._transform(op_index, item.operation)
             if self.local_transforms and local_kernels.is_kernel(item.operation):
                 self._kernel(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
                 self._kernels_inside(op_index, item.operation)
 
