@@ -35,6 +35,7 @@ REFERENCE = {
         "from_torch",
         "from_stablehlo",
         "load",
+        "kernel_rule",
         "annotations",
         "Model",
         "Program",

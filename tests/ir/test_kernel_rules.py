@@ -104,7 +104,7 @@ def test_a_named_kernel_is_cut_and_priced_as_its_rule_says() -> None:
     assert program.flops.sum() == 8 * 64 * 128
     problem = tl.Problem(tl.analyse(model), {"data": 4}, machine="tpu-v5e")
     whole = tl.price(problem, tl.replicated(problem))
-    assert whole.time_s == pytest.approx(1e9 / problem.machine.memory_bytes_per_s, rel=0.2)
+    assert whole.time_s == pytest.approx(1e9 / problem.machine.product_bytes_per_s, rel=0.01)
     plan = next(
         tl.Plan.from_actions(problem, [(group.name, "data")])
         for group in problem.analysis.groups

@@ -248,6 +248,7 @@ class _Lowered(NamedTuple):
             keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
             on_host=list(map(calls.is_on_host, jax.tree_util.tree_leaves(like.given))),
             platforms=platform_rules.alike(jaxpr, self.platform),
+            kernel_body=kernel_body,
         )
 
         def lower(other: str) -> Traced:

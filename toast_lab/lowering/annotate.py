@@ -62,7 +62,6 @@ from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
 

@@ -117,7 +117,8 @@ def _replace(operation: Any, values: Sequence[Any]) -> None:
 
 def _called(operation: Any, arguments: Sequence[Any], result_types: Sequence[Any]) -> list[Any]:
     """The same call with other operands."""
-    attributes = {entry.name: entry.attr for entry in operation.attributes}
+    keys = (getattr(entry, "name", entry) for entry in operation.attributes)
+    attributes = {key: operation.attributes[key] for key in keys}
     copy = ir.Operation.create(
         operation.name,
         results=list(result_types),

@@ -111,7 +111,7 @@ def compile_plan(
     """
     wanted = top.parse(topology, plan.mesh)
     model, plan, carried_notes = carry(model, plan, wanted.platform)
-    fully_constrained = annotate(model, plan, located=True, platform=wanted.platform)
+    fully_constrained = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
