@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 from tests import eight_devices
-from tests.shard_map_programs import PROGRAMS, SIZES, abstract_mesh, struct
+from tests.shard_map_programs import FURTHER, PROGRAMS, SIZES, abstract_mesh, struct
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.export.minimal import minimal_constraints
@@ -35,12 +35,12 @@ needs_libtpu = pytest.mark.skipif(
 
 @functools.cache
 def planned(name: str) -> tuple[Problem, ShardingPlan]:
-    fn, shapes = PROGRAMS[name](abstract_mesh())
+    fn, shapes = (PROGRAMS | FURTHER)[name](abstract_mesh())
     problem = Problem(analyse(from_jax(fn, *shapes)), SIZES, machine="tpu-v5e")
     return problem, search(problem, method="beam", budget=Budget(evaluations=300)).plan
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", PROGRAMS | FURTHER)
 def test_a_plan_computes_what_the_users_function_does(name: str) -> None:
     problem, plan = planned(name)
     plans = {"best": plan, "unsharded": unsharded_plan(problem.analysis, problem.mesh)}
