@@ -15,6 +15,7 @@ import numpy as np
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.host_traffic import HostTraffic, host_traffic
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
@@ -105,6 +106,7 @@ class Cost:
     ops: tuple[OpRow, ...]
     peak_op: int  #: op at which memory peaks
     at_peak: tuple[Held, ...]  #: contents of memory there, largest first; add up to ``peak_bytes``
+    host: HostTraffic  #: what is in host memory and crosses the link to it, beside all the others
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
@@ -120,7 +122,9 @@ class Cost:
             f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
-            f"{self.score:.4f}{''.join(f'; {note}' for note in self.notes)}"
+            f"{self.score:.4f}"
+            + (f"; {self.host}" if self.host.held_bytes else "")
+            + "".join(f"; {note}" for note in self.notes)
         )
 
     @property
@@ -489,6 +493,7 @@ class Pricer:
             ops=tuple(rows.ops),
             peak_op=totals.peak_op,
             at_peak=tuple(at_peak),
+            host=host_traffic(program, plan, self.problem.machine.host_link_bytes_per_s),
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
