@@ -334,8 +334,10 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
 
 
 def _strong(leaf: Any) -> Any:
-    shape, dtype, weak = calls.type_of(leaf)
-    return jax.ShapeDtypeStruct(shape, dtype) if weak else leaf
+    shape, dtype, on_host, is_weak = calls.type_of(leaf)
+    if not is_weak or on_host:
+        return leaf
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _brief(leaf: Any) -> str:

@@ -352,6 +352,11 @@ class Writer:
             forget_annotations(operation.attributes)
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
+            if operation.name == CONSTRAINT:  # on the user's own mesh
+                open_dims = [()] * len(program.dims(values[0]))
+                operation.attributes["sharding"] = _jaxlib.sharding_attribute(
+                    MESH_NAME, open_dims, closed=False
+                )
             return
         # The user's own constraint: the plan decides its sharding
         if operation.name == CONSTRAINT:
