@@ -95,8 +95,10 @@ class Finding:
         }
         return {
             "kind": self.kind,
-            **{key: list(value) if isinstance(value, tuple) else value
-               for key, value in data.items()},
+            **{
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in data.items()
+            },
             "remedy": None if self.remedy is None else self.remedy.to_json(),
             "others": [remedy.to_json() for remedy in self.others],
         }

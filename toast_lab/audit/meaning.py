@@ -3,8 +3,8 @@
 Propagation says how every value is sharded; a plan also says along which factor every op is split.
 On each mesh axis an op is split
 
-* along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums a
-  part, and the parts are added, or scattered to the dim that the axis cuts of the result;
+* along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums
+  a part, and the parts are added, or scattered to the dim that the axis cuts of the result;
 * else along the factor of the dim that the axis cuts of its results: it is computed as it is kept;
 * else along a factor that it sums over, if the axis cuts that dim of one operand and nothing else;
 * else not at all: operands that are cut are gathered for it.
@@ -79,7 +79,7 @@ def plan_of_values(
                 split_axes.append(value)
             size = program.dims(value)[dim]
             if not mesh.divides(size, whole_axes):
-                uneven.append(Uneven(value, dim, whole_axes, size, mesh.ways(whole_axes)))
+                uneven.append(Uneven(value, dim, whole_axes, size=size, ways=mesh.ways(whole_axes)))
             for axis in whole_axes:
                 sharding.value_dim[value, mesh.axes.index(axis)] = dim
     _split_ops(program, mesh, analysis.names.shardable, sharding)

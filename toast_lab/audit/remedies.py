@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from toast_lab import isolate
 from toast_lab.audit.code_lines import code_of, text_of
 from toast_lab.audit.detecting import Evidence, bytes_on_device, duplicated_s
@@ -86,8 +88,12 @@ def with_remedies(
                 if (remedy := _remedy(evidence, finding, outcome)).removes
                 and (remedy.saved_share > 0 or outcome.edits in own)
             ),
-            key=lambda remedy: (not remedy.fits, -_rounded(remedy.saved_share),
-                                _effort(remedy), -remedy.saved_bytes),
+            key=lambda remedy: (
+                not remedy.fits,
+                -_rounded(remedy.saved_share),
+                _effort(remedy),
+                -remedy.saved_bytes,
+            ),
         )
         best = remedies[0] if remedies else None
         is_fault = finding.rank <= PaddedTensor.rank or isinstance(finding, AddedCollective)
@@ -124,7 +130,10 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
     ordered = sorted(
         findings,
         key=lambda finding: (
-            -_rounded(finding.saved_share), finding.rank, -finding.time_s, finding.op
+            -_rounded(finding.saved_share),
+            finding.rank,
+            -finding.time_s,
+            finding.op,
         ),
     )
     joined: list[Finding] = []
@@ -203,9 +212,7 @@ def _round_robin(streams: list[Iterator[Edits]]) -> Iterator[Edits]:
                 yield edits
 
 
-def variants(
-    mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]
-) -> Iterator[Spec]:
+def variants(mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]) -> Iterator[Spec]:
     """Specs in which one or more of ``axes`` cut another dim, one more dim, or none."""
     for axis in axes:
         without = tuple(tuple(a for a in dim if a != axis) for dim in spec)
@@ -298,9 +305,7 @@ def _sources(program: Program, value: int) -> list[int]:
     op = int(program.value_op[value])
     if program.kind[op] == "while.result":
         return [int(v) for v in program.operands(int(program.owner[op]))]
-    return [
-        int(v) for v in program.operands(op) if not program.value_is_constant[v]
-    ]
+    return [int(v) for v in program.operands(op) if not program.value_is_constant[v]]
 
 
 def _readers(program: Program) -> dict[int, list[int]]:
@@ -366,9 +371,7 @@ def _constraint_edits(
         operand = specs[int(program.operands(site.ops[0])[0])]
         own = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
         dims = program.dims(value)
-        for spec in dict.fromkeys(
-            [operand, *variants(evidence.problem.mesh, dims, own, axes)]
-        ):
+        for spec in dict.fromkeys([operand, *variants(evidence.problem.mesh, dims, own, axes)]):
             if spec != own:
                 yield Edits(replaced=tuple((op, spec) for op in site.ops))
 
@@ -462,7 +465,9 @@ def _is_direct(outcome: Outcome, op: int) -> bool:
     plan = outcome.meaning.plan
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     pairs = [(kept[program.use_value[use]], used[use]) for use in program.uses(op)]
-    pairs += [(plan.lowered.natural[v], kept[v]) for v in program.results(op)]
+    for value in program.results(op):
+        pairs.append((plan.lowered.natural[value], kept[value]))
+        pairs += [(kept[value], used[use]) for use in np.flatnonzero(program.use_value == value)]
     return all(_is_one_step(before, after) for before, after in pairs)
 
 
@@ -471,6 +476,8 @@ def _is_one_step(before: Spec, after: Spec) -> bool:
     new = {axis: dim for dim, axes in enumerate(after) for axis in axes}
     moved = [axis for axis in old if axis in new and new[axis] != old[axis]]
     changed = {*old.items()} ^ {*new.items()}
-    return not changed or (len(moved) == 1 and len(changed) == 2) or (
-        not moved and (not old.keys() - new.keys() or not new.keys() - old.keys())
+    return (
+        not changed
+        or (len(moved) == 1 and len(changed) == 2)
+        or (not moved and (not old.keys() - new.keys() or not new.keys() - old.keys()))
     )

@@ -57,9 +57,7 @@ class Roles:
         """Arguments of the same role and shape."""
         dims = self.program.dims(argument)
         return tuple(
-            other
-            for other in self.members[self.role[argument]]
-            if self.program.dims(other) == dims
+            other for other in self.members[self.role[argument]] if self.program.dims(other) == dims
         )
 
     @functools.cached_property

@@ -79,7 +79,7 @@ class Trials:
             cost = self.problem.pricer().full(meaning.plan)
             self._by_sharding[key] = cost, padding_s(meaning, cost)
         cost, padded_s = self._by_sharding[key]
-        return Outcome(edits, specs, meaning, cost, padded_s)
+        return Outcome(edits, specs, meaning, cost=cost, padding_s=padded_s)
 
 
 def padding_s(meaning: Meaning, cost: Cost) -> float:

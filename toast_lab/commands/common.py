@@ -266,6 +266,7 @@ def _load_model(args: Namespace) -> Model:
             return frontends.load(
                 model_name,
                 platform=platform,
+                virtual_devices=getattr(args, "virtual_devices", 0),
                 time_limit_s=args.time_limit,
                 **read_sizes(args.set, {}),
             )

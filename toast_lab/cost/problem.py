@@ -33,7 +33,7 @@ from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
-from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, SLICE, STEP_KINDS
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.text import bytes_text
 
@@ -64,14 +64,6 @@ class OpRow(NamedTuple):
     moved_bytes: float
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
-
-
-class _Inside(NamedTuple):
-    """A collective of one run of a ``shard_map``."""
-
-    bytes: float
-    time_s: float
-    times: float
 
 
 class _CostRows(NamedTuple):
@@ -546,80 +538,44 @@ class Pricer:
 
     def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
         """Add the rows of a ``shard_map``: those of its body, one after the other."""
-        program, each = self.problem.analysis.program, totals.each
-        op, times = int(totals.steps.op[row]), float(each.times[row])
-        price = self.problem.prices.rules.bodies[op]
-        body, inside = price.shard_map.body, price.totals
+        each, op = totals.each, int(totals.steps.op[row])
+        price, times = self.problem.prices.rules.bodies[op], float(each.times[row])
         source = self.problem.prices.source(int(each.entry[row]), computing=True)
-        # A price list may have another time for the whole op.
+        # The step's time has the rounds of loops around it, and may be from a price list.
         scale = float(each.time_s[row]) / price.time_s if price.time_s else 0.0
-
-        def add_collective(
-            kind: str, axes: tuple[str, ...], value: str, where: str, numbers: _Inside
-        ) -> None:
-            nonlocal start_s
-            rows.collective_start_s.append(start_s)
-            rows.collectives.append(
-                CollectiveRow(
-                    kind=kind,
-                    axes=axes,
-                    value=value,
-                    op=op,
-                    where=where,
-                    local_bytes=numbers.bytes,
-                    time_s=numbers.time_s * scale,
-                    source=source,
-                    times=numbers.times * times,
-                    by_hand=True,
-                )
-            )
-            start_s += numbers.time_s * scale
-
-        def add_entries(*, after: bool) -> None:
-            for entry in price.entries:
-                if entry.after == after:
-                    add_collective(
-                        STEP_KINDS[PERMUTE],
-                        entry.axes,
-                        program.value_name[entry.value],
-                        program.where(op),
-                        _Inside(entry.local_bytes, entry.time_s, 1.0),
-                    )
-
-        add_entries(after=False)
-        for step in range(inside.n_steps):
-            inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
-            results = body.results(inner_op)
-            value = price.shard_map.name_inside(results[0]) if results else ""
-            collective = price.inside.get(inner_op)
-            if collective is not None:
-                rounds = float(inside.each.times[step])
-                numbers = _Inside(float(inside.each.bytes[step]) / rounds, time_s, rounds)
-                add_collective(
-                    STEP_KINDS[PERMUTE]
-                    if collective.kind == "collective_permute"
-                    else collective.kind,
-                    collective.axes,
-                    value,
-                    body.where(inner_op),
-                    numbers,
-                )
-            elif time_s > 0 or inside.each.flops[step] > 0:
+        for inside in price.rows(self.problem.analysis.program):
+            time_s = inside.time_s * scale
+            if inside.axes is None:
                 rows.op_start_s.append(start_s)
                 rows.ops.append(
                     OpRow(
                         op=op,
-                        kind=body.kind[inner_op],
-                        result=value,
-                        where=body.where(inner_op),
-                        flops=float(inside.each.flops[step]) * times,
-                        moved_bytes=float(inside.each.bytes[step]) * times,
-                        time_s=time_s * scale,
+                        kind=inside.kind,
+                        result=inside.value,
+                        where=inside.where,
+                        flops=inside.flops * times,
+                        moved_bytes=inside.bytes * times,
+                        time_s=time_s,
                         source=source,
                     )
                 )
-                start_s += time_s * scale
-        add_entries(after=True)
+            else:
+                rows.collective_start_s.append(start_s)
+                rows.collectives.append(
+                    CollectiveRow(
+                        kind=inside.kind,
+                        axes=inside.axes,
+                        value=inside.value,
+                        op=op,
+                        where=inside.where,
+                        local_bytes=inside.bytes,
+                        time_s=time_s,
+                        source=source,
+                        times=inside.times * times,
+                        by_hand=True,
+                    )
+                )
+            start_s += time_s
 
     def _op_row(self, totals: Totals, row: int) -> OpRow:
         """The row of a step that computes: an op, or the slice of a part that a product reads."""

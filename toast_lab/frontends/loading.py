@@ -33,6 +33,7 @@ def load(
     which: str,
     *,
     platform: str | None = None,
+    virtual_devices: int = 0,
     time_limit_s: float = 300.0,
     on_event: Any = None,
     cancel: Any = None,
@@ -44,7 +45,8 @@ def load(
     ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
     ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
     inputs as ``args``. ``make`` runs in a child process with a time limit. ``platform`` is that of
-    ``from_jax``. Raises FrontendError or RunFailed with the cause.
+    ``from_jax``; with ``virtual_devices`` the child has so many, for a ``make`` that makes a mesh.
+    Raises FrontendError or RunFailed with the cause.
 
     Examples:
         >>> import toast_lab as tl
@@ -86,6 +88,7 @@ def load(
         which,
         sizes,
         platform,
+        virtual_devices=virtual_devices,
         time_limit_s=time_limit_s,
         activity=f"loading {which}",
         on_event=on_event,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +11,20 @@ from toast_lab import isolate
 from toast_lab.frontends import stages
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
+from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import Keys
 from toast_lab.ir.rounds import rounds_notes
 from toast_lab.text import counted
+
+
+class Placement(NamedTuple):
+    """The sharding that an argument carries: jitted functions without ``in_shardings`` take it."""
+
+    mesh: tuple[tuple[str, int], ...]  #: axes and their sizes
+    spec: tuple[tuple[str, ...], ...]  #: mesh axes per dim
 
 
 class Traced(NamedTuple):
@@ -30,6 +40,8 @@ class Traced(NamedTuple):
     keys: Keys | None = None  #: which values are typed random keys; None if none are
     on_host: Sequence[bool] | None = None  #: whether each argument is in host memory
     platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
+    #: of each argument the sharding that the caller's own array or shape carries, if any
+    placements: tuple[Placement | None, ...] = ()
     #: lowers the same trace for another platform; None in other processes
     lower: Callable[[str], Traced] | None = None
 
@@ -67,9 +79,12 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         keys=traced.keys,
         on_host=traced.on_host,
     )
-    program = parsed.program
+    program = dataclasses.replace(
+        parsed.program,
+        annotations=(*_placed(parsed.program, traced.placements), *parsed.program.annotations),
+    )
     notes = (*traced.notes, *parsed.notes, *rounds_notes(program), *_host_notes(program))
-    return LoweredProgram(parsed.program, parsed.text, traced.platforms, notes)
+    return LoweredProgram(program, parsed.text, traced.platforms, notes)
 
 
 def _host_notes(program: Program) -> list[str]:
@@ -86,6 +101,26 @@ def _host_notes(program: Program) -> list[str]:
     ]
 
 
+def _placed(program: Program, placements: Sequence[Placement | None]) -> list[Annotation]:
+    """Annotations of arguments that carry a sharding and have none in the program."""
+    annotated = {row.value for row in program.annotations if row.kind == "argument"}
+    return [
+        Annotation(
+            value=argument,
+            name=program.value_name[argument],
+            where="",
+            mesh=placement.mesh,
+            spec=placement.spec,
+            replicated=(),
+            kind="argument",
+        )
+        for argument, placement in enumerate(placements)
+        if placement is not None
+        and argument not in annotated
+        and len(placement.spec) == len(program.dims(argument))
+    ]
+
+
 def identifier(name: str) -> str:
     """``name`` with everything but letters, digits and underscores replaced.
 
@@ -97,6 +132,14 @@ def identifier(name: str) -> str:
     return cleaned or "main"
 
 
-def in_child(target: str, *args: Any, **kwargs: Any) -> Any:
-    """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator."""
-    return isolate.run_in_child(target, *args, env=isolate.WITHOUT_ACCELERATOR, **kwargs)
+def in_child(target: str, *args: Any, virtual_devices: int = 0, **kwargs: Any) -> Any:
+    """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator.
+
+    With ``virtual_devices`` the child has so many CPU devices, so that user code can make a mesh.
+    """
+    env = dict(isolate.WITHOUT_ACCELERATOR)
+    if virtual_devices:
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        count = f"--xla_force_host_platform_device_count={virtual_devices}"
+        env["XLA_FLAGS"] = " ".join([*flags, count])
+    return isolate.run_in_child(target, *args, env=env, **kwargs)

@@ -14,7 +14,7 @@ import jax
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import arguments, calls, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
-from toast_lab.frontends.traced import Traced, build
+from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.prepare import start_early
@@ -129,6 +129,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
         ),
         notes=(*separated.notes, *first.notes, *_closed_over(first.traced)),
         function=function,
+        placements=tuple(map(_placement, separated.leaves)),
     )
 
 
@@ -166,6 +167,19 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 INTERPRETED = "kernels are interpreted on the CPU"
+
+
+def _placement(leaf: Any) -> Placement | None:
+    """The named sharding that an argument carries; None if it is on no mesh."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.empty:
+        return None
+    entries = [*sharding.spec, *[None] * (len(leaf.shape) - len(sharding.spec))]
+    axes = [entry if isinstance(entry, tuple) else (entry,) for entry in entries]
+    return Placement(
+        tuple(sharding.mesh.shape.items()),
+        tuple(tuple(axis for axis in dim if isinstance(axis, str)) for dim in axes),
+    )
 
 
 class _Lowered(NamedTuple):

@@ -157,6 +157,10 @@ class OpKind:
     looks_up: bool = False
     #: Number of the first operand that gives a start position of its slice; -1: there is none.
     first_start: int = -1
+    #: It mixes the words of random keys bit by bit, or draws from them.
+    mixes_keys: bool = False
+    #: It orders its first operand along a dim, or selects the largest there.
+    orders: bool = False
 
 
 OP_KINDS: dict[str, OpKind] = {}
@@ -199,8 +203,9 @@ _kinds(
     "is_finite logistic "
     "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even "
     "shift_left "
-    "shift_right_arithmetic shift_right_logical sign xor"
+    "shift_right_arithmetic shift_right_logical sign"
 )
+_kind("xor", mixes_keys=True)
 # jax-cuda12-pjrt 0.10.2 keeps it for the backward pass in 16 bits and computes it again in 32.
 _kind("tanh", gpu_repeats_from_bytes=4)
 # These and the steps below are those of libtpu 0.0.42.1: see docs/machines.md.
@@ -317,7 +322,8 @@ _kind(
     keeps_sign=True,
     stays_in_memory=True,
 )
-_kind("sdy.sharding_constraint", stays_in_memory=True)
+# The user's own constraints cost nothing by themselves: what they move is priced as collectives
+_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True, stays_in_memory=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
@@ -403,17 +409,17 @@ _kind(
 _kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
 # A piece of its stream depends only on the state and the position, and XLA was seen to make just
 # that piece, without communication.
-_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True)
+_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True, mixes_keys=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
 _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
-_kind("sort", cost_class=OTHER, gpu_passes=35.0)
+_kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
 _kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
 _kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0)
+_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0, orders=True)
 _kind(
     "custom_call",
     cost_class=OPAQUE,
@@ -423,6 +429,7 @@ _kind(
     without_rule=own_rules.call_without_rule,
     detail=attributes.detail_of("call_target_name"),
     side_effect=True,
+    mixes_keys=True,
 )
 _kind("composite", cost_class=OPAQUE, side_effect=True)
 _kind(

@@ -122,6 +122,11 @@ class ShardMap(NamedTuple):
         return math.prod(size for _, size in self.mesh)
 
     @property
+    def flops(self) -> float:
+        """Floating point operations of all devices."""
+        return float(self.body.flops @ self.body.trips) * self.n_devices
+
+    @property
     def free_axes(self) -> tuple[str, ...]:
         """Axes of its mesh that it leaves to the compiler, on which plans keep it whole."""
         return tuple(axis for axis, _ in self.mesh if axis not in self.manual_axes)

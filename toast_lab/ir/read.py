@@ -305,7 +305,6 @@ def _new_op(
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
     if shard_map is not None:
         specs = (*shard_map.operand_specs, *shard_map.result_specs)
-        body = shard_map.body
         return NewOp(
             kind,
             operands,
@@ -313,7 +312,7 @@ def _new_op(
             shard_map_rule(shapes, result_shapes, specs),
             origin=origin,
             detail=",".join(shard_map.manual_axes),
-            flops=float(body.flops @ body.trips) * shard_map.n_devices,
+            flops=shard_map.flops,
             region=item.region,
         )
     shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)
