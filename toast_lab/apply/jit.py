@@ -142,7 +142,8 @@ class Sharded:
             self.argument_shardings[path] for paths in taken.paths for path in paths
         )
         specs = plan.value_specs()
-        text = annotate(model, plan, constrained=needed_constraints(model, plan))
+        needed = needed_constraints(model, plan)
+        text = annotate(model, plan, constrained=needed, platform=platform)
         callee = program_call.Callee(model.name, text, plan.mesh, list(map(data_struct, structs)))
         given, arguments_tree = jax.tree_util.tree_flatten(taken.given)
         call, explicit = taken.call, self._explicit

@@ -283,7 +283,7 @@ def _entries(
         dataclasses.replace(
             unsharded,
             name=name,
-            job=job_of(model, plan),
+            job=job_of(model, plan, chosen[name].platform),
             is_reference=False,
             gradient=gradient,
             devices=chosen[name],

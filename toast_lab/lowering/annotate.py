@@ -270,7 +270,7 @@ class Writer:
                 self._transform(op_index, item.operation)
             if self.local_transforms and local_kernels.is_kernel(item.operation):
                 self._kernel(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
                 self._kernels_inside(op_index, item.operation)
 
@@ -401,6 +401,11 @@ class Writer:
             forget_annotations(operation.attributes)
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
+            if operation.name == CONSTRAINT:  # on the user's own mesh
+                open_dims = [()] * len(program.dims(values[0]))
+                operation.attributes["sharding"] = _jaxlib.sharding_attribute(
+                    MESH_NAME, open_dims, closed=False
+                )
             return
         # The user's own constraint: the plan decides its sharding
         if operation.name == CONSTRAINT:

@@ -238,11 +238,12 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
     return counts[0]
 
 
-def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
-    """The program that a child compiles and runs for ``plan``."""
+def job_of(model: Model, plan: ShardingPlan, platform: str | None = None) -> ShardedProgram:
+    """The program that a child compiles and runs for ``plan`` on a platform."""
     specs = plan.value_specs()
+    needed = needed_constraints(model, plan)
     return ShardedProgram(
-        annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
+        annotate(model, plan, located=True, constrained=needed, platform=platform),
         plan.mesh,
         argument_specs=tuple(specs[: plan.program.n_arguments]),
         result_specs=tuple(specs[int(value)] for value in plan.program.outputs),
