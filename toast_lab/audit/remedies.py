@@ -34,6 +34,7 @@ from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
+from toast_lab.text import line_text
 
 #: how far, in ops, tensors around a finding are changed
 UPSTREAM, DOWNSTREAM = 6, 3
@@ -151,7 +152,7 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
         if first is None:
             joined.append(finding)
             continue
-        line = f" at {finding.where}" if finding.where else ""
+        line = f" at {line_text(finding.where)}" if finding.where else ""
         joined[first] = dataclasses.replace(
             joined[first], also=(*joined[first].also, f"{finding.title}{line}")
         )
