@@ -55,10 +55,12 @@ _NAMES = {
     "replay": "toast_lab.compare.replay:replay",
     "report": "toast_lab.report.report:report",
     "replicated": "toast_lab.pipeline:replicated",
+    "roles": "toast_lab.conflicts.roles:roles",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
     "start_race": "toast_lab.jobs.background:start_race",
     "start_search": "toast_lab.jobs.background:start_search",
+    "usual_plans": "toast_lab.search.usual_plans:usual_plans",
 }
 
 __all__ = ["__version__", *_NAMES, "charts", "views"]
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from toast_lab.confirm.loop import Judging
     from toast_lab.conflicts.analysis import Analysis, analyse
     from toast_lab.conflicts.coverage import coverage
+    from toast_lab.conflicts.roles import roles
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
     from toast_lab.explain.board import conflicts
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
     from toast_lab.search.gap.certify import LowerBound
     from toast_lab.search.gap.certify import lower_bound as bound
     from toast_lab.search.race import Race
+    from toast_lab.search.usual_plans import usual_plans
     from toast_lab.sharding.mesh import Mesh
 
 

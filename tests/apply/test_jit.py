@@ -57,6 +57,13 @@ def test_gradients_scans_and_training_loops() -> None:
     assert len(found) == 5
 
 
+def test_indexing_by_position_sends_nothing_where_the_batch_is_cut() -> None:
+    outcome = here("by_position", module="indexing")
+    assert outcome["errors"] == {key: pytest.approx(0, abs=1e-6) for key in outcome["errors"]}
+    assert outcome["priced"] == 0
+    assert outcome["compiled"] == {}
+
+
 def test_donated_state_is_reused_and_stays_where_the_plan_has_it() -> None:
     found = here("donation")
     assert found["error"] < 1e-5
@@ -92,7 +99,7 @@ def test_flax_modules_are_changed_in_place() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     said = here("refusals")
-    assert "x: [16, 8] in the plan, [8, 8] here" in said["shapes"]
+    assert "x: f32[16, 8] in the plan, f32[8, 8] here" in said["shapes"]
     assert "Their arguments agree" in said["program"]
     assert "this plan is for 8 devices" in said["few"]
     assert "there are 4" in said["few"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from toast_lab.errors import UnsupportedOp
+from toast_lab.errors import FrontendError
 from toast_lab.frontends import from_jax
 from toast_lab.ir import program as p
 from toast_lab.ir.program import Program
@@ -190,7 +190,7 @@ def test_a_mark_of_another_partitioner_is_dropped() -> None:
 )
 def test_a_program_split_by_hand_is_refused(body: str) -> None:
     result = "tensor<8xui32>" if "all_gather" in body else "tensor<ui32>"
-    with pytest.raises(UnsupportedOp, match=r"already split over devices by hand"):
+    with pytest.raises(FrontendError, match=r"already split over devices by hand"):
         text(body, "%a: tensor<8xui32>", result)
 
 

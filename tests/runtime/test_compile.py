@@ -149,9 +149,13 @@ def test_flags_and_versions_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch)
         compiling._key("b", wanted, {"jax": "1"}, {}),
         compiling._key("a", wanted, {"jax": "2"}, {}),
         compiling._key("a", wanted, {"jax": "1"}, {"XLA_FLAGS": "x"}),
+        compiling._key("a", wanted, {"jax": "1"}, {}, assumed_rounds=[40.0]),
         compiling._key("a", topologies.parse("tpu:v5e:2x4", make_mesh(MESH)), {"jax": "1"}, {}),
     }
-    assert len(keys) == 5
+    assert len(keys) == 6
+    assert compiling._key("a", wanted, {}, {}, assumed_rounds=[1.0]) == compiling._key(
+        "a", wanted, {}, {}
+    )
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert compiling._flags() == {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
 

@@ -123,7 +123,9 @@ def _propagate(
     with module.context, ir.Location.unknown(module.context):
         main = canonical.main_function(module)
         n = len(main.arguments)
-        for number, item in enumerate(walk.flatten(main.operation.regions[0].blocks[0]).items, start=n):
+        for number, item in enumerate(
+            walk.flatten(main.operation.regions[0].blocks[0]).items, start=n
+        ):
             if not op_kinds.is_control(item.kind) and len(item.results) == len(
                 item.operation.results
             ):

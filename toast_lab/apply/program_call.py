@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
@@ -23,6 +23,8 @@ from toast_lab.sharding.mesh import Mesh
 
 # Donations and shardings of @main, which are replaced by the caller's
 _INTERFACE = ("arg_attrs", "res_attrs")
+# Attributes of ops that name functions
+_CALLED = ("called_computations", "callee")
 
 
 class Callee:
@@ -85,26 +87,60 @@ def _lower(context: Any, *arguments: Any, callee: Callee) -> Any:
     source = ir.Module.parse(callee.text, target.module.context)
     if "cpu" in target.platforms:
         fourier.pin_layouts(source)
-    main = None
-    for op in list(source.body.operations):
-        name = ir.StringAttr(op.attributes["sym_name"]).value
-        if name != "main":
-            raise InvalidPlan(f"{callee.name}: its module holds {name!r} besides @main")
-        main = op
-    assert main is not None
+    (main,) = (op for op in source.body.operations if _symbol(op) == "main")
     for attribute in _INTERFACE:
         if attribute in main.operation.attributes:
             del main.operation.attributes[attribute]
-    main.operation.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    main.operation.attributes["sym_name"] = ir.StringAttr.get(f"toast_{callee.name}")
-    main.operation.detach_from_parent()
-    target.module.body.append(main)
-    symbol = target.symbol_table.insert(main)  # made unique
+    symbol = _move(source, target, f"toast_{callee.name}")
     types = [result.type for result in terminator(main.operation.regions[0].blocks[0]).operands]
-    called = func.CallOp(
-        types, ir.FlatSymbolRefAttr.get(ir.StringAttr(symbol).value), list(arguments)
-    )
+    called = func.CallOp(types, ir.FlatSymbolRefAttr.get(symbol), list(arguments))
     return list(called.results)
+
+
+def _move(source: Any, target: Any, prefix: str) -> str:
+    """Move all functions of a module into the one under construction; gives the name of @main.
+
+    Besides @main there are computations that ops call, such as the comparison of a top-k.
+    """
+    from jaxlib.mlir import ir
+
+    new_names = {}
+    moved = list(source.body.operations)
+    for op in moved:
+        old_name = _symbol(op)
+        op.operation.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        name = prefix if old_name == "main" else f"{prefix}_{old_name}"
+        op.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+        op.operation.detach_from_parent()
+        target.module.body.append(op)
+        # Made unique
+        new_names[old_name] = ir.StringAttr(target.symbol_table.insert(op)).value
+    for op in moved:
+        op.operation.walk(functools.partial(_rename_calls, new_names=new_names))
+    return new_names["main"]
+
+
+def _rename_calls(operation: Any, new_names: Mapping[str, str]) -> Any:
+    """Make an op call the computations by their new names."""
+    from jaxlib.mlir import ir
+
+    def renamed(attribute: Any) -> Any:
+        if isinstance(attribute, ir.FlatSymbolRefAttr) and attribute.value in new_names:
+            return ir.FlatSymbolRefAttr.get(new_names[attribute.value])
+        if isinstance(attribute, ir.ArrayAttr):
+            return ir.ArrayAttr.get([renamed(entry) for entry in attribute])
+        return attribute
+
+    for key in _CALLED:
+        if key in operation.attributes:
+            operation.attributes[key] = renamed(operation.attributes[key])
+    return ir.WalkResult.ADVANCE
+
+
+def _symbol(op: Any) -> str:
+    from jaxlib.mlir import ir
+
+    return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
 def _devices(axis_context: Any) -> int | None:

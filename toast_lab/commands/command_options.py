@@ -65,6 +65,15 @@ def model(parser: ArgumentParser) -> None:
         help="sizes of the model, such as layers=2",
     )
     parser.add_argument(
+        "--rounds",
+        metavar="N|LINE=N",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="rounds of loops whose number the program does not state: of all, or of those at a "
+        "source line, such as solve.py:12=40 (1)",
+    )
+    parser.add_argument(
         "--platform",
         choices=PLATFORMS,
         help="lower a JAX function for this platform (that of the machine, else of this host)",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
+    from toast_lab.ir.rounds import Rounds
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
     from toast_lab.sharding.mesh import Mesh
@@ -216,8 +217,27 @@ def _output_folder_offence(path: str, option: str) -> str:
 def load_model(args: Namespace) -> Model:
     """Load the model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
+    if args.rounds:
+        model = model.with_rounds(_read_rounds(args.rounds))
     print_notes(model.notes)
     return model
+
+
+def _read_rounds(texts: Sequence[str]) -> Rounds:
+    """``["40"]`` as the number for all loops, ``["solve.py:12=40"]`` as that of a line's."""
+    by_line: dict[str, float] = {}
+    for text in texts:
+        line, _, number = text.rpartition("=")
+        try:
+            by_line[line] = float(number)
+        except ValueError:
+            raise InvalidInput(
+                f"--rounds {text}: {number!r} is not a number; give N, or LINE=N such as "
+                "solve.py:12=40"
+            ) from None
+    if "" in by_line and len(texts) > 1:
+        raise InvalidInput(f"--rounds {' '.join(texts)}: give one number, or numbers by line")
+    return by_line.get("", by_line)
 
 
 def print_notes(notes: Iterable[object]) -> None:

@@ -167,6 +167,7 @@ def model_data(model: Model) -> JsonObject:
         "arguments": program.n_arguments,
         "results": len(program.outputs),
         "names": program.n_factors,
+        "notes": list(model.notes),
     }
 
 

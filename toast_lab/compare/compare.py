@@ -31,9 +31,8 @@ from toast_lab.isolate import Cancel
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.child import OnProgress
-from toast_lab.runtime.executable import whole_job
 from toast_lab.runtime.measuring import Turns
-from toast_lab.runtime.run import job_of, unsharded_text
+from toast_lab.runtime.run import job_of, reference_job
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.carried import carry
 from toast_lab.sharding.plan import ShardingPlan
@@ -268,15 +267,16 @@ def _entries(
 ) -> list[MeasuredContender]:
     """The contenders to measure: the reference first, if there is one, then the plans in order."""
     first_name = next(iter(named))
+    reference = reference_job(model, named[first_name])
     unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
-        job=whole_job(model.program, unsharded_text(model, named[first_name])),
+        job=reference,
         is_reference=True,
         gradient=traced.reference,
         gradient_names=traced.names,
         gradient_shapes=traced.shapes,
-        devices=dev.Devices(chosen[first_name].platform, 1),
+        devices=dev.Devices(chosen[first_name].platform, reference.mesh.n_devices),
         options=turns,
     )
     sharded = [

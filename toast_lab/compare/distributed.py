@@ -113,7 +113,9 @@ class OwnProcess:
         self.request = request
         self.contender: Contender | None = Contender(
             request,
-            jax.local_devices()[:1] if request.is_reference else attached(request.devices.count),
+            jax.local_devices()[:1]
+            if request.is_reference and request.devices.count == 1
+            else attached(request.devices.count),
         )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:

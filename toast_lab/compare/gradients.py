@@ -120,11 +120,15 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
 
     if function.changes:
         return none("the function changes modules among its arguments", len(plans))
+    if program.shard_maps:
+        return none("a shard_map cannot run on one device, as the reference would", len(plans))
     leaves, tree = jax.tree_util.tree_flatten(function.given)
     if any(
         jax.numpy.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended) for leaf in leaves
     ):
         return none("there are typed random keys among the arguments", len(plans))
+    if program.host:
+        return none("there are arguments or results in host memory", len(plans))
     floats = [
         argument
         for argument in range(program.n_arguments)

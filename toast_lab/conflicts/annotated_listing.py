@@ -49,8 +49,8 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
                 for inner in program.regions[i + 1 :]
                 if inner.parent == i and inner.kind == "body"
             )
-            rounds = f"{body.times:g} rounds" if body.known else "number of rounds unknown"
-            heading = f"loop, {rounds}:"
+            assumed = "" if body.known else "number of rounds unknown, counted as "
+            heading = f"loop, {assumed}{body.times:g}{' rounds' if body.known else ''}:"
         elif region.kind == "branch":
             # Branches of one conditional follow each other directly.
             count = branch_counts.get((region.parent, region.begin), 0)

@@ -18,6 +18,9 @@ not split there. Assumed counts have rows too, such as the FLOPs of a loop whose
 Rows of ops and values held whole come first, then the others, each by the share that they block.
 Only the former enter the totals, where a value that several rows share counts once.
 
+An op that its user has split by hand, a ``shard_map``, is not held whole. It has a row if it leaves
+axes of its mesh to the compiler, over which every plan keeps it whole.
+
 Values made of constants alone are left out: each device computes the part that it needs.
 
 Reference: TOAST section 3.1 (an op has as many ways to be split as names). Start reading at
@@ -56,6 +59,7 @@ class UnsplitReason(enum.Enum):
     STACKED = (
         "a loop reads or writes one slice of this dim in each round, so the dim must stay whole"
     )
+    FREE_AXES = "a shard_map is kept as it is written, and whole over the axes that it leaves free"
     UNKNOWN_TRIPS = (
         "the number of rounds of this loop is not known in advance: its body is counted once"
     )
@@ -113,7 +117,12 @@ class Coverage:
         """Can every op be split, every value be kept sharded, and is every count known?"""
         return all(
             row.reason
-            in (UnsplitReason.MINOR_FACTOR, UnsplitReason.SOME_WHOLE, UnsplitReason.STACKED)
+            in (
+                UnsplitReason.MINOR_FACTOR,
+                UnsplitReason.SOME_WHOLE,
+                UnsplitReason.STACKED,
+                UnsplitReason.FREE_AXES,
+            )
             for row in self.rows
         )
 
@@ -228,10 +237,12 @@ def coverage(analysis: Analysis) -> Coverage:
     is_op = np.arange(program.n_ops) >= program.n_arguments
     can_split = np.zeros(program.n_ops, bool)
     can_split[dims.op[names.shardable[dims.major]]] = True
+    by_hand = np.zeros(program.n_ops, bool)
+    by_hand[[shard_map.op for shard_map in program.shard_maps]] = True
     has_dims = np.zeros(program.n_ops, bool)
     has_dims[dims.op[dims.size > 1]] = True
     has_work = is_op & (has_dims | (flops > 0))
-    whole = has_work & ~can_split
+    whole = has_work & ~can_split & ~by_hand
 
     values_of_whole_op: dict[int, set[int]] = {int(op): set() for op in np.flatnonzero(whole)}
     at_whole_op = whole[dims.op]
@@ -250,6 +261,7 @@ def coverage(analysis: Analysis) -> Coverage:
     can_shard = np.zeros(program.n_values, bool)
     # An action finds the dims of a value on its definition or on a use.
     can_shard[dims.value[group_is_shardable[group_of[dims.major]]]] = True
+    can_shard[_cut_by_hand(program)] = True
     large = np.zeros(program.n_values, bool)
     large[dims.value[dims.size > 1]] = True
     kept_whole = np.flatnonzero(large & ~can_shard)
@@ -264,6 +276,14 @@ def coverage(analysis: Analysis) -> Coverage:
         group_is_shardable=group_is_shardable,
         group_of=group_of,
     )
+    for shard_map in program.shard_maps:
+        if free := [
+            axis for axis, size in shard_map.mesh if size > 1 and axis in shard_map.free_axes
+        ]:
+            why = f"{UnsplitReason.FREE_AXES.value} ({', '.join(free)})"
+            drafts.of(UnsplitReason.FREE_AXES, shard_map.op, why).values.update(
+                program.results(shard_map.op)
+            )
     _assumed(program, flops, drafts)
 
     held_whole = np.zeros(program.n_values, bool)
@@ -280,6 +300,20 @@ def coverage(analysis: Analysis) -> Coverage:
         kept_bytes=float(nbytes[kept_whole].sum()),
         flops_share=1 - whole_flops / flops_total if flops_total else None,
     )
+
+
+def _cut_by_hand(program: Program) -> list[int]:
+    """Values that some ``shard_map`` takes or leaves in parts."""
+    return [
+        value
+        for shard_map in program.shard_maps
+        for values, specs in (
+            (program.operands(shard_map.op), shard_map.operand_specs),
+            (program.results(shard_map.op), shard_map.result_specs),
+        )
+        for value, spec in zip(values, specs, strict=True)
+        if any(spec)
+    ]
 
 
 class _RowDraft:
@@ -392,7 +426,9 @@ def _assumed(program: Program, flops: np.ndarray, drafts: _RowDrafts) -> None:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            draft = drafts.of(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            reason, loop = UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin
+            times = "once" if region.times == 1 else f"{region.times:g} times"
+            draft = drafts.of(reason, loop, why=reason.value.replace("once", times))
         else:  # all branches of a conditional follow the op that gives its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:

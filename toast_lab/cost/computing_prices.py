@@ -153,12 +153,12 @@ def price_computing(
 
 
 @inlined
-def _given_s(
-    inputs: PriceInputs, op: int, row: int, each: StepPrices, prices: Prices
-) -> float:
+def _given_s(inputs: PriceInputs, op: int, row: int, each: StepPrices, prices: Prices) -> float:
     """Seconds of an op whose price no plan changes: see ``GivenPrices``."""
     facts = inputs.facts.op
-    each.flops[row] = facts.flops[op] / ring_size((1 << inputs.axis_size.shape[0]) - 1, inputs.axis_size)
+    each.flops[row] = facts.flops[op] / ring_size(
+        (1 << inputs.axis_size.shape[0]) - 1, inputs.axis_size
+    )
     each.bytes[row] = facts.given_bytes[op] * facts.trips[op]
     prices.passing_bytes[op] += facts.given_held_bytes[op]
     return facts.given_s[op] * facts.trips[op]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from toast_lab.cost.collective_matmul import HELD_PIECES, ring_size
 from toast_lab.cost.combined_sums import COMBINED_BYTES
 from toast_lab.cost.device_parts import (
@@ -10,9 +13,11 @@ from toast_lab.cost.device_parts import (
     held_padding,
     is_heavy,
 )
-from toast_lab.cost.price_inputs import PriceInputs, Prices, StepPrices
-from toast_lab.kernels import inlined
+from toast_lab.cost.price_inputs import MachineRates, PriceInputs, Prices, StepPrices
+from toast_lab.cost.program_facts import ProgramFacts
+from toast_lab.kernels import helper, inlined
 from toast_lab.machines.collectives import collective_time_s
+from toast_lab.packs import Int64Array
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -20,7 +25,54 @@ from toast_lab.sharding.step_kinds import (
     REDUCE_SCATTER,
     SLICE,
 )
-from toast_lab.sharding.steps import Steps, cut_dims, is_spread, ways
+from toast_lab.sharding.steps import Steps, Tables, cut_dims, is_spread, ways
+
+
+class BroughtFacts(NamedTuple):
+    """All that the time to bring a value to a use depends on, apart from machine and layouts.
+
+    ``_bringing_s`` gets this and no other facts, and searches price uses that are equal here once:
+    what the time reads is what tells uses apart.
+    """
+
+    whole_bytes: float  #: of the value in full width, by which lowering counts a step's bytes
+    kept_bytes: float  #: of the value as it is kept
+    numbers: float
+    compared: bool  #: these four: see ``ValueFacts`` and ``UseFacts``
+    sent: float
+    cut_out: bool
+    sum_rounds: float
+    trips: float  #: how often the op runs
+
+
+@inlined
+def brought_facts(facts: ProgramFacts, tables: Tables, op: int, use: int) -> BroughtFacts:
+    """The facts of a use of ``op``; Python calls ``brought_facts.py_func``."""
+    value = tables.use_value[use]
+    return BroughtFacts(
+        tables.value_bytes[value],
+        facts.value.bytes[value],
+        facts.value.numbers[value],
+        facts.value.compared[value],
+        facts.use.sent[use],
+        facts.use.cut_out[use],
+        facts.use.sum_rounds[use],
+        facts.op.trips[op],
+    )
+
+
+def bringing_key(inputs: PriceInputs, op: int, use: int) -> tuple[float, ...]:
+    """Uses with equal keys take equally long to bring a value from one layout to another."""
+    listed, rates, facts = inputs.listed, inputs.rates, inputs.facts
+    # An op with entries in the price list has prices of its own. A gather that runs ahead is hidden
+    # beside earlier products, for no longer than a share of the time that its op computes.
+    ahead = rates.gathered_ahead > 0.0 and bool(facts.use.ahead[use])
+    is_own = listed.begin[op] < listed.end[op] or (ahead and rates.ahead_of < math.inf)
+    return (
+        *brought_facts.py_func(facts, inputs.tables, op, use),
+        ahead,
+        use if is_own else -1,
+    )
 
 
 @inlined
@@ -39,85 +91,181 @@ def price_moving(
     number of pieces in which the product before it computes what this step sends, 1 if it does not
     work piece by piece.
     """
-    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
-    n_axes = axis_size.shape[0]
-    kind, op, use = steps.kind[row], steps.op[row], steps.use[row]
+    facts, kind, op, use = inputs.facts, steps.kind[row], steps.op[row], steps.use[row]
     # Compilers that cast a value before summing it do not scatter the sum, which is then as slow as
     # in full width.
-    sent = (
-        1.0
-        if kind == REDUCE_SCATTER
-        else facts.use.sent[use]
-        if use >= 0
-        else facts.value.moved[steps.value[row]]
-    )
-    each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
-    # A sum of which each device accumulates a part only is made in every round.
-    rounds = 0.0
-    if kind == SLICE:
-        rounds = (
-            facts.use.sum_rounds[use]
-            if use >= 0
-            else facts.op.result_trips[op] - facts.op.sum_trips[op]
+    if use >= 0:
+        sent = 1.0 if kind == REDUCE_SCATTER else facts.use.sent[use]
+        brought = brought_facts(facts, inputs.tables, op, use)
+        time_s, reordering_s = _bringing_s(
+            brought, inputs.rates, inputs.axis_size, steps, row, each
         )
-    collective_s, reordering_s, time_s = 0.0, 0.0, 0.0
-    if kind == ALL_GATHER and is_spread(steps.before[row], steps.axes[row], n_axes):
-        # The parts arrive one after the other and have to be reordered.
-        numbers = facts.value.numbers[steps.value[row]] / ways(steps.after[row], axis_size)
-        reordering_s = numbers / rates.transposed_numbers_per_s
-    if kind != SLICE or rounds > 0.0:
-        collective_s = _collective_s(inputs, steps, row, n_steps, sent)
-    if kind != SLICE:
-        time_s = collective_s + reordering_s
-    if use < 0:
-        cut_after = cut_dims(steps.after[row], n_axes)
-        moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
-        each.times[row] = facts.op.sum_trips[op] if moved_out else facts.op.result_trips[op]
-    elif kind == SLICE and facts.use.cut_out[use]:
-        # A product cannot start reading where a device's part begins: the part is cut out and
-        # written to memory first.
-        value = steps.value[row]
-        kept = facts.value.bytes[value] / tables.value_bytes[value]
-        each.bytes[row] = (kept + sent) * steps.out_bytes[row]
-        time_s = each.bytes[row] / rates.memory_bytes_per_s
-    if kind == SLICE and facts.value.compared[steps.value[row]] and not rates.paper_mode:
-        # A part cannot be made alone: all of it is written for each use that takes a part.
-        whole_bytes = facts.value.bytes[steps.value[row]]
-        each.bytes[row] = whole_bytes / ways(steps.before[row], axis_size)
-        time_s = each.bytes[row] / rates.memory_bytes_per_s
-    # A copy for uses lives until its last use, the input of a definition's reshard only meanwhile.
-    if use < 0:
-        # Sums are made in place, and a soft op computes only the part of its result that is cut.
-        if kind != ALL_REDUCE and (kind != SLICE or not facts.op.computes_kept_slice[op]):
-            held = min(1.0, HELD_PIECES / pieces)
-            prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
-    elif steps.copy[use] == row:
-        prices.copy_bytes[use] = (
-            sent * steps.out_bytes[row] * held_padding(inputs, steps.value[row], steps.after[row])
-        )
-    else:
-        prices.passing_bytes[op] += sent * steps.out_bytes[row]
-    return time_s * each.times[row] + rounds * collective_s, reordering_s
+        # A copy for uses lives until its last use.
+        if steps.copy[use] == row:
+            prices.copy_bytes[use] = (
+                sent
+                * steps.out_bytes[row]
+                * held_padding(inputs, steps.value[row], steps.after[row])
+            )
+        else:
+            prices.passing_bytes[op] += sent * steps.out_bytes[row]
+        return time_s, reordering_s
+    sent = 1.0 if kind == REDUCE_SCATTER else facts.value.moved[steps.value[row]]
+    time_s, reordering_s = _leaving_s(inputs, steps, row, n_steps, each, sent)
+    # Sums are made in place, and a soft op computes only the part of its result that is cut.
+    if kind != ALL_REDUCE and (kind != SLICE or not facts.op.computes_kept_slice[op]):
+        held = min(1.0, HELD_PIECES / pieces)
+        prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
+    return time_s, reordering_s
 
 
 @inlined
-def _collective_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sent: float) -> float:
-    """Seconds of the collective that XLA makes of a step, or its share of a combined one.
+def _bringing_s(
+    brought: BroughtFacts,
+    rates: MachineRates,
+    axis_size: Int64Array,
+    steps: Steps,
+    row: int,
+    each: StepPrices,
+) -> tuple[float, float]:
+    """Seconds of a step that brings a value to a use, and of reordering its parts in one round."""
+    kind, axes, before, after = (
+        steps.kind[row],
+        steps.axes[row],
+        steps.before[row],
+        steps.after[row],
+    )
+    sent = 1.0 if kind == REDUCE_SCATTER else brought.sent
+    each.times[row] = brought.trips
+    each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
+    # A sum of which each device accumulates a part only is made in every round.
+    rounds = brought.sum_rounds if kind == SLICE else 0.0
+    reordering_s = 0.0
+    if kind == ALL_GATHER:
+        reordering_s = _reordering_s(brought.numbers, rates, axis_size, axes, before, after)
+    collective_s, time_s = 0.0, 0.0
+    if kind != SLICE or rounds > 0.0:
+        sums_all = kind == SLICE or _is_summed_whole(rates, axis_size, kind, axes, after)
+        collective_s = _collective_s(
+            rates, axis_size, ALL_REDUCE if sums_all else kind, axes, sent * steps.in_bytes[row]
+        )
+    if kind != SLICE:
+        time_s = collective_s + reordering_s
+    elif brought.cut_out:
+        # A product cannot start reading where a device's part begins: the part is cut out and
+        # written to memory first.
+        each.bytes[row] = (brought.kept_bytes / brought.whole_bytes + sent) * steps.out_bytes[row]
+        time_s = each.bytes[row] / rates.memory_bytes_per_s
+    if kind == SLICE and brought.compared and not rates.paper_mode:
+        time_s = _written_whole_s(brought.kept_bytes, rates, axis_size, row, before, each)
+    return time_s * brought.trips + rounds * collective_s, reordering_s
+
+
+@inlined
+def _leaving_s(
+    inputs: PriceInputs, steps: Steps, row: int, n_steps: int, each: StepPrices, sent: float
+) -> tuple[float, float]:
+    """Seconds of a step that brings a result to the layout in which it is kept.
+
+    Then those of reordering its parts in one round. ``sent``: bytes on the links over those of the
+    value.
+    """
+    facts, rates, axis_size = inputs.facts, inputs.rates, inputs.axis_size
+    kind, op, value = steps.kind[row], steps.op[row], steps.value[row]
+    axes, before, after = steps.axes[row], steps.before[row], steps.after[row]
+    each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
+    cut_after = cut_dims(after, axis_size.shape[0])
+    moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
+    each.times[row] = facts.op.sum_trips[op] if moved_out else facts.op.result_trips[op]
+    # A sum of which each device accumulates a part only is made in every round.
+    rounds = facts.op.result_trips[op] - facts.op.sum_trips[op] if kind == SLICE else 0.0
+    reordering_s = 0.0
+    if kind == ALL_GATHER:
+        reordering_s = _reordering_s(
+            facts.value.numbers[value], rates, axis_size, axes, before, after
+        )
+    collective_s, time_s = 0.0, 0.0
+    if kind != SLICE or rounds > 0.0:
+        collective_s = _collective_of_result_s(inputs, steps, row, n_steps, sent)
+    if kind != SLICE:
+        time_s = collective_s + reordering_s
+    elif facts.value.compared[value] and not rates.paper_mode:
+        time_s = _written_whole_s(facts.value.bytes[value], rates, axis_size, row, before, each)
+    return time_s * each.times[row] + rounds * collective_s, reordering_s
+
+
+@helper
+def _reordering_s(
+    numbers: float, rates: MachineRates, axis_size: Int64Array, axes: int, before: int, after: int
+) -> float:
+    """Seconds of reordering gathered parts, which arrive one after the other."""
+    if not is_spread(before, axes, axis_size.shape[0]):
+        return 0.0
+    return numbers / ways(after, axis_size) / rates.transposed_numbers_per_s
+
+
+@helper
+def _written_whole_s(
+    kept_bytes: float,
+    rates: MachineRates,
+    axis_size: Int64Array,
+    row: int,
+    before: int,
+    each: StepPrices,
+) -> float:
+    """Seconds of writing all of a value of which no part can be made alone."""
+    each.bytes[row] = kept_bytes / ways(before, axis_size)
+    return each.bytes[row] / rates.memory_bytes_per_s
+
+
+@helper
+def _is_summed_whole(
+    rates: MachineRates, axis_size: Int64Array, kind: int, axes: int, after: int
+) -> bool:
+    """Does a sum that is to be scattered along two dims leave all of it on every device?
+
+    None of the compilers scatters a sum along two dims: each device cuts out its part.
+    """
+    return (
+        kind == REDUCE_SCATTER
+        and not rates.paper_mode
+        and is_spread(after, axes, axis_size.shape[0])
+    )
+
+
+@helper
+def _collective_s(
+    rates: MachineRates, axis_size: Int64Array, kind: int, axes: int, size: float
+) -> float:
+    """Seconds of one collective of ``size`` bytes of a device."""
+    return collective_time_s(
+        kind,
+        axes,
+        size,
+        axis_size,
+        rates.link_bytes_per_s,
+        rates.link_latency_s,
+        rates.switched,
+        rates.link_shape,
+    )
+
+
+@inlined
+def _collective_of_result_s(
+    inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sent: float
+) -> float:
+    """Seconds of the collective that XLA makes of a result's step, or its share of a combined one.
 
     ``sent``: bytes on the links over those of the value.
     """
     facts, rates, axis_size = inputs.facts, inputs.rates, inputs.axis_size
-    kind, op, use = steps.kind[row], steps.op[row], steps.use[row]
-    # None of the compilers scatters a sum along two dims: it sums everything, and each device cuts
-    # out its part.
-    sums_all = kind == SLICE or (
-        kind == REDUCE_SCATTER
-        and not rates.paper_mode
-        and is_spread(steps.after[row], steps.axes[row], axis_size.shape[0])
+    kind, op = steps.kind[row], steps.op[row]
+    sums_all = kind == SLICE or _is_summed_whole(
+        rates, axis_size, kind, steps.axes[row], steps.after[row]
     )
     moved_kind, moved_axes = kind, steps.axes[row]
     moved_bytes = steps.in_bytes[row]
-    if use < 0 and not rates.paper_mode and is_heavy(facts, op):
+    if not rates.paper_mode and is_heavy(facts, op):
         whole_axes = gathered_axes(steps, row, n_steps)
         if whole_axes and kind == REDUCE_SCATTER:
             sums_all = True
@@ -126,19 +274,16 @@ def _collective_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sen
             moved_kind, moved_axes = ALL_GATHER, whole_axes
             moved_bytes = cut_operand_bytes(inputs, steps, op, whole_axes)
     n_combined = 1.0
-    if use < 0 and not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
+    if not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
         most_combined = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
         n_combined = min(most_combined, facts.op.sums_together[op])
     return (
-        collective_time_s(
+        _collective_s(
+            rates,
+            axis_size,
             ALL_REDUCE if sums_all else moved_kind,
             moved_axes,
             n_combined * sent * moved_bytes,
-            axis_size,
-            rates.link_bytes_per_s,
-            rates.link_latency_s,
-            rates.switched,
-            rates.link_shape,
         )
         / n_combined
     )

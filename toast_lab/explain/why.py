@@ -30,6 +30,8 @@ from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text, first_items_text, line_text
 
+WRITTEN_CAUSE = "the program"  #: the cause of what the user wrote
+SPECS_CAUSE = "the specs of the shard_map"
 REFINEMENT_CAUSE = "refinement"  #: the cause given for what no action of the plan did
 MAX_COLLECTIVES = 50  #: maximum number of collectives in one question
 SHOWN_REASONS = 8  #: maximum number of reasons that ``str()`` writes out
@@ -229,6 +231,8 @@ class _Asker:
         self.settled: dict[tuple[int, int], Change | None] = {}
 
     def answer(self, row: CollectiveRow) -> CollectiveReason:
+        if row.by_hand:
+            return self._written(row)
         program, value = self.program, self.values[row.value]
         defines = int(program.value_op[value]) == row.op
         axes = [self.plan.mesh.axes.index(axis) for axis in row.axes]
@@ -247,11 +251,29 @@ class _Asker:
             because=self._because(row, value, axes, defines),
             colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
             conflict=self._conflict(row, value),
-            causes=tuple(self.texts[i] if i >= 0 else REFINEMENT_CAUSE for i in causes),
+            causes=tuple(self.texts[i] if i >= 0 else REFINEMENT_CAUSE for i in causes)
+            or ((SPECS_CAUSE,) if program.kind[row.op] == "shard_map" else ()),
             undoing=undoing,
             cheapest=min(
                 removing, key=lambda option: (not option.fits, option.time_s), default=None
             ),
+        )
+
+    def _written(self, row: CollectiveRow) -> CollectiveReason:
+        """The reason of a collective that the user wrote."""
+        program = self.program
+        return CollectiveReason(
+            collective=row,
+            op_kind="shard_map",
+            place=place_text(program.locations[int(program.location[row.op])]),
+            name_stack=program.name_stack[row.op],
+            because=f"it is written so inside the shard_map, at {line_text(row.where)}; every plan "
+            "keeps it",
+            colours=(),
+            conflict="",
+            causes=(WRITTEN_CAUSE,),
+            undoing=(),
+            cheapest=None,
         )
 
     # -- sentences --------------------------------------------------------------------------------

@@ -20,7 +20,14 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
+from toast_lab.frontends.calls import (
+    Whole,
+    called,
+    is_on_host,
+    numbers_of,
+    ordered,
+    split_result,
+)
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 # Files whose frames are not the user's and end the chain of source lines
@@ -36,8 +43,8 @@ _INLINED = (
 )
 # Primitives whose jaxpr only combines two scalars
 _OF_SCALARS = ("reduce", "scatter", "select_and_")
-# Kernels: their jaxprs are code for one core of a device
-_KERNELS = ("pallas_call", "mpmd_map", "core_map")
+# Their jaxprs are code for one device, or for one core of it
+_BY_HAND = ("pallas_call", "mpmd_map", "core_map", "shard_map")
 
 
 class EquationPlace(NamedTuple):
@@ -145,11 +152,11 @@ class Walk:
     def equation(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Evaluate one equation with its constraints, also in jaxprs that it calls."""
         name = eqn.primitive.name
-        if name in _INLINED:
+        if name in _INLINED and not _declares_shardings(eqn):
             keys = ("jaxpr", "call_jaxpr", "fun_jaxpr")
             inner = next(eqn.params[key] for key in keys if eqn.params.get(key) is not None)
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
-        if not name.startswith((*_OF_SCALARS, *_KERNELS)) and any(
+        if not name.startswith((*_OF_SCALARS, *_BY_HAND)) and any(
             map(_holds_jaxpr, eqn.params.values())
         ):
             walked = {key: self.rewritten(param) for key, param in eqn.params.items()}
@@ -194,22 +201,22 @@ class Walk:
     def rewritten(self, param: Any) -> Any:
         """A parameter of an equation, with constraints in the jaxprs that it holds."""
         if isinstance(param, tuple | list) and any(map(_holds_jaxpr, param)):
-            return type(param)(map(self.rewritten, param))
+            # Linear solves have named tuples
+            make = getattr(type(param), "_make", type(param))
+            return make(map(self.rewritten, param))
         if not isinstance(param, core.Jaxpr | core.ClosedJaxpr):
             return param
         inner, consts = getattr(param, "jaxpr", param), getattr(param, "consts", ())
-        avals: list[Any] = [variable.aval for variable in inner.invars]
-        shapes = [
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
-        ]
-        walked = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
+        # Types as they are: references to mutable arrays, memory spaces, shardings within types
+        types: list[Any] = [variable.aval for variable in inner.invars]
+        walked = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*types)
         return walked.jaxpr if isinstance(param, core.Jaxpr) else walked
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
         """``value`` with a sharding constraint."""
-        return jax.lax.with_sharding_constraint(
-            value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec))
-        )
+        memory = "pinned_host" if is_on_host(value) else None
+        sharding = jax.sharding.NamedSharding(self.mesh, partition_spec(spec), memory_kind=memory)
+        return jax.lax.with_sharding_constraint(value, sharding)
 
     def check(self) -> None:
         """Raise ValueError for rules that matched no equation."""
@@ -271,6 +278,15 @@ def _at(eqn: Any) -> Any:
         return info.user_context(eqn.source_info.traceback, name_stack=stack)
     except Exception:
         return contextlib.nullcontext()
+
+
+def _declares_shardings(eqn: Any) -> bool:
+    """Is this an inner ``jax.jit`` with shardings, which act like constraints?"""
+    return any(
+        isinstance(sharding, jax.sharding.Sharding)
+        for key in ("in_shardings", "out_shardings")
+        for sharding in eqn.params.get(key, ())
+    )
 
 
 def _holds_jaxpr(param: Any) -> bool:

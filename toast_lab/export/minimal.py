@@ -21,6 +21,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
@@ -29,6 +31,7 @@ from toast_lab.export.places import Equation, SourceSpan
 from toast_lab.lowering.annotate import specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
+from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
 from toast_lab.text import counted, line_text
 
@@ -220,7 +223,8 @@ def minimal_constraints(
         model: the plan's model; by default that of its analysis.
         proof: "compiled": compile each set for virtual CPU devices and compare collectives, work
             and memory with those of the whole plan; "propagated": let Shardy's propagation alone
-            judge, which is quicker and needs more constraints.
+            judge, which is quicker and needs more constraints. CPUs cannot compile a program that
+            JAX lowered for another platform alone, so propagation judges that one.
         seconds: time limit, after which the smallest set so far is returned.
         on_event: receives ``trial.TrialProgress``; without it a line on stderr announces the search
             and its time limit.
@@ -233,6 +237,8 @@ def minimal_constraints(
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is not one of {', '.join(PROOFS)}")
     model = model_of(plan, model)
+    if "cpu" not in model.platforms:
+        proof = "propagated"
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
@@ -272,8 +278,10 @@ def candidates(
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
     first_specs = specs_on_ops(plan)
     read_specs: dict[int, set[Spec]] = {}
-    for value, spec in zip(program.use_value.tolist(), used, strict=True):
-        read_specs.setdefault(value, set()).add(spec)
+    # A shard_map brings its operands to its specs without being told.
+    given = steps.tables(program).use_given != steps.OPEN
+    for use in np.flatnonzero(~given).tolist():
+        read_specs.setdefault(int(program.use_value[use]), set()).add(used[use])
     outputs = set(program.outputs.tolist())
     source = {
         int(value): (equation.place, i)
@@ -295,7 +303,7 @@ def candidates(
                 (equation, target, value, ())
             )
         for i, uses in enumerate(equation.uses):
-            if not uses:
+            if not uses or given[uses[-1]]:
                 continue
             value = int(program.use_value[uses[0]])
             # The last of an equation's ops does the work; a gather first checks its indices.

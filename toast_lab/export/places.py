@@ -24,7 +24,7 @@ from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.traced_keys import is_key, key_data_shape
-from toast_lab.frontends.tracing import from_jax
+from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.platforms import PLATFORMS
@@ -117,7 +117,7 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
         InvalidPlan: tracing the function gives another program.
     """
     walk = _Numbering()
-    model = from_jax(_numbered(function.call, walk), *function.given)
+    model = retrace(function, _numbered(function.call, walk))
     own_signatures = _signatures(program)
     kinds = [signature for _, signature in own_signatures]
     for platform in PLATFORMS:

@@ -337,6 +337,6 @@ def signature_of(executable: Any, collectives: Sequence[Any]) -> Signature:
             counts[collective.kind, collective.axes, int(part.bytes)] += collective.times
     costs = executable.cost_analysis()
     costs = costs[0] if isinstance(costs, list) else costs
-    return Signature(
-        counts, float(costs.get("flops", 0.0)), _jax_private.memory_stats(executable)["peak"]
-    )
+    # XLA counts -1 where it does not know, as for approximate top-k
+    flops = max(0.0, float(costs.get("flops", 0.0)))
+    return Signature(counts, flops, _jax_private.memory_stats(executable)["peak"])

@@ -62,6 +62,28 @@ class Arguments:
     #: makes the user's result from the arrays; updates the caller's modules
     deliver: Callable[[NonArrayResult, Sequence[Any]], Any]
 
+    def donated_leaves(self) -> list[bool]:
+        """For each leaf of ``given``, may the results reuse its buffer?"""
+        return [i in self.donated for i, paths in enumerate(self.paths) for _ in paths]
+
+    def with_strong_types(self) -> Arguments | None:
+        """The same arguments, none of them weakly typed; None if none is."""
+        leaves = jax.tree_util.tree_leaves(self.given)
+        if not any(calls.type_of(leaf)[-1] for leaf in leaves):
+            return None
+        return dataclasses.replace(self, given=jax.tree_util.tree_map(_strong, self.given))
+
+    def with_types_of(self, given: Sequence[Any]) -> Arguments | None:
+        """The same arguments, as weakly typed as ``given``; None if more than that differs."""
+        leaves, tree = jax.tree_util.tree_flatten(self.given)
+        others, other_tree = jax.tree_util.tree_flatten(tuple(given))
+        if tree != other_tree or any(
+            calls.type_of(leaf)[:-1] != calls.type_of(other)[:-1]
+            for leaf, other in zip(leaves, others, strict=True)
+        ):
+            return None
+        return dataclasses.replace(self, given=tuple(given))
+
 
 def separate_arguments(
     fn: Callable[..., Any],
@@ -302,10 +324,18 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
         if is_key or np.dtype(leaf.dtype).kind not in "OSUMm":
             weak = bool(getattr(leaf, "weak_type", False))
+            if calls.is_on_host(leaf):
+                space = jax.memory.Space.Host
+                return jax.core.ShapedArray(shape, leaf.dtype, weak, memory_space=space)
             return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=weak)
     except Exception:
         pass
     return f"a {type(leaf).__module__.partition('.')[0]}.{type(leaf).__name__} of type {leaf.dtype}"
+
+
+def _strong(leaf: Any) -> Any:
+    shape, dtype, weak = calls.type_of(leaf)
+    return jax.ShapeDtypeStruct(shape, dtype) if weak else leaf
 
 
 def _brief(leaf: Any) -> str:

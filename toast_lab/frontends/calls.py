@@ -37,7 +37,8 @@ class CallFacts(NamedTuple):
 class Call(NamedTuple):
     """One call of a user's function."""
 
-    #: the function to call; for ``nnx.jit`` the inner one, whose changes that jit would hide
+    #: the function to call, without its own jit: what that declares about arguments is known from
+    #: ``facts``, its shardings must not bind a plan, and ``nnx.jit`` would hide changes
     fn: Callable[..., Any]
     values: tuple[Any, ...]  #: all arguments in the order of the parameters, keywords last
     by_name: tuple[str, ...]  #: names of the last values, which are keyword arguments
@@ -50,16 +51,20 @@ def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str,
     """Bring a user's call into the form that is traced."""
     numbers, pure = numbers_of(fn), is_jitted(fn)
     values, by_name = ordered(fn, args, keywords)
-    inner: Any = fn
-    if is_nnx_jitted(inner):
-        inner = inner.__wrapped__
-    elif isinstance(inner, functools.partial) and is_nnx_jitted(inner.func):  # a module's method
-        jitted: Any = inner.func
-        inner = functools.partial(jitted.__wrapped__, *inner.args, **inner.keywords)
+    inner = without_jit(fn)
     model = int(_is_module_with_arrays(inner))
     if model:
         inner, values = _call_module, (inner, *values)
     return Call(inner, values, by_name, numbers=numbers, pure=pure, model=model)
+
+
+def without_jit(fn: Any) -> Any:
+    """``fn`` without its outermost ``jax.jit`` or ``nnx.jit``, also in partials and methods."""
+    if isinstance(fn, functools.partial):
+        return functools.partial(without_jit(fn.func), *fn.args, **fn.keywords)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(without_jit(fn.__func__), fn.__self__)
+    return fn.__wrapped__ if isinstance(fn, _JITTED) or is_nnx_jitted(fn) else fn
 
 
 def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
@@ -271,9 +276,18 @@ def static_key(value: Any) -> Any:
 
 
 def type_of(value: Any) -> tuple[Any, ...]:
-    """(shape, dtype, whether the dtype is weak) of an array or a Python number."""
-    aval: Any = jax.typeof(value)
-    return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
+    """(shape, dtype, is it on the host, is the dtype weak) of an array, type or Python number."""
+    aval: Any = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+    weak = bool(getattr(aval, "weak_type", False))
+    return tuple(aval.shape), str(aval.dtype), is_on_host(value), weak
+
+
+def is_on_host(value: Any) -> bool:
+    """Is an array in host memory, or the array that a type stands for?"""
+    if isinstance(value, jax.Array | jax.core.ShapedArray):
+        aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+        return str(getattr(aval, "memory_space", "")).endswith("Host")
+    return getattr(getattr(value, "sharding", None), "memory_kind", None) == "pinned_host"
 
 
 def place_arrays(

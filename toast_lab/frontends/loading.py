@@ -112,8 +112,8 @@ def function_of(recipe: Recipe) -> Any:
     """Rebuild the ``Function`` of a recipe in this process. Raises what ``load`` raises."""
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
-    fn, args, *_ = _example_of(*recipe)
-    return trace(fn, _arguments(args), ()).function
+    fn, args, options = _parts_of(recipe.which, _example_of(*recipe))
+    return trace(fn, args, options.get("donate_argnums", ())).function
 
 
 def lowered(recipe: Recipe, platform: str) -> LoweredProgram:

@@ -12,19 +12,31 @@ that of one platform, and is lowered again for the others.
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from toast_lab.errors import FrontendError
+from toast_lab.frontends import user_code
 from toast_lab.ir.platforms import PLATFORMS
 
 #: JAX's names of the platforms.
 _JAX_NAMES = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
-# Their rules differ in nothing that a plan reads: collectives of regions, and callbacks, which are
-# dropped or refused.
-_SAME_EVERYWHERE = ("all_gather", "debug_", "pbroadcast", "psend", "precv")
+_KERNELS = ("pallas_call", "mpmd_map")
+# Their rules differ in nothing that a plan reads (collectives of regions; callbacks, which are
+# dropped or refused), or are made of ops that are lowered alike.
+_SAME_EVERYWHERE = (
+    "all_gather",
+    "debug_",
+    "pbroadcast",
+    "psend",
+    "precv",
+    "logistic",
+    "argm",
+    "conj",
+)
 
 
 def name_in_jax(platform: str) -> str:
@@ -42,6 +54,99 @@ def of_host() -> str:
     return backend if backend in PLATFORMS else "gpu" if backend in ("cuda", "rocm") else "cpu"
 
 
+def lower(traced: Any, platform: str) -> Any:
+    """Lower a trace for a platform that need not be attached. Raises what JAX raises.
+
+    CPUs have no kernels of their own: those of other platforms are interpreted on them, block by
+    block.
+    """
+    platforms = (name_in_jax(platform),)
+    try:
+        return traced.lower(lowering_platforms=platforms)
+    except Exception:
+        interpreting = _interpreting() if platform == "cpu" and has_kernels(traced.jaxpr) else None
+        if interpreting is None:
+            raise
+        return traced.lower(lowering_platforms=platforms, _private_parameters=interpreting)
+
+
+def offenders(jaxpr: Any, platform: str) -> list[str]:
+    """Primitives that JAX cannot lower for a platform, and kernels, with the user's lines."""
+    rules, jax_name = _rules(), name_in_jax(platform)
+    if rules is None:
+        return []
+    texts = []
+    for eqn, callers in _called_equations(jaxpr):
+        is_kernel = eqn.primitive.name in _KERNELS and not eqn.params.get("interpret")
+        if rules(eqn.primitive, jax_name) is None or is_kernel:
+            lines = user_code.line_of(
+                (frame.file_name, frame.line_num)
+                for nested in (eqn, *callers)
+                for frame in getattr(nested.source_info.traceback, "frames", ())
+            )
+            texts.append(f"{eqn.primitive.name}{lines}")
+    return list(dict.fromkeys(texts))
+
+
+def has_kernels(jaxpr: Any) -> bool:
+    """Does a jaxpr call kernels that are not interpreted?"""
+    return any(
+        eqn.primitive.name == "pallas_call" and not eqn.params.get("interpret")
+        for eqn in _equations(jaxpr)
+    )
+
+
+def _interpreting() -> Any:
+    """JAX's parameters of a lowering in which kernels are interpreted; None if it has none."""
+    try:
+        from jax._src.interpreters import mlir
+        from jax._src.pallas import pallas_call
+
+        primitive, lowering = pallas_call.pallas_call_p, pallas_call._pallas_call_lowering
+        parameters = mlir.LoweringParameters
+    except (ImportError, AttributeError):
+        return None
+
+    def interpreted(context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
+        return lowering(context, *operands, interpret=interpret or True, **params)
+
+    return parameters(override_lowering_rules=((primitive, interpreted),))
+
+
+@contextlib.contextmanager
+def without_gpu() -> Iterator[None]:
+    """Let functions that use cuDNN be traced where there is none.
+
+    JAX asks for its version and for the GPU during the trace. They are answered as for a Hopper
+    with a recent cuDNN if there is no GPU.
+    """
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo as attention
+
+        asked = {name: getattr(attention, name) for name in _ANSWERS}
+        is_installed = attention.cuda_versions is not None
+    except (ImportError, AttributeError):
+        yield
+        return
+    if is_installed and of_host() == "gpu":
+        yield
+        return
+    try:
+        for name, answer in _ANSWERS.items():
+            setattr(attention, name, answer)
+        yield
+    finally:
+        for name, function in asked.items():
+            setattr(attention, name, function)
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "check_cudnn_version": lambda: 91100,
+    "check_compute_capability": lambda capability: float(capability) <= 9.0,
+    "is_cuda_compute_capability_equal": lambda capability: capability == "9.0",
+}
+
+
 def alike(jaxpr: Any, platform: str) -> frozenset[str]:
     """The platforms for which ``jaxpr`` is lowered to the same program as for ``platform``."""
     rules = _rules()
@@ -55,7 +160,8 @@ def alike(jaxpr: Any, platform: str) -> frozenset[str]:
             remaining &= _group(_GROUPS[eqn.primitive.name](eqn), platform)
             continue
         rule_of = {name: rules(eqn.primitive, jax_name) for name, jax_name in _JAX_NAMES.items()}
-        if len(set(map(id, rule_of.values()))) == 1 or _is_same_everywhere(eqn):
+        is_one_rule = len(set(map(id, rule_of.values()))) == 1
+        if (is_one_rule and not _calls_others(eqn, rule_of["cpu"])) or _is_same_everywhere(eqn):
             continue
         key = (eqn.primitive, *(str(variable.aval) for variable in eqn.invars), str(eqn.params))
         if key not in compared:
@@ -74,7 +180,8 @@ def _rules() -> Callable[[Any, str], Any] | None:
         return None
 
     def rule(primitive: Any, jax_name: str) -> Any:
-        return specific.get(jax_name, {}).get(primitive, general.get(primitive))
+        entry = specific.get(jax_name, {}).get(primitive, general.get(primitive))
+        return getattr(entry, "rule", entry)
 
     return rule
 
@@ -82,6 +189,15 @@ def _rules() -> Callable[[Any, str], Any] | None:
 def _group(key_of: Mapping[str, Any], platform: str) -> set[str]:
     """The platforms whose keys equal that of ``platform``."""
     return {name for name, key in key_of.items() if key == key_of[platform]}
+
+
+def _calls_others(eqn: Any, rule: Any) -> bool:
+    """May the rule of an equation lower other primitives, which its jaxprs do not show?"""
+    if eqn.primitive.name.startswith("random_"):  # typed keys, down to the bits of their kind
+        return True
+    if "lower_fun" not in getattr(rule, "__qualname__", ""):
+        return False
+    return not any(_jaxprs(eqn))
 
 
 def _is_same_everywhere(eqn: Any) -> bool:
@@ -154,25 +270,34 @@ _GROUPS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of a jaxpr and of those nested in it, but for the inside of kernels."""
-    from jax.extend import core
+    return (eqn for eqn, _ in _called_equations(jaxpr))
 
-    pending, visited = collections.deque([jaxpr]), set[int]()
+
+def _called_equations(jaxpr: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """``_equations``, each with the equations that it is nested in, innermost first."""
+    pending: collections.deque[tuple[Any, tuple[Any, ...]]] = collections.deque([(jaxpr, ())])
+    visited = set[int]()
     while pending:
-        current = pending.popleft()
+        current, callers = pending.popleft()
         current = getattr(current, "jaxpr", current)
         if id(current) in visited:
             continue
         visited.add(id(current))
         for eqn in current.eqns:
-            yield eqn
-            if eqn.primitive.name in ("pallas_call", "mpmd_map") and not eqn.params.get(
-                "interpret"
-            ):
+            yield eqn, callers
+            if eqn.primitive.name in _KERNELS and not eqn.params.get("interpret"):
                 continue
-            parameters = list(eqn.params.values())
-            while parameters:
-                parameter = parameters.pop()
-                if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
-                    pending.append(parameter)
-                elif isinstance(parameter, tuple | list):
-                    parameters.extend(parameter)
+            pending.extend((inner, (eqn, *callers)) for inner in _jaxprs(eqn))
+
+
+def _jaxprs(eqn: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation."""
+    from jax.extend import core
+
+    parameters = list(eqn.params.values())
+    while parameters:
+        parameter = parameters.pop()
+        if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
+            yield parameter
+        elif isinstance(parameter, tuple | list):
+            parameters.extend(parameter)

@@ -16,6 +16,8 @@ from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import Keys
+from toast_lab.ir.rounds import rounds_notes
+from toast_lab.text import counted
 
 
 class Placement(NamedTuple):
@@ -36,6 +38,7 @@ class Traced(NamedTuple):
     notes: tuple[str, ...]
     function: Function | None = None
     keys: Keys | None = None  #: which values are typed random keys; None if none are
+    on_host: Sequence[bool] | None = None  #: whether each argument is in host memory
     platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
     #: of each argument the sharding that the caller's own array or shape carries, if any
     placements: tuple[Placement | None, ...] = ()
@@ -74,12 +77,28 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         output_paths=traced.outputs,
         donated=traced.donated,
         keys=traced.keys,
+        on_host=traced.on_host,
     )
     program = dataclasses.replace(
         parsed.program,
         annotations=(*_placed(parsed.program, traced.placements), *parsed.program.annotations),
     )
-    return LoweredProgram(program, parsed.text, traced.platforms, (*traced.notes, *parsed.notes))
+    notes = (*traced.notes, *parsed.notes, *rounds_notes(program), *_host_notes(program))
+    return LoweredProgram(program, parsed.text, traced.platforms, notes)
+
+
+def _host_notes(program: Program) -> list[str]:
+    """A note that tells the user which arguments and results are in host memory."""
+    arguments = [program.value_name[argument] for argument in program.host.arguments]
+    results = [program.output_paths[i] for i in program.host.results]
+    if not (arguments or results):
+        return []
+    names = [*arguments, *results]
+    more = " ..." if len(names) > 8 else ""
+    return [
+        f"in host memory, not counted at the peak of a device: {', '.join(names[:8])}{more} "
+        f"({counted(len(arguments), 'argument')}, {counted(len(results), 'result')})"
+    ]
 
 
 def _placed(program: Program, placements: Sequence[Placement | None]) -> list[Annotation]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
+from toast_lab.errors import FrontendError, join_offenders
+from toast_lab.frontends import arguments, calls, platform_rules, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
@@ -87,10 +87,14 @@ def trace(
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     if platform is not None:
         platform_rules.name_in_jax(platform)
-    separated = arguments.separate_arguments(fn, args, donate, keywords)
-    name = user_code.function_name(fn)
+    return trace_separated(arguments.separate_arguments(fn, args, donate, keywords), platform)
+
+
+def trace_separated(separated: arguments.Arguments, platform: str | None = None) -> Traced:
+    """``trace``, for arguments that are separated already."""
+    name = separated.call.__name__
     try:
-        first = _lowered(separated, platform)
+        first = _lowered(separated.call, separated, platform)
     except FrontendError:
         raise
     except Exception as error:
@@ -99,33 +103,70 @@ def trace(
             f"{name} cannot be traced: "
             f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
-    jaxpr, info = first.traced.jaxpr, first.lowered.out_info
-    result = info[0] if separated.changed else info
-    leaves, _ = jax.tree_util.tree_flatten_with_path(result)
-    traced = Traced(
-        text=first.lowered.as_text(debug_info=True),
+    info = first.lowered.out_info
+    leaves, _ = jax.tree_util.tree_flatten_with_path(info[0] if separated.changed else info)
+    function = Function(
+        call=separated.call,
+        given=separated.given,
+        donated=separated.donated,
+        shardings=first.shardings,
+        results=tuple(map(_struct, first.traced.jaxpr.out_avals)),
+        changes=bool(separated.changed),
+    )
+    return first.as_traced(
+        name,
+        function,
         paths=[path for paths in separated.paths for path in paths],
         outputs=[
             *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
             *separated.changed,
         ],
-        donated=[i in separated.donated for i, paths in enumerate(separated.paths) for _ in paths],
+        notes=separated.notes,
+    )._replace(
         trees=(
             jax.tree_util.tree_structure(separated.given),
             jax.tree_util.tree_structure(info),
         ),
         notes=(*separated.notes, *first.notes, *_closed_over(first.traced)),
-        function=Function(separated.call, separated.given, bool(separated.changed)),
-        keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(separated.given)),
-        platforms=platform_rules.alike(jaxpr, first.platform),
+        function=function,
         placements=tuple(map(_placement, separated.leaves)),
     )
 
-    def lower(other: str) -> Traced:
-        text = _lower(first.traced, other, name).as_text(debug_info=True)
-        return traced._replace(text=text, platforms=platform_rules.alike(jaxpr, other))
 
-    return traced._replace(lower=lower)
+def retrace(function: Function, call: Callable[..., Any]) -> Model:
+    """The program of ``call``, traced and lowered as that of ``function`` was.
+
+    ``call`` takes the arguments of ``function.call`` and gives its results, for instance with more
+    names on the way.
+
+    Raises:
+        FrontendError: ``call`` cannot be traced.
+    """
+    name = user_code.function_name(call)
+    try:
+        first = _lowered(call, function, None)
+    except FrontendError:
+        raise
+    except Exception as error:
+        raise FrontendError(
+            f"{name} cannot be traced again: {user_code.short(error)}{user_code.line(error)}"
+        ) from error
+    count = len(jax.tree_util.tree_leaves(function.given))
+    traced = first.as_traced(
+        name,
+        function,
+        paths=[f"argument[{i}]" for i in range(count)],
+        outputs=[f"result[{i}]" for i in range(len(function.results))],
+    )
+    return build(traced, name, {}, "traced again")
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+INTERPRETED = "kernels are interpreted on the CPU"
 
 
 def _placement(leaf: Any) -> Placement | None:
@@ -148,25 +189,67 @@ class _Lowered(NamedTuple):
     lowered: Any
     platform: str
     notes: list[str]
+    shardings: Mapping[str, Any]  #: those that it declares and that were used
+
+    def as_traced(
+        self,
+        name: str,
+        like: Function,
+        paths: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        notes: Sequence[str] = (),
+    ) -> Traced:
+        """The program called ``name``, with these paths of arguments and results.
+
+        ``notes`` hold for its programs for other platforms, too.
+        """
+        jaxpr = self.traced.jaxpr
+        traced = Traced(
+            text=self.lowered.as_text(debug_info=True),
+            paths=paths,
+            outputs=outputs,
+            donated=[
+                i in like.donated
+                for i, given in enumerate(like.given)
+                for _ in jax.tree_util.tree_leaves(given)
+            ],
+            trees=None,
+            notes=(),
+            keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
+            on_host=list(map(calls.is_on_host, jax.tree_util.tree_leaves(like.given))),
+            platforms=platform_rules.alike(jaxpr, self.platform),
+        )
+
+        def lower(other: str) -> Traced:
+            text = _lower(self.traced, other, name).as_text(debug_info=True)
+            is_interpreted = other == "cpu" and platform_rules.has_kernels(jaxpr)
+            return traced._replace(
+                text=text,
+                platforms=platform_rules.alike(jaxpr, other),
+                notes=(*notes, *([INTERPRETED] if is_interpreted else [])),
+            )
+
+        return traced._replace(lower=lower)
 
 
-def _lowered(separated: arguments.Arguments, platform: str | None) -> _Lowered:
-    """Trace and lower.
+def _lowered(
+    call: Callable[..., Any], like: arguments.Arguments | Function, platform: str | None
+) -> _Lowered:
+    """Trace and lower ``call`` for the arguments, donations and shardings of ``like``.
 
     The shardings that a jitted function declares are used, and left out if they fail.
     """
     notes: list[str] = []
-    for shardings in (
-        [separated.shardings, {}] if separated.shardings and not separated.changed else [{}]
-    ):
+    for shardings in [like.shardings, {}] if like.shardings else [{}]:
         try:
-            jitted = jax.jit(
-                separated.call, keep_unused=True, donate_argnums=separated.donated, **shardings
-            )
+            jitted = jax.jit(call, keep_unused=True, donate_argnums=like.donated, **shardings)
             stages.tell("tracing")
-            traced = jitted.trace(*separated.given)
+            with platform_rules.without_gpu():
+                traced = jitted.trace(*like.given)
             stages.tell("lowering")
-            return _first_that_works(traced, separated.call.__name__, platform, notes)
+            lowered = _first_that_works(traced, user_code.function_name(call), platform, notes)
+            return lowered._replace(shardings=shardings)
         except Exception as error:
             if not shardings:
                 raise
@@ -181,10 +264,10 @@ def _first_that_works(
 ) -> _Lowered:
     """Lower for ``platform``; without one for the host's, or else for the first that works."""
     if platform is not None:
-        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes])
+        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], shardings={})
     host = platform_rules.of_host()
     try:
-        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes])
+        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], shardings={})
     except Exception as error:
         for other in PLATFORMS:
             if other != host:
@@ -194,7 +277,7 @@ def _first_that_works(
                         f"lowered for {other.upper()}: JAX cannot lower it for this host's "
                         f"{host.upper()} ({user_code.short(error)}{user_code.line(error)})"
                     )
-                    return _Lowered(traced, lowered, other, [*notes, note])
+                    return _Lowered(traced, lowered, other, [*notes, note], shardings={})
         raise
 
 
@@ -209,14 +292,16 @@ def _lower_for_host(traced: Any, host: str) -> Any:
 
 def _lower(traced: Any, platform: str, name: str) -> Any:
     """Lower a trace for a platform that need not be attached. Raises FrontendError."""
-    jax_name = platform_rules.name_in_jax(platform)
     try:
-        return traced.lower(lowering_platforms=(jax_name,))
+        return platform_rules.lower(traced, platform)
     except Exception as error:
+        culprits = platform_rules.offenders(traced.jaxpr, platform)
         raise FrontendError(
             f"{name} cannot be lowered for {platform.upper()}: "
-            f"{user_code.short(error)}{user_code.line(error)}. Choose a machine of another "
-            "platform, or let the function use lax.platform_dependent"
+            f"{user_code.short(error)}{user_code.line(error)}. "
+            + (f"It is one of these:\n{join_offenders(culprits)}\n" if culprits else "")
+            + "Choose a machine of another platform, or let the function take another way on this "
+            "one (jax.lax.platform_dependent)"
         ) from error
 
 

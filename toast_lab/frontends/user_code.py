@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ def short(error: BaseException) -> str:
     """Type of an error and the first lines of its message, as one line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
+
+
+def line_of(frames: Iterable[tuple[str, int]]) -> str:
+    """The first line of the user's code among (file, line) pairs, as ``" (file.py:12)"``."""
+    for file, number in frames:
+        if not any(folder in file for folder in _LIBRARIES):
+            return f" ({Path(file).name}:{number})"
+    return ""
 
 
 def line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from toast_lab.ir.program import (
     Program,
     Region,
 )
+from toast_lab.ir.rounds import op_trips
 
 
 class Origin(NamedTuple):
@@ -150,11 +151,6 @@ def finish(
     regions: tuple[Region, ...] = (),
 ) -> Program:
     """Freeze what was built into a ``Program``."""
-    trips = np.ones(len(regions) + 1)
-    # Outer regions come first; the last entry is for ops outside all regions.
-    for i, region in enumerate(regions):
-        trips[i] = trips[region.parent] * region.times
-
     int32_array = functools.partial(np.asarray, dtype=np.int32)
     ops = build.ops
     locations: dict[str, int] = {}
@@ -175,7 +171,7 @@ def finish(
         use_value=int32_array(build.use_value),
         monoid=int32_array([op.monoid for op in ops]),
         flops=np.asarray([op.flops for op in ops], dtype=np.float64),
-        trips=trips[op_regions],
+        trips=op_trips(regions, op_regions),
         owner=int32_array(
             [op.owner if op.owner >= 0 else op_index for op_index, op in enumerate(ops)]
         ),

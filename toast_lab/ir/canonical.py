@@ -1,9 +1,10 @@
 """Brings a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
-only ``@main`` remains, all of this in the bodies of shard_maps too. Fourier transforms that annotating wrapped in manual computations are
-unwrapped. Every later stage refers to the ops of the printed result, in their order. Canonicalising
-it again changes nothing.
+only ``@main`` remains. Gathers and scatters that index by position become batched ones. All of this
+is done in the bodies of shard_maps too. Fourier transforms that annotating wrapped in manual
+computations are unwrapped. Every later stage refers to the ops of the printed result, in their
+order. Canonicalising it again changes nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import fourier
 from toast_lab.ir.annotations import CONSTRAINT
-from toast_lab.ir.dead import blocks, drop_dead, operations, short_kind
-from toast_lab.ir.loops import has_loops, slim_loops
+from toast_lab.ir.batched_indices import batch_by_position
+from toast_lab.ir.dead import blocks, drop_dead, has_side_effect, operations, short_kind
+from toast_lab.ir.loops import has_loops, read_constants_from_outside, slim_loops
 from toast_lab.ir.shard_maps import SHARD_MAP
 
 
@@ -56,10 +58,11 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, by_name, set(), [])
         _drop_annotation_ops(main)
-        bodies = [op for op in operations(main.operation) if op.name == SHARD_MAP]
-        for body in bodies:
-            _drop_open_constraints(body)
-        for block in [block for op in (*bodies, main) for block in blocks(op)]:
+        bodies = [block for op in (*_shard_maps(main), main) for block in blocks(op)]
+        for block in bodies:
+            read_constants_from_outside(block)
+        batch_by_position(main)
+        for block in bodies:
             if has_loops(block):
                 slim_loops(block)
             else:
@@ -111,6 +114,21 @@ def _drop_annotation_ops(function: Any) -> None:
                     operation.erase()
             elif len(operation.regions) and not fourier.merge_local(operation):
                 _drop_annotation_ops(op)
+
+
+def _shard_maps(main: Any) -> list[Any]:
+    """The shard_maps of a function, without what JAX leaves behind in them and of them.
+
+    Differentiating one can leave another that takes nothing and gives nothing.
+    """
+    shard_maps = []
+    for operation in [op for op in operations(main.operation) if op.name == SHARD_MAP]:
+        if not len(operation.results) and not has_side_effect(operation):
+            operation.erase()
+            continue
+        _drop_open_constraints(operation)
+        shard_maps.append(operation)
+    return shard_maps
 
 
 def _drop_open_constraints(shard_map: Any) -> None:

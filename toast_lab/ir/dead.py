@@ -10,10 +10,16 @@ from toast_lab.ir.op_kinds import op_kind
 TERMINATORS = ("func.return", "return", "sdy.return")
 
 
+_OWN_NAMES = {"sdy.manual_computation": "shard_map"}
+
+
 def short_kind(op: Any) -> str:
-    """Kind of an op: its name, without the dialect's prefix if that is StableHLO."""
+    """Kind of an op: its name, without the dialect's prefix if that is StableHLO.
+
+    A ``shard_map`` is called as its users call it.
+    """
     name: str = op.operation.name
-    return name.removeprefix("stablehlo.")
+    return _OWN_NAMES.get(name) or name.removeprefix("stablehlo.")
 
 
 def blocks(op: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from toast_lab.ir.platforms import (
     platforms_text,
 )
 from toast_lab.ir.program import Program
+from toast_lab.ir.rounds import Rounds, recounted_notes, with_rounds, with_rounds_of
 from toast_lab.text import counted
 
 #: names of dims, by an argument's path or last key; None: the dim has no name
@@ -39,6 +40,9 @@ class Function:
     #: see ``arguments.Arguments``; the program was traced from ``call(*given)``
     call: Callable[..., Any]
     given: tuple[Any, ...]  #: pytrees of shapes and numbers
+    donated: tuple[int, ...]  #: positions in ``given``
+    shardings: Mapping[str, Any]  #: that it declares, as ``jax.jit`` takes them
+    results: tuple[Any, ...]  #: ShapeDtypeStructs of the leaves, changed variables last
     changes: bool  #: whether it changes any modules among its arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,20 +119,26 @@ class Model:
         return self._with(self.lowerings.program(self.name, platform))
 
     def of_program(self, program: Program) -> Model:
-        """This model with ``program``, if that is one of its function's; else the model itself."""
+        """This model with ``program``, if that is one of its function's; else the model itself.
+
+        The program may count other rounds of loops whose rounds are unknown.
+        """
         if program is self.program:
             return self
         digest, known = program.digest(), self.platforms
         if digest == self.program.digest():
             return self
+        if (own := self._counting_as(program)).program.digest() == digest:
+            return own
         for platform in PLATFORMS:
             if platform in known:
                 continue
             with contextlib.suppress(FrontendError):
                 lowered = self.lowerings.program(self.name, platform)
                 known |= lowered.platforms
-                if lowered.program is program or lowered.program.digest() == digest:
-                    return self._with(lowered)
+                own = self._with(lowered)._counting_as(program)
+                if own.program is program or own.program.digest() == digest:
+                    return own
         return self
 
     def _with(self, lowered: LoweredProgram) -> Model:
@@ -141,6 +151,44 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self}>"
+
+    def with_rounds(self, rounds: Rounds) -> Model:
+        """This model with the rounds of the loops whose rounds its program does not state.
+
+        Without them each counts as one round, which ``notes`` say. Analyses, prices, listings and
+        compiled programs of the new model count what is given.
+
+        Args:
+            rounds: one number for all such loops, or numbers by source line, as
+                ``{"solve.py:12": 40}``.
+
+        Raises:
+            InvalidInput: see ``rounds.with_rounds``.
+
+        Examples:
+            >>> import jax
+            >>> import toast_lab as tl
+            >>> x = jax.ShapeDtypeStruct((64, 64), "float32")
+            >>> halve = lambda x: jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x @ x, x)
+            >>> model = tl.from_jax(halve, x, name="halve")
+            >>> model.program.trips.max(), model.with_rounds(10).program.trips.max()
+            (np.float64(2.0), np.float64(11.0))
+        """
+        counting = self._counting(with_rounds(self.program, rounds))
+        lowered = LoweredProgram(
+            counting.program, counting.stablehlo, counting.platforms, counting.notes
+        )
+        return dataclasses.replace(counting, lowerings=self.lowerings.counting(rounds, lowered))
+
+    def _counting_as(self, program: Program) -> Model:
+        """This model with the rounds that another program of its function counts."""
+        return self._counting(with_rounds_of(self.program, program))
+
+    def _counting(self, program: Program) -> Model:
+        if program is self.program:
+            return self
+        notes = recounted_notes(self.notes, self.program, program)
+        return dataclasses.replace(self, program=program, notes=notes)
 
     def without_source(self) -> Model:
         """This model as an analysis takes it to other processes: no text, function or pytrees."""

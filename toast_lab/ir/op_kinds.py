@@ -124,6 +124,8 @@ class OpKind:
     done_while_fetched: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
+    #: Its result is in the memory, of the host or a device, that its first operand is in.
+    stays_in_memory: bool = False
     #: Compilers first sort its updates, if an element can be written several times.
     sorts_updates: bool = False
     #: Number of the operand that is written into the first one; -1: the whole result is written.
@@ -155,6 +157,10 @@ class OpKind:
     looks_up: bool = False
     #: Number of the first operand that gives a start position of its slice; -1: there is none.
     first_start: int = -1
+    #: It mixes the words of random keys bit by bit, or draws from them.
+    mixes_keys: bool = False
+    #: It orders its first operand along a dim, or selects the largest there.
+    orders: bool = False
 
 
 OP_KINDS: dict[str, OpKind] = {}
@@ -197,8 +203,9 @@ _kinds(
     "is_finite logistic "
     "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even "
     "shift_left "
-    "shift_right_arithmetic shift_right_logical sign xor"
+    "shift_right_arithmetic shift_right_logical sign"
 )
+_kind("xor", mixes_keys=True)
 # jax-cuda12-pjrt 0.10.2 keeps it for the backward pass in 16 bits and computes it again in 32.
 _kind("tanh", gpu_repeats_from_bytes=4)
 # These and the steps below are those of libtpu 0.0.42.1: see docs/machines.md.
@@ -288,6 +295,7 @@ _kind("select_and_scatter", cost_class=REDUCE, combiner_region=1)
 
 _kind(
     "reshape",
+    stays_in_memory=True,
     cost_class=VIEW,
     # The only reshape for which Shardy has no rule.
     without_rule="a reshape of an array without elements",
@@ -307,9 +315,15 @@ _kind(
     keeps_sign=True,
 )
 _kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, creates_dims=True)
+_kind(
+    "optimization_barrier",
+    cost_class=VIEW,
+    rule=own_rules.identity,
+    keeps_sign=True,
+    stays_in_memory=True,
+)
 # The user's own constraints cost nothing by themselves: what they move is priced as collectives
-_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True)
-_kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
+_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True, stays_in_memory=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
@@ -317,6 +331,7 @@ _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 _kind(
     "slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     detail=attributes.slice_detail,
     moves_elements=True,
     done_while_fetched=True,
@@ -326,6 +341,7 @@ _kind(
 _kind(
     "dynamic_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     picks_slice=True,
     passes_slices=True,
     done_while_fetched=True,
@@ -335,6 +351,7 @@ _kind(
 _kind(
     "dynamic_update_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     narrow=narrowing.narrow_update,
     picks_slice=True,
     update_operand=1,
@@ -392,17 +409,17 @@ _kind(
 _kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
 # A piece of its stream depends only on the state and the position, and XLA was seen to make just
 # that piece, without communication.
-_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True)
+_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True, mixes_keys=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
 _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
-_kind("sort", cost_class=OTHER, gpu_passes=35.0)
+_kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
 _kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
 _kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0)
+_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0, orders=True)
 _kind(
     "custom_call",
     cost_class=OPAQUE,
@@ -412,6 +429,7 @@ _kind(
     without_rule=own_rules.call_without_rule,
     detail=attributes.detail_of("call_target_name"),
     side_effect=True,
+    mixes_keys=True,
 )
 _kind("composite", cost_class=OPAQUE, side_effect=True)
 _kind(
@@ -452,7 +470,7 @@ _kind(
 
 # -- split over devices by hand: one op of the program, and what only its body may hold ------------
 
-_kind("sdy.manual_computation", cost_class=OPAQUE, paper_name="shard_map")
+_kind("shard_map", cost_class=OPAQUE)
 _kinds("partition_id replica_id", per_device=True)
 for _name in "all_gather all_reduce all_to_all collective_permute reduce_scatter".split():
     _kind(_name, cost_class=OPAQUE, per_device=True, collective=_name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.errors import FrontendError
+from toast_lab.ir.rounds import Rounds, counting, recounted_notes
 
 if TYPE_CHECKING:
     from toast_lab.ir.program import Program
@@ -42,6 +43,7 @@ class Lowerings:
         self,
         lower: Callable[[str], LoweredProgram] | None = None,
         child: tuple[Any, ...] | None = None,
+        rounds: tuple[Rounds, ...] = (),
     ) -> None:
         """Without any programs yet.
 
@@ -49,14 +51,21 @@ class Lowerings:
             lower: makes the program of a platform.
             child: function and first arguments for ``isolate.run_in_child``; it makes the program
                 where ``lower`` is missing.
+            rounds: given to loops of unknown rounds, one after the other.
         """
-        self.lower, self.child = lower, child
+        self.lower, self.child, self.rounds = lower, child, rounds
         self.programs: dict[str, LoweredProgram] = {}
         #: analyses of these programs, by platform and the options of the analysis
         self.analyses: dict[Any, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lowerings, (None, self.child)
+        return Lowerings, (None, self.child, self.rounds)
+
+    def counting(self, rounds: Rounds, lowered: LoweredProgram) -> Lowerings:
+        """The programs with these rounds, of which ``lowered`` is one."""
+        lowerings = Lowerings(self.lower, self.child, (*self.rounds, rounds))
+        lowerings.programs.update(dict.fromkeys(sorted(lowered.platforms), lowered))
+        return lowerings
 
     def program(self, name: str, platform: str) -> LoweredProgram:
         """The program for ``platform`` of the function that is called ``name``.
@@ -69,10 +78,17 @@ class Lowerings:
                 f"platform {platform!r}: programs are for one of {', '.join(PLATFORMS)}"
             )
         if platform not in self.programs:
-            lowered = self._lowered(name, platform)
+            lowered = self._counted(self._lowered(name, platform))
             for other in lowered.platforms:
                 self.programs.setdefault(other, lowered)
         return self.programs[platform]
+
+    def _counted(self, lowered: LoweredProgram) -> LoweredProgram:
+        program = lowered.program
+        for rounds in self.rounds:
+            program = counting(program, rounds)
+        notes = recounted_notes(lowered.notes, lowered.program, program)
+        return lowered._replace(program=program, notes=notes)
 
     def _lowered(self, name: str, platform: str) -> LoweredProgram:
         if self.lower is not None:

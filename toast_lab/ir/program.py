@@ -88,7 +88,7 @@ class Region(NamedTuple):
     known: bool  #: False: ``times`` is an assumption, since the input does not say
 
 
-class Collective(NamedTuple):
+class WrittenCollective(NamedTuple):
     """A collective that the user wrote, inside a ``shard_map``."""
 
     op: int  #: of the body
@@ -112,15 +112,38 @@ class ShardMap(NamedTuple):
     result_specs: tuple[tuple[tuple[str, ...], ...], ...]  #: axes per dim of each result
     body: Program  #: what each device runs, on local shapes
 
+    def name_inside(self, value: int) -> str:
+        """Name of a value of the body that no value of the program has."""
+        return f"{self.body.value_name[value]} (shard_map {self.op})"
+
     @property
     def n_devices(self) -> int:
         """Devices of its mesh."""
         return math.prod(size for _, size in self.mesh)
 
     @property
+    def flops(self) -> float:
+        """Floating point operations of all devices."""
+        return float(self.body.flops @ self.body.trips) * self.n_devices
+
+    @property
     def free_axes(self) -> tuple[str, ...]:
         """Axes of its mesh that it leaves to the compiler, on which plans keep it whole."""
         return tuple(axis for axis, _ in self.mesh if axis not in self.manual_axes)
+
+
+class HostMemory(NamedTuple):
+    """What is in host memory, by number; see ``host_memory``."""
+
+    arguments: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()  #: positions among the program's results
+    values: tuple[int, ...] = ()  #: that no device holds; arguments among them
+
+    def __bool__(self) -> bool:
+        return bool(self.arguments or self.results or self.values)
+
+
+NO_HOST_MEMORY = HostMemory()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +215,8 @@ class Program:
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
-    collectives: tuple[Collective, ...] = ()  #: only in the body of a ``shard_map``
+    collectives: tuple[WrittenCollective, ...] = ()  #: only in the body of a ``shard_map``
+    host: HostMemory = NO_HOST_MEMORY  #: what is in host memory
 
     def __repr__(self) -> str:
         return (
@@ -339,7 +363,7 @@ class Program:
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
                 continue  # keeps the digests that programs without keys had before this field
-            if field.name in ("shard_maps", "collectives"):
+            if field.name in ("shard_maps", "collectives", "host"):
                 if not value:
                     continue  # likewise
                 if field.name == "shard_maps":

@@ -19,18 +19,19 @@ from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
 from toast_lab.ir.dead import operations, terminator
+from toast_lab.ir.host_memory import read_host_memory
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
 from toast_lab.ir.program import (
     MONOIDS,
     NEED_REPLICATION,
     PASS,
-    Collective,
     Program,
     ShardMap,
+    WrittenCollective,
 )
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
-from toast_lab.ir.shard_maps import SHARD_MAP, axes_of_collective, interface
+from toast_lab.ir.shard_maps import axes_of_collective, interface
 from toast_lab.ir.shard_maps import rule as shard_map_rule
 from toast_lab.ir.stacked import stacked_factors
 
@@ -56,12 +57,14 @@ def parse(
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
     keys: Keys | None = None,
+    on_host: Sequence[bool] | None = None,
     file: str = "",
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
     ``file`` is the path that the text was read from; ops without a location get its lines. ``keys``
-    are the program's typed random keys, which StableHLO does not show.
+    are the program's typed random keys, which StableHLO does not show, ``on_host`` says for each
+    argument whether it is in host memory.
 
     Raises:
         FrontendError: the input is not StableHLO, is malformed, or holds ops that cannot be
@@ -76,10 +79,16 @@ def parse(
         ) from None
     notes = unsupported.refuse(module)
     canonical.canonicalise(module)
+    unsupported.refuse_by_hand(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     program = read_program(
-        module, name, argument_paths=argument_paths, output_paths=output_paths, donated=donated
+        module,
+        name,
+        argument_paths=argument_paths,
+        output_paths=output_paths,
+        donated=donated,
+        on_host=on_host,
     )
     return Parsed(mark(program, keys) if keys is not None else program, text, notes)
 
@@ -95,6 +104,7 @@ def read_program(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
+    on_host: Sequence[bool] | None = None,
 ) -> Program:
     """Read ``@main`` of a canonical module that carries Shardy's rules.
 
@@ -106,7 +116,7 @@ def read_program(
     paths = argument_paths or [
         argument_path(argument, i) for i, argument in enumerate(block.arguments)
     ]
-    reader = _Reader(module)
+    reader = _BlockReader(module)
     read = reader.block(
         block,
         name=name,
@@ -117,12 +127,15 @@ def read_program(
     annotations = read_annotations(
         module, main, program=read.program, numbers=read.value_numbers, op_results=read.op_results
     )
-    return (
-        dataclasses.replace(read.program, annotations=annotations) if annotations else read.program
+    host = read_host_memory(
+        main, read.program, read.value_numbers, read.op_results, arguments_on_host=on_host
     )
+    if not annotations and not host:
+        return read.program
+    return dataclasses.replace(read.program, annotations=annotations, host=host)
 
 
-class _Read(NamedTuple):
+class _ReadBlock(NamedTuple):
     """A program, and what its values and ops are in the module."""
 
     program: Program
@@ -130,7 +143,7 @@ class _Read(NamedTuple):
     op_results: list[tuple[Any, Sequence[Any]]]  #: (MLIR op, its results) of each op
 
 
-class _Reader:
+class _BlockReader:
     """Reads blocks of one module: that of @main, and the bodies of its shard_maps."""
 
     def __init__(self, module: ir.Module) -> None:
@@ -146,7 +159,7 @@ class _Reader:
         output_paths: Sequence[str],
         donated: Sequence[bool],
         mesh: _jaxlib.MeshAxes = (),
-    ) -> _Read:
+    ) -> _ReadBlock:
         """Read a block as a program; ``mesh`` is that of the ``shard_map`` whose body it is."""
         build, cache = Builder(), self.cache
         value_numbers: dict[Any, int] = {}
@@ -159,14 +172,14 @@ class _Reader:
         n_arguments = len(block.arguments)
         flat = walk.flatten(block)
         shard_maps: list[ShardMap] = []
-        collectives: list[Collective] = []
+        collectives: list[WrittenCollective] = []
         for op, item in enumerate(flat.items, n_arguments):
-            shard_map = self.shard_map(op, item) if item.kind == SHARD_MAP else None
+            shard_map = self.shard_map(op, item) if item.kind == "shard_map" else None
             if shard_map is not None:
                 shard_maps.append(shard_map)
             elif collective := op_kind(item.kind).collective:
                 axes, exact = axes_of_collective(item.operation, mesh)
-                collectives.append(Collective(op, collective, axes, exact))
+                collectives.append(WrittenCollective(op, collective, axes, exact))
             new_op = _new_op(
                 item,
                 n_arguments,
@@ -197,7 +210,9 @@ class _Reader:
             program = dataclasses.replace(
                 program, shard_maps=tuple(shard_maps), collectives=tuple(collectives)
             )
-        return _Read(program, value_numbers, [(item.operation, item.results) for item in flat.items])
+        return _ReadBlock(
+            program, value_numbers, [(item.operation, item.results) for item in flat.items]
+        )
 
     def shard_map(self, op: int, item: walk.Item) -> ShardMap:
         """Read a ``shard_map`` with its body. Raises FrontendError if no plan can keep it."""
@@ -290,7 +305,6 @@ def _new_op(
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
     if shard_map is not None:
         specs = (*shard_map.operand_specs, *shard_map.result_specs)
-        body = shard_map.body
         return NewOp(
             kind,
             operands,
@@ -298,7 +312,7 @@ def _new_op(
             shard_map_rule(shapes, result_shapes, specs),
             origin=origin,
             detail=",".join(shard_map.manual_axes),
-            flops=float(body.flops @ body.trips) * shard_map.n_devices,
+            flops=shard_map.flops,
             region=item.region,
         )
     shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)

@@ -81,9 +81,7 @@ def interface(
     return mesh, ordered, specs, "; ".join(troubles)
 
 
-def axes_of_collective(
-    operation: Any, mesh: _jaxlib.MeshAxes
-) -> tuple[tuple[str, ...], bool]:
+def axes_of_collective(operation: Any, mesh: _jaxlib.MeshAxes) -> tuple[tuple[str, ...], bool]:
     """The mesh axes over which a collective's devices differ, and whether it joins all of them."""
     if "source_target_pairs" in operation.attributes:
         pairs = np.asarray(ir.DenseIntElementsAttr(operation.attributes["source_target_pairs"]))
@@ -117,9 +115,7 @@ def axes_of_groups(
     return tuple(axis for axis, _ in mesh), False
 
 
-def _axes_between(
-    pairs: Sequence[Sequence[int]], mesh: _jaxlib.MeshAxes
-) -> tuple[str, ...]:
+def _axes_between(pairs: Sequence[Sequence[int]], mesh: _jaxlib.MeshAxes) -> tuple[str, ...]:
     """The axes along which sources and targets differ."""
     sizes = [size for _, size in mesh]
     places = np.stack(np.unravel_index(np.asarray(pairs, np.int64).reshape(-1, 2), sizes))

@@ -6,7 +6,8 @@ One error lists every such op with its line:
 * ops of dialects other than StableHLO, CHLO and Shardy: no later compiler accepts them;
 * communication with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it:
   its order and count would change with the number of devices;
-* collectives and device numbers outside of a ``shard_map``, and a ``shard_map`` inside another.
+* collectives and device numbers outside of a ``shard_map``, and a ``shard_map`` inside another
+  (``refuse_by_hand``).
 
 Calls that only print (``jax.debug.print``, ``jax.debug.callback``) do not affect results. They are
 dropped, and a note says so.
@@ -15,13 +16,14 @@ dropped, and a note says so.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.ir import source_names
-from toast_lab.ir.dead import is_used, operations
+from toast_lab.ir.dead import is_used, operations, short_kind
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.shard_maps import SHARD_MAP
 
@@ -38,8 +40,8 @@ _ADVICE = {
     "ordered": "Ordered prints: leave out ordered=True; unordered ones are dropped with a note.",
     "by hand": "A program that is already split over devices by hand: give the function of whole "
     "arrays, with the hand-written parts inside jax.shard_map.",
-    "nested": "Nested shard_maps: write one shard_map over the axes of both, with the specs of both "
-    "on its arguments.",
+    "nested": "Nested shard_maps: write one shard_map over the axes of both, with the specs of "
+    "both on its arguments.",
 }
 
 
@@ -52,22 +54,9 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
     Raises:
         FrontendError: lists every offender, its source line and the remedy.
     """
-    offenders: dict[str, None] = {}
-    advice: dict[str, None] = {}
-    prints = []
-    for op in operations(module.operation):
-        fault, description = _fault(op)
-        if fault == "print":
-            prints.append(op)
-        elif fault:
-            offenders[f"{_title(op)}{place(op)}: {description}"] = None
-            advice[_ADVICE[fault]] = None
-    if offenders:
-        count_text = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
-        raise FrontendError(
-            f"{count_text} that cannot be sharded:\n{join_offenders(offenders)}\n"
-            + "\n".join(f"  {remedy}" for remedy in advice)
-        )
+    faults = [(op, *_fault(op)) for op in operations(module.operation)]
+    prints = [op for op, fault, _ in faults if fault == "print"]
+    _raise((op, fault, text) for op, fault, text in faults if fault and fault != "print")
     notes = tuple(
         dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints)
     )
@@ -76,6 +65,39 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
     if prints:
         _drop_unused_meshes(module)
     return notes
+
+
+def refuse_by_hand(module: ir.Module) -> None:
+    """Refuse collectives outside of a ``shard_map``, and a ``shard_map`` inside another.
+
+    Calls must be inlined: the body of a ``shard_map`` may call functions.
+
+    Raises:
+        FrontendError: as ``refuse``.
+    """
+    _raise(
+        (op, "nested", "a shard_map inside the body of another")
+        if op.name == SHARD_MAP
+        else (op, "by hand", "its result depends on the device that runs it")
+        for op in operations(module.operation)
+        if (op.name == SHARD_MAP and _is_inside(op, SHARD_MAP))
+        or (op_kind(short_kind(op)).per_device and not _is_inside(op, SHARD_MAP))
+    )
+
+
+def _raise(faults: Iterable[tuple[Any, str, str]]) -> None:
+    """Raise FrontendError with all (op, key of ``_ADVICE``, description), if there are any."""
+    offenders: dict[str, None] = {}
+    advice: dict[str, None] = {}
+    for op, fault, description in faults:
+        offenders[f"{_title(op)}{place(op)}: {description}"] = None
+        advice[_ADVICE[fault]] = None
+    if offenders:
+        count_text = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
+        raise FrontendError(
+            f"{count_text} that cannot be sharded:\n{join_offenders(offenders)}\n"
+            + "\n".join(f"  {remedy}" for remedy in advice)
+        )
 
 
 def _fault(operation: Any) -> tuple[str, str]:
@@ -91,10 +113,6 @@ def _fault(operation: Any) -> tuple[str, str]:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
     if dialect == "stablehlo" and op_kind(name).host:
         return "host", "it exchanges data with the host"
-    if op_kind(name).per_device and not _is_inside(operation, SHARD_MAP):
-        return "by hand", "it depends on the device that runs it"
-    if operation.name == SHARD_MAP and _is_inside(operation, SHARD_MAP):
-        return "nested", "a shard_map inside the body of another"
     if name == "custom_call" and all(word in _target(operation) for word in ("callback", "python")):
         primitive = _primitive(operation)
         if not primitive.startswith("debug") and (primitive or types):

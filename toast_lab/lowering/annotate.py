@@ -59,8 +59,8 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
+from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
 from toast_lab.ir.program import ELEMENTWISE, Program
-from toast_lab.ir.shard_maps import SHARD_MAP
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 MESH_NAME = "mesh"
 # Annotations that the input may have
-_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", MEMORY_KIND)
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
@@ -205,6 +205,8 @@ class Writer:
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
+            if i in program.host.arguments:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
             result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
@@ -214,8 +216,10 @@ class Writer:
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
-        for value, attributes in zip(outputs, results, strict=True):
+        for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
             forget_annotations(attributes)
+            if i in program.host.results:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
@@ -246,7 +250,7 @@ class Writer:
         for op_index, item in numbered_items:
             if self.local_transforms and item.kind == "fft":
                 self._transform(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            if item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:

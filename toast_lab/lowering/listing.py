@@ -2,19 +2,21 @@
 
 ``x : [256{b}, 32]`` is a tensor whose first dim is cut along axis ``b``. Collectives are listed
 where a device runs them, with their axes in braces. The lines are exactly the steps that the cost
-model prices.
+model prices. The body of a ``shard_map`` follows it, indented, with the shapes of one device.
 
 Reference: TOAST section 2.1 and figure 5b.
 """
 
 from __future__ import annotations
 
+import collections
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.annotated_listing import op_text, outline, shown_ops, value_text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
+from toast_lab.ir.program import ShardMap
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, SLICE, STEP_KINDS
@@ -99,7 +101,9 @@ class _Listing:
         self.steps = st.lower(plan.program, *plan.sharding, plan.mesh.array())
         self.lines: list[ListingLine] = []
         self.depth, self.labels = outline(self.program)
-        self.taken = set(self.program.value_name)
+        self.outside = set(self.program.value_name)
+        self.taken = set(self.outside)
+        self.shard_maps = {row.op: row for row in self.program.shard_maps}
         self.copy_name: dict[int, str] = {}  # step row -> name of its output
 
     def shape(self, value: int, layout: int) -> str:
@@ -207,9 +211,48 @@ class _Listing:
                 collective=False,
             )
         )
+        if op in self.shard_maps:
+            self.inside(self.shard_maps[op], operands)
         for result, name in zip(results, names, strict=True):
             if result in result_rows:
                 self.chain(result_rows[result], name, program.value_name[result])
+
+    def inside(self, shard_map: ShardMap, operands: list[str]) -> None:
+        """Add lines for the body of a ``shard_map``, with the shapes that a device has."""
+        body, outer = shard_map.body, self.depth[shard_map.op] + 1
+        depth, headings = outline(body)
+        axes_of = {row.op: ",".join(row.axes) for row in body.collectives}
+
+        def text_of(value: int) -> str:
+            if value < body.n_arguments:
+                return operands[value]
+            text = value_text(body, value)
+            # Both programs number their nameless values.
+            return f"{text}'" if text in self.outside else text
+
+        def add(depth: int, name: str, dims: str, right: str, is_collective: bool) -> None:
+            line = ListingLine(
+                shard_map.op, outer + depth, name, dims=dims, right=right, collective=is_collective
+            )
+            self.lines.append(line)
+
+        pending = collections.deque(sorted(headings))
+        for op in shown_ops(body):
+            while pending and pending[0] <= op:
+                for level, heading in headings[pending.popleft()]:
+                    add(level, "", "", heading, False)
+            texts = [text_of(value) for value in body.operands(op)]
+            right = (
+                f"{body.kind[op]} {{{axes_of[op]}}} {', '.join(texts)}"
+                if op in axes_of
+                else op_text(body, op, texts)
+            )
+            results = body.results(op)
+            name = ", ".join(map(text_of, results))
+            dims = ", ".join(f"[{', '.join(map(str, body.dims(result)))}]" for result in results)
+            add(depth[op], name, dims, right, op in axes_of)
+        outputs = ", ".join(text_of(int(value)) for value in body.outputs)
+        add(0, "", "", f"out {outputs}", False)
 
     def layout_text(self) -> str:
         program = self.program

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
+from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -50,16 +51,18 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
 
     A value is pinned if it is kept in another sharding than its op leaves it in, and once for each
     other sharding in which it is used. Values made of constants are left out: they are computed
-    where they are used.
+    where they are used. So are operands of a ``shard_map``, which has its own specs.
     """
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
+    given = steps.tables(program).use_given != steps.OPEN
     pinned: list[Constraint] = []
     seen: set[tuple[int, Spec]] = set()
     for op in program.ops():
         for use in program.uses(op):
             value, spec = int(program.use_value[use]), used[use]
-            if program.value_is_constant[value] or spec == kept[value] or (value, spec) in seen:
+            is_open = not program.value_is_constant[value] and not given[use]
+            if not is_open or spec == kept[value] or (value, spec) in seen:
                 continue
             seen.add((value, spec))
             pinned.append(

@@ -9,6 +9,7 @@ from bokeh.models import CustomJS, TapTool
 
 from toast_lab.cost.problem import CollectiveRow
 from toast_lab.explain.why import CollectiveReason, why
+from toast_lab.ir.rounds import rounds_notes
 from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
@@ -164,6 +165,10 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
             "Estimated time of one step on one device, with collectives one after the other. An op "
             "counts as memory traffic if moving its bytes takes longer than its arithmetic, else "
             "as computing."
+        ),
+        *(
+            paragraph(f"{note[:1].upper()}{note[1:]}.")
+            for note in rounds_notes(subject.problem.analysis.program)
         ),
         figure_box(
             "price",

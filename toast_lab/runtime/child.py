@@ -17,7 +17,7 @@ from toast_lab import fork_server, isolate
 from toast_lab.ir.program import Program
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import hlo, inputs
-from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak, whole_job
+from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
 
 #: Runs once, before the children that execute this module are forked (``fork_server``).
@@ -39,7 +39,7 @@ class RunRequest:
     """Everything that a child needs to run the jobs."""
 
     program: Program
-    reference: str | None  #: StableHLO without annotations; None: no reference
+    reference: ShardedProgram | None  #: the unsharded program; None: no reference
     jobs: tuple[ShardedProgram, ...]
     devices: dev.Devices
     options: Execution  #: its inputs are numpy arrays that fit the program
@@ -83,11 +83,15 @@ def execute(request: RunRequest) -> RunReport:
         arrays, inputs_kind = inputs.draw(program, request.options.seed), "normal"
     reference, expected, reference_failure = None, None, ""
     if request.reference is not None:
-        reference, expected, reference_failure = try_reference(request, devices[0], arrays)
+        reference, expected, reference_failure = try_reference(
+            request, request.reference, devices, arrays
+        )
         if expected is not None and given_arrays is None and not all_finite(expected):
             arrays = inputs.draw(program, request.options.seed, non_negative=True)
             inputs_kind = "non-negative"
-            reference, expected, reference_failure = try_reference(request, devices[0], arrays)
+            reference, expected, reference_failure = try_reference(
+                request, request.reference, devices, arrays
+            )
     measured = []
     reference_share = 0.2 if request.reference is not None else 0.0
     for job_index, job in enumerate(request.jobs):
@@ -121,15 +125,19 @@ class Stage:
 
 
 def try_reference(
-    request: RunRequest, device: Any, arrays: Sequence[np.ndarray]
+    request: RunRequest, job: ShardedProgram, devices: Sequence[Any], arrays: Sequence[np.ndarray]
 ) -> tuple[ExecutableMeasurement | None, list[np.ndarray] | None, str]:
     """Run the unsharded program: gives measurements, results and, if it failed, the reason."""
-    reference_job = whole_job(request.program, request.reference or "")
     stage = Stage("unsharded", 0.0, 0.2)
     results: list[np.ndarray] = []
     try:
         measured = measure(
-            request, reference_job, [device], arrays, stage=stage, on_results=results.extend
+            request,
+            job,
+            devices[: job.mesh.n_devices],
+            arrays,
+            stage=stage,
+            on_results=results.extend,
         )
     except Exception as error:
         # Programs are sharded because they do not fit on one device: go on without a reference.

@@ -22,12 +22,13 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
 from toast_lab.files import PathLike
+from toast_lab.ir.rounds import unknown_loops
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.machines.catalogue import MACHINES
@@ -116,7 +117,8 @@ def compile_plan(
     if compiler is not None:
         _check_calls(plan.program, fully_constrained, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    key = _key(fully_constrained, wanted, versions, flags)
+    assumed_rounds = [loop.rounds for loop in unknown_loops(plan.program)]
+    key = _key(fully_constrained, wanted, versions, flags, assumed_rounds=assumed_rounds)
     path = None if isinstance(store, bool) else store
     kept_result = None
     if store is not False:
@@ -301,7 +303,12 @@ def _flags() -> dict[str, str]:
 
 
 def _key(
-    stablehlo: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]
+    stablehlo: str,
+    topology: top.Topology,
+    versions: Mapping[str, str],
+    flags: Mapping[str, str],
+    *,
+    assumed_rounds: Sequence[float] = (),
 ) -> str:
     parts = [
         FORMAT,
@@ -312,6 +319,8 @@ def _key(
         sorted(versions.items()),
         sorted(flags.items()),
     ]
+    if any(rounds != 1.0 for rounds in assumed_rounds):
+        parts.append(list(assumed_rounds))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -345,10 +354,11 @@ def rounds_of(program: Program) -> dict[int, float]:
     """
     rounds_by_op = {}
     for region in program.regions:
-        if region.kind == "loop":
-            for op in range(region.begin, region.end):
-                if program.kind[op] == "while.enter":
-                    rounds_by_op[op] = region.times
+        if region.kind == "body":
+            op = program.regions[region.parent].begin
+            while program.kind[op] == "while.enter":
+                rounds_by_op[op] = region.times
+                op += 1
     return rounds_by_op
 
 

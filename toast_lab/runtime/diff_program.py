@@ -27,13 +27,26 @@ class DiffProgram:
                 self.users[value].append(op)
         self.reached: dict[int, set[int]] = {}  #: results of ``reach`` so far
 
+    @functools.cached_property
+    def element(self) -> dict[str, tuple[float, str]]:
+        """Bytes and type of an element of each value, also of those inside shard_maps."""
+        bodies = (
+            (row.name_inside(value), row.body, value)
+            for row in self.program.shard_maps
+            for value in range(row.body.n_values)
+        )
+        own = ((name, self.program, value) for name, value in self.values.items())
+        return {
+            name: (float(program.itemsize[value]), program.value_dtype[value])
+            for name, program, value in (*own, *bodies)
+        }
+
     def is_narrower(self, priced: Side, compiled: Side) -> bool:
         """Does the compiled collective send the same shape in another element type?"""
-        value = self.values.get(priced.value, -1)
         width = element_bytes(compiled.dtype)
-        if value < 0 or not width:
+        if priced.value not in self.element or not width:
             return False
-        priced_width = float(self.program.itemsize[value])
+        priced_width, _ = self.element[priced.value]
         return (
             priced_width != width
             and close(priced.bytes * width / priced_width, compiled.bytes)
@@ -42,10 +55,9 @@ class DiffProgram:
 
     def is_uncast(self, priced: Side, compiled: Side) -> bool:
         """Does the compiled collective send float32 where the priced one sends half the bytes?"""
-        value = self.values.get(priced.value, -1)
+        _, dtype = self.element.get(priced.value, (0.0, ""))
         return (
-            value >= 0
-            and self.program.value_dtype[value] == compiled.dtype == "f32"
+            dtype == compiled.dtype == "f32"
             and close(2 * priced.bytes, compiled.bytes)
             and priced.times == compiled.times
         )

@@ -160,30 +160,37 @@ def _divides(row: np.ndarray, mesh: Mesh, axis: int, *, cut: int, size: int) -> 
 
 
 def _notes(own: Program, target: Program, spans: Sequence[Span], platform: str) -> tuple[str, ...]:
-    """``ragged_dot (moe.py:31) runs as 12 other ops on the CPU``, a note for each line."""
-    replaced: dict[str, Counter[str]] = {}
-    by_line: Counter[str] = Counter()
+    """``ragged_dot (moe.py:31) runs as 12 other ops on the CPU``, a note for each line.
+
+    Ops without a counterpart belong to the last op that was replaced before them, or else to the
+    first one after them.
+    """
+    kinds_of: dict[str, Counter[str]] = {}
+    count_of: Counter[str] = Counter()
+    line, unplaced = "", 0
     for kind, begin, end, other_begin, other_end in spans:
         if kind == "equal":
             continue
         ops = [op for op in range(begin, end) if not is_constant(own.kind[op])]
-        others = [op for op in range(other_begin, other_end) if not is_constant(target.kind[op])]
-        for program, listed, counted in ((own, ops, True), (target, others, False)):
-            for op in listed:
-                line = line_text(program.where(op))
-                replaced.setdefault(line, Counter())
-                if counted:
-                    replaced[line][program.kind[op].removeprefix("chlo.")] += 1
-                else:
-                    by_line[line] += 1
+        count = sum(not is_constant(target.kind[op]) for op in range(other_begin, other_end))
+        if ops:
+            line = line_text(own.where(ops[0]))
+            kinds = Counter(own.kind[op].removeprefix("chlo.") for op in ops)
+            kinds_of.setdefault(line, Counter()).update(kinds)
+            count, unplaced = count + unplaced, 0
+        if line:
+            count_of[line] += count
+        else:
+            unplaced += count
+    if unplaced:
+        return (f"{unplaced} ops more run on the {platform.upper()}",)
     notes = []
-    for line, kinds in replaced.items():
-        if not kinds and not by_line[line]:
-            continue
+    for line, kinds in kinds_of.items():
         names = [name if count == 1 else f"{count} {name}" for name, count in kinds.most_common(3)]
         names += ["others"] if len(kinds) > 3 else []
-        subject = ", ".join(names) or "nothing"
+        verb = "runs" if kinds.total() == 1 else "run"
         notes.append(
-            f"{subject} ({line}) runs as {by_line[line]} other ops on the {platform.upper()}"
+            f"{', '.join(names)} ({line}) {verb} as {count_of[line]} other ops on the "
+            f"{platform.upper()}"
         )
     return tuple(notes)

@@ -207,6 +207,7 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     used, axis_count = program.use_value, sharding.op_factor.shape[1]
     changed = (wanted != kept[used]) & ~program.value_is_constant[used]
     changed &= ~_implied(program, wanted, kept[used], axis_count)
+    changed &= tables.use_given == steps.OPEN  # a shard_map says itself how it reads
     by_uses = _read_entries(program, sites, np.flatnonzero(changed), wanted)
     kept_entries = _Entries(
         values, sites.value_site[values], program.value_op[values], kept[values]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.ir.rounds import unknown_loops
 from toast_lab.views.compare_table import bytes_text
 
 Facts = list[tuple[str, str]]
@@ -54,6 +55,12 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
         ),
         ("work", count_text(float((program.flops * program.trips).sum()), "FLOP")),
     ]
+    bodies = [region for region in program.regions if region.kind == "body"]
+    if bodies:
+        counts = sorted({f"{loop.rounds:g}" for loop in unknown_loops(program)})
+        unknown_count = sum(not body.known for body in bodies)
+        assumed = f"; rounds of {unknown_count:,} not known, counted as {' or '.join(counts)}"
+        facts.append(("loops", f"{len(bodies):,}{assumed if unknown_count else ''}"))
     return [*facts, ("from", source)] if source else facts
 
 

@@ -10,7 +10,7 @@ from toast_lab.ir.op_kinds import kinds_where
 _CONTROL = "control flow: its factors are those of its values; certified with whole plans"
 _CONSTANT = "made of nothing: every use has a copy of its own, so no plan shards it"
 _DYNAMIC = "dynamic shapes are refused, and JAX emits this only for them"
-_HANDS = "refused: the program is split over devices by hand already"
+_HANDS = "only inside a shard_map, which no plan splits; refused elsewhere"
 _HOST = "no rule: it talks to the host or another program, whole"
 _OLD = "no rule, stays whole: JAX does not emit it"
 
@@ -31,7 +31,7 @@ LEFT_OUT: dict[str, str] = {
         ),
         _DYNAMIC,
     ),
-    **dict.fromkeys(kinds_where("per_device"), _HANDS),
+    **dict.fromkeys((*kinds_where("per_device"), "shard_map"), _HANDS),
     **dict.fromkeys(
         ("infeed", "outfeed", "send", "recv", "after_all", "async_start", "async_done"), _HOST
     ),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.moving_prices import bringing_key
 from toast_lab.cost.one_op import OpPricer
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
@@ -26,7 +27,7 @@ from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
     compute_times,
-    move_facts,
+    equal_rows,
     op_pricer_for,
     reading_times,
     result_labels,
@@ -317,14 +318,16 @@ class _ChoicePrices:
             if tables.value_constant[value]:
                 continue
             row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
-            label = result_labels(self._op_pricer, value, menus.ops[owner])
-            group = self._group_of(owner, row, label)
-            _, first = np.unique(label, return_index=True)
-            strategies = menus.ops[owner][first]
-            move_s, size = result_times(self._op_pricer, op, value, strategies, self.layout[row])
-            self._add(group, (), self._folded.times[op] * move_s)
+            strategies = menus.ops[owner]
+            label = result_labels(self._op_pricer, value, strategies)
+            move_s, computing_s, size = result_times(
+                self._op_pricer, op, value, strategies, self.layout[row]
+            )
+            first, alike = equal_rows(label, move_s, computing_s, size)
+            group = self._group_of(owner, row, alike)
+            self._add(group, (), self._folded.times[op] * (move_s + computing_s)[first])
             if size.any():
-                self.passing.setdefault(op, []).append((group, size))
+                self.passing.setdefault(op, []).append((group, size[first]))
 
     def _wanted(self, use: int, want: int) -> int:
         """The group of the value that a use reads and of one of the wants of that value."""
@@ -360,11 +363,8 @@ class _ChoicePrices:
 
     def _move(self, op: int, use: int) -> np.ndarray:
         """[W, T] seconds to bring a value from each layout kept to each layout that a use wants."""
-        facts, tables = self._folded.facts, self._folded.tables
-        group = int(self.use_group[use])
-        # A gather ahead runs beside the op's computing, so its price depends on the op
-        ahead_op = op if facts.use.ahead[use] else -1
-        key = (group, *move_facts(self._folded, op, use), ahead_op)
+        tables, group = self._folded.tables, int(self.use_group[use])
+        key = (group, *bringing_key(self._op_pricer.inputs, op, use))
         if key not in self._moves:
             layout = self.layout[int(tables.value_row[tables.use_value[use]])]
             move_s, _ = use_costs(self._op_pricer, op, use, self.groups[group].distinct, layout)

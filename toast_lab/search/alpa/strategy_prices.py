@@ -57,23 +57,6 @@ def _unsplit(facts: ProgramFacts, tables: Tables, steps: Steps, op: int) -> None
         steps.layout[tables.result[position]] = 0
 
 
-def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
-    """The facts on which the price of bringing a value to a use depends, besides the layouts."""
-    tables, facts, listed = folded.tables, folded.facts, folded.listed
-    value = int(tables.use_value[use])
-    return (
-        tables.value_bytes[value],
-        facts.value.bytes[value],
-        facts.use.sent[use],
-        facts.use.cut_out[use],
-        facts.use.sum_rounds[use],
-        facts.value.compared[value],
-        facts.op.trips[op],
-        # An op with entries in the price list has prices of its own
-        use if listed.begin[op] < listed.end[op] else -1,
-    )
-
-
 @helper
 def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
     """Time to compute the op, without moves."""
@@ -176,16 +159,17 @@ def use_costs(
 @compiled
 def result_times(
     op_pricer: OpPricer, op: int, value: int, menu: Int32Matrix, kept: Int64Array
-) -> tuple[np.ndarray, np.ndarray]:
-    """([W, T] time, [W, T] bytes) to bring a result from each strategy's layout to each one kept.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[S, T] prices of bringing a result from each strategy's layout to each one kept.
 
-    The bytes are in use only while the op runs. The computing time of an op may depend on the
-    layout to which its result goes (``collective_matmul``); its difference from the time with the
-    result as the op leaves it is counted here.
+    Time to bring it; time that the op computes longer than with the result as the op leaves it
+    (negative: less), since the computing time may depend on the layout to which the result goes
+    (``collective_matmul``, ``gathered_axes``); and bytes, in use only while the op runs.
     """
     facts, tables, op_factor = op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.op_factor
     steps = op_pricer.steps
     time_s = np.zeros((menu.shape[0], kept.shape[0]))
+    computing_s = np.zeros((menu.shape[0], kept.shape[0]))
     passing_bytes = np.zeros((menu.shape[0], kept.shape[0]))
     row = tables.value_owner[value]
     for i in range(menu.shape[0]):
@@ -207,10 +191,21 @@ def result_times(
                     time_s[i, j] += op_pricer.each.time_s[step]
                     is_moved = True
             if is_moved:
-                time_s[i, j] += _own_time(steps, op_pricer.each, n_steps) - own_s
+                computing_s[i, j] = _own_time(steps, op_pricer.each, n_steps) - own_s
                 passing_bytes[i, j] = op_pricer.prices.passing_bytes[op] - own_bytes
         op_factor[row] = -1
-    return time_s, passing_bytes
+    return time_s, computing_s, passing_bytes
+
+
+def equal_rows(label: np.ndarray, *prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([W] first strategy of each row, [S] row of each strategy).
+
+    Strategies share a row if their labels and all of their prices [S, T] are equal: prices may
+    depend on more of a strategy than on the layout in which it leaves a result.
+    """
+    columns = (label[:, None], *(column.view(np.int64) for column in prices))
+    _, first, row = np.unique(np.hstack(columns), axis=0, return_index=True, return_inverse=True)
+    return first, row.reshape(-1)
 
 
 @compiled

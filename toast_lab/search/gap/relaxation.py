@@ -31,6 +31,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import price_inputs
+from toast_lab.cost.device_parts import is_heavy
+from toast_lab.cost.moving_prices import bringing_key
 from toast_lab.cost.one_op import make_op_pricer
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
@@ -38,7 +40,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.ragged import row_starts
 from toast_lab.search.alpa.strategy_prices import (
     compute_times,
-    move_facts,
+    equal_rows,
     op_pricer_for,
     result_labels,
     result_times,
@@ -402,29 +404,40 @@ class _RelaxationBuilder:
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
         readings = Readings(roots, ptr, flat, fewest_bytes, coarse=coarse)
         listed, times = self.folded.listed, float(self.folded.times[op])
-        in_ring = bool(self.in_rings[op])
-        needs_kept = in_ring and listed.begin[op] == listed.end[op]
+        in_ring, is_listed = bool(self.in_rings[op]), bool(listed.begin[op] < listed.end[op])
+        # Only the matrix unit's time depends on the layout to which its result goes.
+        needs_kept = is_heavy.py_func(facts, op) and not (in_ring and is_listed)
         kept = self._layouts_of(int(results[0])) if needs_kept else np.zeros(0, np.int64)
-        kept_s = np.zeros((len(menu), len(kept)))
+        kept_own_s, kept_move_s = np.zeros((2, len(menu), len(kept)))
         computing_times(
-            self.rules, op, menu, readings, least_s, more_s, kept=kept, kept_s=kept_s.reshape(-1)
+            self.rules,
+            op,
+            menu,
+            readings,
+            least_s,
+            more_s,
+            kept=kept,
+            kept_own_s=kept_own_s.reshape(-1),
+            kept_move_s=kept_move_s.reshape(-1),
         )
         if in_ring:
             summed = self._summed_in_ring(op, menu)
             more_s.reshape(len(menu), len(flat))[summed] = 0.0
-            if needs_kept:
-                least_s[summed] = np.minimum(least_s[summed], kept_s[summed].min(axis=1))
-                self.after_s[op] = kept_s - least_s[:, None]
-
-            else:
+            if is_listed:
                 at_once_s = compute_times(self.ruled_at_once, op, menu[summed])
                 least_s[summed] = np.minimum(least_s[summed], at_once_s)
-        if listed.begin[op] < listed.end[op]:
+            else:
+                kept_own_s += kept_move_s
+        if len(kept):
+            least_s = np.minimum(least_s, kept_own_s.min(axis=1))
+            self.after_s[op] = kept_own_s - least_s[:, None]
+        if is_listed:
             # An entry holds for one combination of the layouts of all operands and results. Which
             # entry applies is left open: the bound is the least of the rule's time and all entries.
             entries = slice(int(listed.begin[op]), int(listed.end[op]))
             least_s = np.minimum(least_s, listed.time_s[entries].min())
             more_s[:] = 0.0
+            self.after_s.pop(op, None)
         self.time_s[row] += times * least_s
         if not more_s.any():
             return
@@ -450,22 +463,25 @@ class _RelaxationBuilder:
             if tables.value_constant[value]:
                 continue
             owner = int(tables.value_owner[value])
-            label = result_labels(self.op_pricer, value, self.menus[owner])
-            distinct, first, label_index = np.unique(label, return_index=True, return_inverse=True)
             layouts = self._layouts_of(value)
-            if op in self.after_s:
-                move_s = np.full((len(distinct), len(layouts)), np.inf)
-                np.minimum.at(move_s, label_index, self.after_s[op])
+            label = result_labels(self.op_pricer, value, self.menus[owner])
+            if op in self.after_s and self.in_rings[op]:
+                move_s = self.after_s[op]
             else:
                 op_pricer = self.sent_at_once if self.in_rings[op] else self.op_pricer
-                move_s, _ = result_times(op_pricer, op, value, self.menus[owner][first], layouts)
+                move_s, computing_s, _ = result_times(
+                    op_pricer, op, value, self.menus[owner], layouts
+                )
+                move_s += computing_s if self.in_rings[op] else self.after_s.get(op, 0.0)
+            first, row = equal_rows(label, move_s)
+            distinct, move_s = label[first], move_s[first]
             move_s *= self.folded.times[op]
             if value in self.by_row:
                 # A layout that the value's row cannot give is possible only if the op leaves it so.
                 natural, _ = self._split_labels(distinct)
                 is_not_offered = ~np.isin(layouts, self.by_row[value])[None, :]
                 move_s[is_not_offered & (natural[:, None] != layouts[None, :])] = np.inf
-            self._add(owner, int(self.value_node[value]), label_index, move_s)
+            self._add(owner, int(self.value_node[value]), row, move_s)
 
     def _uses(self) -> None:
         """Add the prices of bringing values to uses; a shared copy counts in parts."""
@@ -534,8 +550,7 @@ class _RelaxationBuilder:
     ) -> np.ndarray:
         """[W, T] seconds of one use, looked up if an equal tensor was moved before."""
         key: tuple[object, ...] = (
-            *move_facts(self.folded, op, use),
-            self.facts.use.ahead[use],
+            *bringing_key(self.op_pricer.inputs, op, use),
             wanted.tobytes(),
             layouts.tobytes(),
         )

@@ -49,7 +49,8 @@ def computing_times(
     least_s: Float64Array,
     more_s: Float64Array,
     kept: Int64Array,
-    kept_s: Float64Array,
+    kept_own_s: Float64Array,
+    kept_move_s: Float64Array,
 ) -> None:
     """Fill in the least time to compute an op under each row, and the time that layouts add.
 
@@ -63,7 +64,8 @@ def computing_times(
         least_s: [S] filled with the least seconds over all layouts of the operands.
         more_s: [S * T'] filled with the seconds that reading a root in each layout adds.
         kept: [K] layouts in which its first result may be kept; empty if not needed.
-        kept_s: [S * K] filled with the seconds to compute and to bring the result to each layout.
+        kept_own_s: [S * K] filled with the seconds to compute if the result goes to each layout.
+        kept_move_s: [S * K] filled with the seconds to bring it there.
     """
     roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
     fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
@@ -123,11 +125,14 @@ def computing_times(
             natural = steps.layout[result]
             steps.layout[result] = kept[position]
             n_steps = price_one(op_pricer, op)
-            time_s = 0.0
+            own_s, move_s = 0.0, 0.0
             for step in range(n_steps):
-                if steps.use[step] < 0:  # computing, or moving a result
-                    time_s += op_pricer.each.time_s[step]
-            kept_s[strategy * kept.shape[0] + position] = time_s
+                if steps.kind[step] == COMPUTE:
+                    own_s += op_pricer.each.time_s[step]
+                elif steps.use[step] < 0:
+                    move_s += op_pricer.each.time_s[step]
+            kept_own_s[strategy * kept.shape[0] + position] = own_s
+            kept_move_s[strategy * kept.shape[0] + position] = move_s
             steps.layout[result] = natural
     for use in range(first, last):
         facts.value.bytes[tables.use_value[use]] = saved_bytes[use - first]
