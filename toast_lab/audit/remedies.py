@@ -373,7 +373,7 @@ def _constraint_edits(
 ) -> Iterator[Edits]:
     """The user's constraints near a finding, removed or with another spec."""
     program, specs = evidence.roles.program, evidence.written.specs
-    for site in evidence.roles.constraint_sites:
+    for site in sorted(evidence.roles.constraint_sites, key=lambda site: -len(site.ops)):
         if not set(ops) & set(site.ops):
             continue
         yield Edits(replaced=tuple((op, None) for op in site.ops))
