@@ -56,7 +56,10 @@ REFERENCE = {
         "bound",
         "LowerBound",
     ],
-    "Plans": ["Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"],
+    "Plans": [
+        *("Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"),
+        *("audit", "Audit"),
+    ],
     "Execution": [
         "run",
         "compile",
