@@ -132,9 +132,7 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
     """Compile; on GPUs that XLA has tables for, with the compiler's own times."""
     gpu = request.topology.gpu
     if gpu is None or gpu.architecture not in gpu_times.MEASURED:
-        return _jax_private.compile_module(
-            request.stablehlo, devices, left_open=request.left_open
-        )
+        return _jax_private.compile_module(request.stablehlo, devices, left_open=request.left_open)
     flags: dict[str, Any] = dict.fromkeys(
         (gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True
     )
@@ -148,9 +146,7 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
         # Another version of XLA may lack a table; a program without times is better than none
         if "Cannot find key" not in str(error):
             raise
-        return _jax_private.compile_module(
-            request.stablehlo, devices, left_open=request.left_open
-        )
+        return _jax_private.compile_module(request.stablehlo, devices, left_open=request.left_open)
 
 
 def _memory(request: CompileRequest, executable: Any) -> dict[str, int]:
