@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab._version import __version__
 
 _NAMES = {
+    "Audit": "toast_lab.audit.audit:Audit",
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
     "ConfirmedResult": "toast_lab.confirm.confirmed_result:ConfirmedResult",
@@ -32,6 +33,7 @@ _NAMES = {
     "Comparison": "toast_lab.compare.result:Comparison",
     "analyse": "toast_lab.conflicts.analysis:analyse",
     "annotations": "toast_lab.ir.annotations:annotations_of",
+    "audit": "toast_lab.audit.audit:audit",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "bound": "toast_lab.search.gap.certify:lower_bound",
     "conflicts": "toast_lab.explain.board:conflicts",
@@ -44,6 +46,7 @@ _NAMES = {
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
     "from_torch": "toast_lab.frontends:from_torch",
+    "kernel_rule": "toast_lab.frontends:kernel_rule",
     "why": "toast_lab.explain.why:why",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
@@ -53,10 +56,12 @@ _NAMES = {
     "replay": "toast_lab.compare.replay:replay",
     "report": "toast_lab.report.report:report",
     "replicated": "toast_lab.pipeline:replicated",
+    "roles": "toast_lab.conflicts.roles:roles",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
     "start_race": "toast_lab.jobs.background:start_race",
     "start_search": "toast_lab.jobs.background:start_search",
+    "usual_plans": "toast_lab.search.usual_plans:usual_plans",
 }
 
 __all__ = ["__version__", *_NAMES, "charts", "views"]
@@ -64,6 +69,7 @@ __all__ = ["__version__", *_NAMES, "charts", "views"]
 if TYPE_CHECKING:
     from toast_lab import charts, views
     from toast_lab.app.explore import explore
+    from toast_lab.audit.audit import Audit, audit
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
@@ -71,12 +77,13 @@ if TYPE_CHECKING:
     from toast_lab.confirm.loop import Judging
     from toast_lab.conflicts.analysis import Analysis, analyse
     from toast_lab.conflicts.coverage import coverage
+    from toast_lab.conflicts.roles import roles
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
     from toast_lab.explain.board import conflicts
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
-    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, load
+    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, kernel_rule, load
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
@@ -96,10 +103,17 @@ if TYPE_CHECKING:
     from toast_lab.search.gap.certify import LowerBound
     from toast_lab.search.gap.certify import lower_bound as bound
     from toast_lab.search.race import Race
+    from toast_lab.search.usual_plans import usual_plans
     from toast_lab.sharding.mesh import Mesh
 
 
-_STAGES = ("search", "conflicts", "compare", "report")  # stages that are public functions as well
+_STAGES = (
+    "audit",
+    "search",
+    "conflicts",
+    "compare",
+    "report",
+)  # stages that are public functions as well
 
 
 class _Stage(types.ModuleType):

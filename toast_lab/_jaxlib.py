@@ -326,7 +326,16 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
     """
     return {
         (number, result_index): dim_axes(_result_sharding(operation, result_index), _rank(result))
-        for number, operation in _numbered(main, key)
+        for number, operation in numbered_ops(main, key)
+        for result_index, result in enumerate(operation.results)
+    }
+
+
+def numbered_results(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
+    """Like ``numbered_axes``; a constraint counts with the sharding that it asks for."""
+    return {
+        (number, result_index): dim_axes(sharding_of(result, main), _rank(result))
+        for number, operation in numbered_ops(main, key)
         for result_index, result in enumerate(operation.results)
     }
 
@@ -338,13 +347,13 @@ def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...
     """
     return {
         (number, operand_index): dim_axes(sharding_of(operand, main), _rank(operand))
-        for number, operation in _numbered(main, key)
+        for number, operation in numbered_ops(main, key)
         for operand_index, operand in enumerate(operation.operands)
         if isinstance(operand.type, ir.RankedTensorType)
     }
 
 
-def _numbered(main: Any, key: str) -> Iterator[tuple[int, Any]]:
+def numbered_ops(main: Any, key: str) -> Iterator[tuple[int, Any]]:
     """Yields (number, op) for every numbered op, including those inside regions."""
     blocks = [main.operation.regions[0].blocks[0]]
     while blocks:

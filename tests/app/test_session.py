@@ -239,7 +239,15 @@ def test_typed_plans(session: Session) -> None:
 def test_data_parallel_that_does_not_divide_says_so(session: Session) -> None:
     session.set_problem(mesh="data=7")
     session.plans.add_data_parallel()
-    assert "has size 64, which no axis of data=7 divides" in session.notices.messages[-1].text
+    assert "data=7 does not divide S (64)" in session.notices.messages[-1].text
+
+
+def test_usual_plans_are_added_and_those_that_do_not_exist_are_named(session: Session) -> None:
+    session.plans.add_usual_plans()
+    names = [item.name for item in session.plans.items]
+    assert {"data parallel", "fully sharded"} <= set(names)
+    text = session.notices.messages[-1].text
+    assert "no expert parallel plan: no colour plays the part of experts" in text
 
 
 # -- search ----------------------------------------------------------------------------------------

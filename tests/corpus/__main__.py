@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{family}{aside}: {names}")
         return 0
     if args.command == "price":
-        priced.generate()
+        priced.generate(args.programs or ())
         return 0
     if args.command == "fit":
         print("\n".join(fit.table(judged_plans.pairs())))

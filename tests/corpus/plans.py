@@ -21,13 +21,7 @@ from toast_lab.errors import RunFailed, ToastError
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
-from toast_lab.search.usual_plans import (
-    batch_group,
-    data_parallel,
-    fully_sharded,
-    tensor_parallel,
-    weights_group,
-)
+from toast_lab.search.usual_plans import data_parallel, usual_plans
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
@@ -36,7 +30,18 @@ from toast_lab.sharding.state import State
 #: Search methods whose plans are judged, with their budgets of evaluations.
 SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
 OURS = "mcts"  # the method whose regret is reported
-EXPERTS = ("data", "data both", "fsdp", "fsdp both", "tensor")
+#: Experts' plans: data parallelism on the first axis, on both, and usual plans by their names.
+EXPERTS = (
+    "data",
+    "data both",
+    "fully sharded",
+    "data + tensor parallel",
+    "fully sharded + tensor parallel",
+)
+#: Plans of before usual plans knew roles: rows have them, and no new ones are made. They cut the
+#: batch and the one colour that is on most bytes of weights: on the first axis, on both, or the
+#: batch on the first and the weights on the second.
+HEAVIEST = ("fsdp", "fsdp both", "tensor")
 RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # number of actions by plan
 #: Further random plans, for programs for which experts and searches find too few plans.
 SPARE = {"random 3": 3, "random 5": 5, "random 7": 7, "random 8": 8, "random 9": 9}
@@ -98,26 +103,12 @@ def _plan(problem: Problem, name: str) -> ShardingPlan:
         return pipeline.search(problem, name, 0, budget).plan
     if name in RANDOM or name in SPARE:
         return _random(problem, {**RANDOM, **SPARE}[name])
-    make = {
-        "data": _data,
-        "data both": data_parallel,
-        "fsdp": _fsdp,
-        "fsdp both": fully_sharded,
-        "tensor": tensor_parallel,
-    }[name]
-    return Plan.from_actions(problem, make(problem))
-
-
-def _data(problem: Problem) -> list[tuple[str, str]]:
-    """Actions that shard the batch on the first axis."""
-    group = batch_group(problem.analysis)
-    return [(problem.analysis.group_name[group], problem.mesh.axes[0])]
-
-
-def _fsdp(problem: Problem) -> list[tuple[str, str]]:
-    """Actions that shard the batch and the weights' heaviest other dim on the first axis."""
-    first = problem.mesh.axes[0]
-    return [*_data(problem), (problem.analysis.group_name[weights_group(problem.analysis)], first)]
+    if name == "data both":
+        return Plan.from_actions(problem, data_parallel(problem))
+    if name == "data":
+        first = [action for action in data_parallel(problem) if action.axis == 0]
+        return Plan.from_actions(problem, first)
+    return Plan.from_actions(problem, usual_plans(problem).actions(name))
 
 
 def _random(problem: Problem, depth: int) -> ShardingPlan:

@@ -7,6 +7,7 @@ any change of the code may change a price. This needs the packages, but no compi
 from __future__ import annotations
 
 import collections
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,19 @@ UNCLOCKED = ("gather", "scatter", "sort")
 ROWS = Path(__file__).parent / "priced.jsonl"
 
 
-def generate() -> None:
-    """Write ``priced.jsonl``; rows of programs that cannot be traced stay as they were."""
+def generate(names: Collection[str] = ()) -> None:
+    """Write ``priced.jsonl``; rows of programs that cannot be traced stay as they were.
+
+    So do those of programs that are not among ``names``, if any are given.
+    """
     by_program = collections.defaultdict(list)
     for row in compiled.rows():
         by_program[row["program"]].append(row)
     before = {key(row): row for row in rows()}
     fresh: dict[tuple[str, str, str, str], Row] = {}
     for name, members in by_program.items():
+        if names and name not in names:
+            continue
         traced = programs.traced(name)
         if traced is None:
             continue

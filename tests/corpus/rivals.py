@@ -15,9 +15,12 @@ NARROWLY = 0.01  #: share by which a rival may be quicker without being ahead
 _RIVALS = {
     plans.OURS: "ours",
     "data both": "data parallel",
-    "fsdp": "fully sharded, one axis",
-    "fsdp both": "fully sharded",
-    "tensor": "tensor parallel",
+    "fully sharded": "fully sharded",
+    "data + tensor parallel": "data + tensor",
+    "fully sharded + tensor parallel": "fully sharded + tensor",
+    "fsdp": "heaviest dim, one axis",
+    "fsdp both": "heaviest dim",
+    "tensor": "data + heaviest dim",
     plans.RIVAL: "AutoSharding",
     "alpa": "Alpa",
     "automap": "AutoMap",
@@ -161,8 +164,9 @@ README = Path(__file__).parents[2] / "README.md"
 _BEGIN, _END = "<!-- rivals: python -m tests.corpus figures -->", "<!-- end of rivals -->"
 _SHOWN = {
     "data both": "data parallel",
-    "fsdp both": "FSDP",
-    "tensor": "tensor parallel",
+    "fully sharded": "FSDP",
+    "data + tensor parallel": "data + tensor",
+    "fully sharded + tensor parallel": "FSDP + tensor",
     plans.RIVAL: "AutoSharding",
     plans.OURS: "TOAST Lab",
 }

@@ -18,7 +18,7 @@ from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
-from toast_lab.search.usual_plans import data_parallel
+from toast_lab.search.usual_plans import data_parallel, usual_plans
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.views.compare_table import PlanEntry
 
@@ -150,6 +150,19 @@ class PlanStore(param.Parameterized):
         with self._notices.guarded():
             plan = plan_of_actions(problem.space, data_parallel(problem))
             self.add("data parallel", "batch dimension", plan)
+
+    def add_usual_plans(self) -> None:
+        """Add the plans that experts would try first, and say which of them do not exist."""
+        problem = self._loaded.problem
+        if problem is None:
+            return
+        with self._notices.guarded():
+            usual = usual_plans(problem)
+            for name, actions in usual.items():
+                self.add(name, "usual plan", plan_of_actions(problem.space, actions))
+            absent = "; ".join(f"no {name} plan: {why}" for name, why in usual.missing.items())
+            added = ", ".join(usual) or "none"
+            self._notices.say(f"Usual plans added: {added}. {absent}".strip(), "good")
 
     def remove(self, name: str) -> None:
         """Forget a plan."""

@@ -19,6 +19,8 @@ from toast_lab.sharding.plan import PlanT, ShardingPlan, plan_of_specs, unsharde
 WORTH_JUDGING = 0.15
 #: ... and the share for a usual plan: about the worst error of prices
 USUAL_WORTH_JUDGING = 2.0
+#: most usual plans that are judged, since each takes a compile
+MOST_USUAL = 4
 #: most plans that are kept of all searches, which bounds the work of pricing them again
 MOST_KNOWN = 200
 

@@ -36,6 +36,7 @@ from typing import Any
 
 from toast_lab import checks
 from toast_lab.confirm.choose import (
+    MOST_USUAL,
     USUAL_WORTH_JUDGING,
     WORTH_JUDGING,
     different_plans,
@@ -232,12 +233,14 @@ class _Rounds:
     def _beside(self, chosen: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
         """Further plans to judge in the first round: those of other methods, then usual ones."""
         further_plans: list[tuple[Any, str]] = []
-        for plans, margin in (
-            (self.others(self.problem), WORTH_JUDGING),
-            (self.usual, USUAL_WORTH_JUDGING),
+        others = self.others(self.problem)
+        for plans, margin, count in (
+            (others, WORTH_JUDGING, len(others)),
+            (self.usual, USUAL_WORTH_JUDGING, MOST_USUAL),
         ):
             keys = self._keys | {plan.sharding.key() for plan, _ in (*chosen, *further_plans)}
-            further_plans += named_plans_worth(self.problem, plans, self.known, keys, most=margin)
+            worth_it = named_plans_worth(self.problem, plans, self.known, keys, most=margin)
+            further_plans += worth_it[:count]
         return further_plans
 
     def _unconfirmed(self, standing: Standing) -> Standing:

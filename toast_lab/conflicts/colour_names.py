@@ -189,7 +189,7 @@ def _of_arguments(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
     weights = _weights(program)
     vectors: list[tuple[int, str]] = []
     for argument in range(program.n_arguments):
-        word, names = _telling_word(program.value_name[argument]), program.def_names(argument)
+        word, names = telling_word(program.value_name[argument]), program.def_names(argument)
         sizes = program.dims(argument)
         for dim, name in enumerate(names):
             index = int(colour[name])
@@ -256,7 +256,7 @@ def _maker(program: Program, op: int) -> str:
     return program.kind[op].removeprefix("chlo.")
 
 
-def _telling_word(path: str) -> str:
+def telling_word(path: str) -> str:
     """The word of an argument's path that says most about it."""
     words = _WORD.findall(path)
     if not words:

@@ -324,6 +324,9 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
         if is_key or np.dtype(leaf.dtype).kind not in "OSUMm":
             weak = bool(getattr(leaf, "weak_type", False))
+            if calls.is_on_host(leaf):
+                space = jax.memory.Space.Host
+                return jax.core.ShapedArray(shape, leaf.dtype, weak, memory_space=space)
             return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=weak)
     except Exception:
         pass

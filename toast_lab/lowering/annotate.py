@@ -56,10 +56,14 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, local_ops, op_kinds, walk
+from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
+from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import ELEMENTWISE, Program
+from toast_lab.ir.shard_maps import SHARD_MAP
+from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ if TYPE_CHECKING:
 
 MESH_NAME = "mesh"
 # Annotations that the input may have
-_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", MEMORY_KIND)
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
@@ -84,6 +88,7 @@ def annotate(
     numbered: bool = False,
     located: bool = False,
     constrained: Container[int] | None = None,
+    platform: str | None = None,
 ) -> str:
     """The canonical module annotated with ``plan``, as StableHLO text.
 
@@ -102,6 +107,8 @@ def annotate(
             keeps locations as ``op_name``. ``split_name`` parses such a name.
         constrained: values that get a constraint after their op, as ``needed_constraints`` finds
             them; None for all. The values of loops and branches always have one.
+        platform: "cpu", "tpu" or "gpu", for which the code of wrapped kernels is made; by default
+            the first for which the program is.
 
     Raises:
         InvalidPlan: the plan shards another program than that of this text.
@@ -115,10 +122,15 @@ def annotate(
         >>> "sdy.mesh" in text, text.count("sdy.sharding_constraint")
         (True, 4)
     """
+    bodies = None
     if isinstance(model, str):
         text = model
     else:
-        text = plan.own_model(model).stablehlo
+        own = plan.own_model(model)
+        text = own.stablehlo
+        if kernel_rules.WRAPPED in text:
+            chosen = platform or next(name for name in PLATFORMS if name in own.platforms)
+            bodies = functools.partial(_bodies, own, chosen)
     writer = Writer(
         plan,
         reuse=reuse,
@@ -126,8 +138,15 @@ def annotate(
         numbered=numbered,
         located=located,
         constrained=constrained,
+        bodies=bodies,
     )
     return writer.write(text, as_it_came=isinstance(model, str))
+
+
+def _bodies(
+    model: Model, platform: str, name: str, shapes: Sequence[tuple[tuple[int, ...], str]]
+) -> str:
+    return model.lowerings.body(name, shapes, platform)
 
 
 class Writer:
@@ -145,8 +164,9 @@ class Writer:
         numbered: bool,
         located: bool,
         constrained: Container[int] | None = None,
+        bodies: local_kernels.Bodies | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.bodies = plan, bodies
         self.constrained = constrained
         self.reuse = reuse
         self.numbered = numbered
@@ -172,13 +192,17 @@ class Writer:
             canonical.canonicalise(module)
         with context, ir.Location.unknown(context):
             main = canonical.main_function(module)
+            self.declare_mesh(module)
             self.interface(main)
             self.body(main)
-            _replace_meshes(module, self.plan)
             module.operation.attributes["mhlo.num_replicas"] = _int32(1)
             module.operation.attributes["mhlo.num_partitions"] = _int32(self.plan.mesh.n_devices)
             module.operation.verify()
             return str(module.operation.get_asm(enable_debug_info=locations))
+
+    def declare_mesh(self, module: Any) -> None:
+        """Declare the plan's mesh in place of the input's meshes."""
+        _replace_meshes(module, self.plan)
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
@@ -199,6 +223,8 @@ class Writer:
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
+            if i in program.host.arguments:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
             result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
@@ -208,8 +234,10 @@ class Writer:
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
-        for value, attributes in zip(outputs, results, strict=True):
+        for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
             forget_annotations(attributes)
+            if i in program.host.results:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
@@ -241,8 +269,11 @@ class Writer:
             gathered = op_kinds.op_kind(item.kind).gathered
             if self.local_ops and gathered is not None and gathered(item.operation):
                 self._run_locally(op_index, item.operation)
-            if item.kind == "shard_map":
+            if self.local_ops and local_kernels.is_kernel(item.operation):
+                self._kernel(op_index, item.operation)
+            if item.kind == SHARD_MAP:
                 self.shard_map(op_index, item.operation)
+                self._kernels_inside(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
         """Put on an op of the module the index of the program's op that it stands for.
@@ -296,6 +327,34 @@ class Writer:
         """The sharding on the plan's mesh, with closed dims."""
         _, spec, *_ = _jaxlib.sharding_parts(attribute, self.meshes, rank)
         return self.attribute(tuple(tuple(axis for axis in dim if axis != "*") for dim in spec))
+
+    def _kernels_inside(self, op_index: int, shard_map: Any) -> None:
+        """Put the code of wrapped kernels into a ``shard_map``, where shapes are those of parts."""
+        for operation in list(itertools.islice(operations(shard_map), 1, None)):
+            is_call = operation.name == "stablehlo.custom_call"
+            if self.local_ops and is_call and local_kernels.is_wrapped(operation):
+                local_kernels.write_kernel(
+                    operation,
+                    [],
+                    [],
+                    mesh=self.plan.mesh,
+                    attribute=self.attribute,
+                    bodies=self.bodies,
+                    where=self.plan.program.where(op_index),
+                )
+
+    def _kernel(self, op_index: int, operation: Any) -> None:
+        """Make every device run a hand-written kernel on its own part, if the plan cuts it."""
+        program = self.plan.program
+        local_kernels.write_kernel(
+            operation,
+            [self.used[use] for use in program.uses(op_index)],
+            [self.on_op[value] for value in program.results(op_index)],
+            mesh=self.plan.mesh,
+            attribute=self.attribute,
+            bodies=self.bodies,
+            where=program.where(op_index),
+        )
 
     def _run_locally(self, op_index: int, operation: Any) -> None:
         """Make every device run an op on its own parts, if the plan leaves no partial sums."""

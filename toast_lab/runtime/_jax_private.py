@@ -11,7 +11,7 @@ This file is separate from ``toast_lab._jaxlib`` because the latter must never i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,19 @@ from toast_lab import _jaxlib
 from toast_lab.ir import fourier
 
 
+class LeftOpen(NamedTuple):
+    """Arguments and results whose sharding the compiler may choose, as ``jax.jit`` lets it."""
+
+    arguments: tuple[bool, ...]
+    results: tuple[bool, ...]
+
+
 def compile_module(
-    stablehlo: str, devices: Sequence[Any], flags: Mapping[str, str | bool] | None = None
+    stablehlo: str,
+    devices: Sequence[Any],
+    flags: Mapping[str, str | bool] | None = None,
+    *,
+    left_open: LeftOpen | None = None,
 ) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy.
 
@@ -41,6 +52,10 @@ def compile_module(
     options.env_option_overrides = list((flags or {}).items())
     options.executable_build_options.use_spmd_partitioning = True
     options.executable_build_options.use_shardy_partitioner = True
+    if left_open is not None:
+        build_options = options.executable_build_options
+        build_options.allow_spmd_sharding_propagation_to_parameters = list(left_open.arguments)
+        build_options.allow_spmd_sharding_propagation_to_output = list(left_open.results)
     client = devices[0].client
     if type(client).__name__ != "CompileOnlyPyClient":
         return client.compile_and_load(stablehlo, devices, options)

@@ -23,7 +23,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
@@ -37,6 +37,7 @@ from toast_lab.machines.permutes import permute_time_s
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.runtime import compile_child, gpu_compiler, gpu_target, schedule
 from toast_lab.runtime import topologies as top
+from toast_lab.runtime._jax_private import LeftOpen
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
@@ -110,7 +111,7 @@ def compile_plan(
     """
     wanted = top.parse(topology, plan.mesh)
     model, plan, carried_notes = carry(model, plan, wanted.platform)
-    fully_constrained = annotate(model, plan, located=True)
+    fully_constrained = annotate(model, plan, located=True, platform=wanted.platform)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
@@ -136,26 +137,16 @@ def compile_plan(
     if on_progress is not None:
         on_progress(RunProgress("finding the constraints that it needs", 0.0))
     needed = needed_constraints(model, plan, cancel=cancel)
-    # This process owns the folder, so it is deleted even if the child dies
-    with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
-        report = isolate.run_in_child(
-            "toast_lab.runtime.compile_child:compile_one",
-            compile_child.CompileRequest(
-                stablehlo=annotate(model, plan, located=True, constrained=needed),
-                mesh=plan.mesh,
-                topology=wanted,
-                rounds_by_op=rounds_of(plan.program),
-                compiler_folder=compiler.folder if compiler is not None else "",
-                dump_folder=dump_folder,
-            ),
-            env=top.environment(wanted, dump_folder),
-            time_limit_s=time_limit_s,
-            on_event=on_progress,
-            cancel=cancel,
-            memory_limit_bytes=memory_limit_bytes,
-            activity=f"compiling {model.name} for {wanted}",
-        )
-    compiled = _result(plan, wanted, report, versions=versions, flags=flags)
+    compiled = _compile(
+        model.name,
+        plan,
+        _Target(wanted, compiler, versions, flags),
+        annotate(model, plan, located=True, constrained=needed, platform=wanted.platform),
+        time_limit_s=time_limit_s,
+        on_progress=on_progress,
+        cancel=cancel,
+        memory_limit_bytes=memory_limit_bytes,
+    )
     if needed is None:
         compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
@@ -166,6 +157,108 @@ def compile_plan(
             compiled = dataclasses.replace(compiled, not_kept=str(error))
     compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
     return located(compiled, plan.program)
+
+
+def compile_written(
+    model: Model,
+    plan: ShardingPlan,
+    stablehlo: str,
+    topology: str,
+    *,
+    left_open: LeftOpen,
+    time_limit_s: float = 600.0,
+    cancel: Callable[[], bool] | None = None,
+    store: bool | PathLike = True,
+) -> Compiled:
+    """Compile a program with the user's own annotations instead of a plan's.
+
+    Args:
+        model: the model of the program.
+        plan: what the annotations mean as a plan; the result is said to be compiled from it.
+        stablehlo: the annotated text, with located ops.
+        topology: as for ``compile_plan``, which documents the further arguments and errors.
+        left_open: arguments and results whose sharding the compiler chooses.
+        time_limit_s: limit in seconds for the child process.
+        cancel: polled; True stops the child.
+        store: as for ``compile_plan``.
+    """
+    wanted = top.parse(topology, plan.mesh)
+    versions, flags = compile_child.versions(), _flags()
+    compiler = check_compiler(wanted)
+    if compiler is not None:
+        _check_calls(plan.program, stablehlo, wanted)
+        versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
+    key = _key(f"{stablehlo} {left_open}", wanted, versions, flags)
+    path = None if isinstance(store, bool) else store
+    if store is not False:
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            kept_result = results.find(key)
+            if kept_result is not None:
+                return dataclasses.replace(
+                    located(kept_result, plan.program),
+                    program=plan.program.digest(),
+                    plan_key=plan.key,
+                    cached=True,
+                )
+    compiled = _compile(
+        model.name,
+        plan,
+        _Target(wanted, compiler, versions, flags),
+        stablehlo,
+        left_open=left_open,
+        time_limit_s=time_limit_s,
+        on_progress=None,
+        cancel=cancel,
+    )
+    if store is not False:
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            results.keep(key, compiled, model.name)
+    return located(compiled, plan.program)
+
+
+class _Target(NamedTuple):
+    """What compiles, for which devices."""
+
+    wanted: top.Topology
+    compiler: gpu_compiler.GpuCompiler | None
+    versions: Mapping[str, str]
+    flags: Mapping[str, str]
+
+
+def _compile(
+    name: str,
+    plan: ShardingPlan,
+    target: _Target,
+    stablehlo: str,
+    *,
+    time_limit_s: float,
+    on_progress: Callable[[RunProgress], None] | None,
+    cancel: Callable[[], bool] | None,
+    **limits: Any,
+) -> Compiled:
+    """Compile a text in a child process; ``limits`` are ``memory_limit_bytes``, ``left_open``."""
+    left_open = limits.pop("left_open", None)
+    # This process owns the folder, so it is deleted even if the child dies
+    with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
+        report = isolate.run_in_child(
+            "toast_lab.runtime.compile_child:compile_one",
+            compile_child.CompileRequest(
+                stablehlo=stablehlo,
+                mesh=plan.mesh,
+                topology=target.wanted,
+                rounds_by_op=rounds_of(plan.program),
+                compiler_folder=target.compiler.folder if target.compiler is not None else "",
+                dump_folder=dump_folder,
+                left_open=left_open,
+            ),
+            env=top.environment(target.wanted, dump_folder),
+            time_limit_s=time_limit_s,
+            on_event=on_progress,
+            cancel=cancel,
+            activity=f"compiling {name} for {target.wanted}",
+            **limits,
+        )
+    return _result(plan, target.wanted, report, versions=target.versions, flags=target.flags)
 
 
 def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:

@@ -55,6 +55,8 @@ class CompileRequest:
     rounds_by_op: dict[int, float]
     compiler_folder: str = ""  #: put first on ``sys.path`` before JAX starts, unless ""
     dump_folder: str = ""  #: where the compiler writes its schedule and memory report, unless ""
+    #: arguments and results whose sharding the compiler chooses; None: the text has them all
+    left_open: _jax_private.LeftOpen | None = None
 
 
 class CompileReport(NamedTuple):
@@ -130,19 +132,21 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
     """Compile; on GPUs that XLA has tables for, with the compiler's own times."""
     gpu = request.topology.gpu
     if gpu is None or gpu.architecture not in gpu_times.MEASURED:
-        return _jax_private.compile_module(request.stablehlo, devices)
+        return _jax_private.compile_module(request.stablehlo, devices, left_open=request.left_open)
     flags: dict[str, Any] = dict.fromkeys(
         (gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True
     )
     if request.dump_folder:
         flags |= {"xla_dump_to": request.dump_folder} | dict.fromkeys(top.DUMP_FLAGS, True)
     try:
-        return _jax_private.compile_module(request.stablehlo, devices, flags)
+        return _jax_private.compile_module(
+            request.stablehlo, devices, flags, left_open=request.left_open
+        )
     except Exception as error:
         # Another version of XLA may lack a table; a program without times is better than none
         if "Cannot find key" not in str(error):
             raise
-        return _jax_private.compile_module(request.stablehlo, devices)
+        return _jax_private.compile_module(request.stablehlo, devices, left_open=request.left_open)
 
 
 def _memory(request: CompileRequest, executable: Any) -> dict[str, int]:

@@ -1,230 +1,422 @@
-"""The plans that everybody would try first: data parallel, fully sharded, tensor parallel.
+"""The plans that experts would try first, made from the roles of colours.
 
-They are made of colour actions, so the colours of the batch and of the weights must be known. If
-the program does not name them, they are guessed (``batch_group``, ``weights_group``).
+A plan that a program or a mesh does not allow is missing with its reason, and what a plan leaves
+whole is noted. Start reading at ``usual_plans``; ``conflicts/roles.py`` finds the roles.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.data_arguments import groups_of
+from toast_lab.conflicts.roles import Roles, roles
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidPlan
-from toast_lab.ir.op_kinds import op_kind
-from toast_lab.ir.program import Program
-from toast_lab.sharding.plan import plan_of_actions
-from toast_lab.sharding.space import Action, parse_action
+from toast_lab.errors import InvalidPlan, did_you_mean
+from toast_lab.ir.program import REDUCTION
+from toast_lab.sharding.space import Action, action_text
+from toast_lab.sharding.state import State
+from toast_lab.text import as_html, bytes_text
+
+#: Parts that tensor parallelism cuts, in the order in which a weight with several is cut.
+TENSOR_ROLES = ("heads", "hidden", "channels", "vocabulary", "outputs")
+MOST_NAMED = 3  # weights that a note names
+#: Weights of a smaller share of all bytes are not worth an action or a note.
+LEAST_SHARE = 0.001
+
+
+class UsualPlans(Mapping[str, list[Action]]):
+    """The actions of each usual plan, by name.
+
+    ``missing`` has the reason for each plan that does not exist, ``notes`` what each plan leaves
+    whole. ``str()`` prints all of it.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plans: dict[str, list[Action]],
+        missing: dict[str, str],
+        notes: dict[str, list[str]],
+    ) -> None:
+        self.problem, self.missing, self.notes = problem, missing, notes
+        self._plans = plans
+
+    def __getitem__(self, name: str) -> list[Action]:
+        return self._plans[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def actions(self, name: str) -> list[Action]:
+        """The actions of a plan.
+
+        Raises:
+            InvalidPlan: there is no such plan, for the reason given in the message.
+        """
+        if name in self._plans:
+            return self._plans[name]
+        if name in self.missing:
+            raise InvalidPlan(f"{name}: {self.missing[name]}")
+        known = (*self._plans, *self.missing)
+        raise InvalidPlan(
+            f"no usual plan is called {name!r}{did_you_mean(name, known)}; there are "
+            f"{', '.join(known)}"
+        )
+
+    def __str__(self) -> str:
+        analysis, mesh = self.problem.analysis, self.problem.mesh
+        lines = []
+        for name, actions in self._plans.items():
+            texts = [action_text(analysis, mesh, action) for action in actions]
+            lines.append(f"{name}: {', '.join(texts)}")
+            lines += [f"  {note}" for note in self.notes.get(name, ())]
+        lines += [f"no {name} plan: {reason}" for name, reason in self.missing.items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def usual_plans(problem: Problem) -> UsualPlans:
+    """The plans that experts would try first on this mesh.
+
+    On a mesh of several axes, the last one cuts tensors where a plan is made of two kinds of
+    parallelism, and the others cut the batch.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> analysis = tl.analyse(tl.load("transformer", layers=2))
+        >>> problem = tl.Problem(analysis, {"data": 4, "model": 2})
+        >>> usual = tl.usual_plans(problem)
+        >>> plan = tl.Plan.from_actions(problem, usual["data + tensor parallel"])
+        >>> plan.actions
+        ('batch->data', 'heads->model', 'hidden->model', 'vocab->model')
+        >>> usual.missing["expert parallel"]
+        'no colour plays the part of experts'
+    """
+    return _Makers(problem).all_plans()
 
 
 def data_parallel(problem: Problem) -> list[Action]:
-    """Data parallelism: the batch dim is split along every mesh axis that divides it.
+    """Data parallelism: the batch is split along every mesh axis that divides it.
 
     Raises InvalidPlan if there is no batch, or no axis divides it.
     """
-    group = batch_group(problem.analysis)
-    try:
-        return _along(problem, group, problem.mesh.axes, [])
-    except InvalidPlan as error:
-        raise InvalidPlan(f"data parallel: {error}") from None
+    makers = _Makers(problem)
+    draft = makers.draft()
+    reason = makers.cut_examples(draft, problem.mesh.axes)
+    if reason:
+        raise InvalidPlan(f"data parallel: {reason}")
+    return draft.actions
 
 
-def fully_sharded(problem: Problem) -> list[Action]:
-    """Data parallelism with the weights split along every axis as well (FSDP, ZeRO-3).
+class _PlanDraft:
+    """Actions taken one after the other, and the state that they lead to."""
 
-    Raises InvalidPlan if there is no batch, or no weights that can be split.
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.space = problem.space
+        self.state = State(self.space)
+        self.actions: list[Action] = []
+        self.notes: list[str] = []
+
+    def cut(self, group: int, axis: str) -> bool:
+        """Cut a colour group along an axis; False if that changes nothing."""
+        index = self.problem.mesh.axes.index(axis)
+        bits = _bits(self.problem, group)
+        if bits is None:
+            return False
+        action = Action(group, bits, index)
+        if not self.state.apply(action):
+            return False
+        self.actions.append(action)
+        return True
+
+    def is_cut(self, value: int, axis: str) -> bool:
+        """Does an axis cut a value?"""
+        label = self.space.alike.values.label[value]
+        return bool(self.state.values[label, self.problem.mesh.axes.index(axis)] >= 0)
+
+
+def _bits(problem: Problem, group: int) -> int | None:
+    """The sides of a group's conflicts on which the fewest sums run over devices.
+
+    For attention these are the positions of the queries: keys and values are gathered, and no
+    softmax runs over devices. None if the group cannot be cut.
     """
-    taken = data_parallel(problem)
-    return _along(problem, weights_group(problem.analysis), problem.mesh.axes, taken)
+    space, names = problem.space, problem.analysis.program.factor_class
+    best: tuple[int, int] | None = None
+    for move in (space.group == group).nonzero()[0].tolist():
+        rows = slice(space.op_effects.ptr[move], space.op_effects.ptr[move + 1])
+        sums = int((names[space.op_effects.cut[rows]] == REDUCTION).sum())
+        bits = int(space.bits[move])
+        if best is None or (sums, bits) < best:
+            best = (sums, bits)
+    return None if best is None else best[1]
 
 
-def tensor_parallel(problem: Problem) -> list[Action]:
-    """Tensor parallelism: weights are split along the last mesh axis, the batch along the others.
-
-    Raises InvalidPlan if there is no batch, or no weights that can be split.
-    """
-    *others, last = problem.mesh.axes
-    batch = batch_group(problem.analysis)
-    taken = _along(problem, batch, others, []) if others else []
-    return _along(problem, weights_group(problem.analysis), (last,), taken)
+#: Adds actions along these axes to a draft, and gives the reason if it cannot.
+Cut = Callable[[_PlanDraft, Sequence[str]], str]
 
 
-#: functions that make the usual plans, by name
-USUAL_PLANS = {
-    "data parallel": data_parallel,
-    "fully sharded": fully_sharded,
-    "tensor parallel": tensor_parallel,
-}
+class _Makers:
+    """Makes each plan of a problem."""
 
-
-def usual_plans(problem: Problem) -> dict[str, list[Action]]:
-    """The actions of each usual plan that the problem allows, by name."""
-    usual: dict[str, list[Action]] = {}
-    for name, actions in USUAL_PLANS.items():
-        with contextlib.suppress(InvalidPlan):
-            usual[name] = actions(problem)
-    return usual
-
-
-def _along(
-    problem: Problem, group: int, axes: Iterable[str], taken: Sequence[Action]
-) -> list[Action]:
-    """``taken`` and actions that split a colour group along each of these axes that divides it.
-
-    Raises InvalidPlan if no axis does.
-    """
-    analysis, actions = problem.analysis, list(taken)
-    for axis in axes:
-        with contextlib.suppress(InvalidPlan):
-            action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
-            plan_of_actions(problem.space, [*actions, action])
-            actions.append(action)
-    if len(actions) == len(taken):
-        size = analysis.groups[group].size
-        raise InvalidPlan(
-            f"{analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
-        )
-    return actions
-
-
-def batch_group(analysis: Analysis) -> int:
-    """The colour group of the batch dim.
-
-    A group named "batch", "b" or "n" is the batch. Without one, it is the first dim that can be
-    split of the inputs that carry data: integer inputs, else inputs that the program does not
-    return (a training step returns parameters and moments), else all. A dim that a loop walks, such
-    as the steps of a sequence, is no batch. Of several groups the batch is one that results have,
-    on most of the computed values.
-
-    Raises:
-        InvalidPlan: no group looks like a batch, or several do; these are listed.
-    """
-    for word in ("batch", "b", "n"):
-        for group in analysis.groups:
-            if group.name.casefold() == word and group.shardable:
-                return group.index
-    walked = _walked_groups(analysis)
-    for arguments in _data_arguments(analysis.program):
-        inputs = {
-            leading: analysis.program.value_name[argument]
-            for argument in reversed(arguments)
-            if (leading := _leading_group(analysis, argument, walked)) is not None
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.analysis, self.program = problem.analysis, problem.analysis.program
+        self.axes: Sequence[str] = problem.mesh.axes
+        self.roles: Roles = roles(problem.analysis)
+        self.weights = sorted(self.roles.arguments.weights)
+        layers = set(self.roles.groups("layers"))  # loops take stacked weights one by one
+        self.weight_groups = {
+            weight: groups_of(self.analysis, weight) - layers for weight in self.weights
         }
-        if not inputs:
-            continue
-        value_counts, returned = _computed_values(analysis)
-        likeliest, *others = sorted(
-            inputs, key=lambda group: (group not in returned, -value_counts[group], group)
-        )
-        others = [
-            group
-            for group in others
-            if (group in returned) == (likeliest in returned)
-            and value_counts[group] > DOUBTFUL_BATCH_SHARE * value_counts[likeliest]
-        ]
-        if not others:
-            return likeliest
-        listed = ", ".join(
-            f"{analysis.group_name[group]} (size {analysis.groups[group].size}, of {inputs[group]})"
-            for group in (likeliest, *others)
-        )
-        raise InvalidPlan(
-            f"several dims could be the batch: {listed}. Give the right one as an action, for "
-            f"instance {analysis.group_name[likeliest]}->data"
-        )
-    raise InvalidPlan(
-        "no dim looks like a batch; give a list of actions instead, for instance batch->data"
-    )
+        self.weight_bytes = sum(map(self.program.nbytes, self.weights))
 
+    def draft(self) -> _PlanDraft:
+        """A plan without actions."""
+        return _PlanDraft(self.problem)
 
-def weights_group(analysis: Analysis) -> int:
-    """The colour group, other than the batch, that is on most bytes of arguments.
-
-    Raises InvalidPlan if there is no batch, or no other group that can be split.
-    """
-    batch, program = batch_group(analysis), analysis.program
-    group_bytes: Counter[int] = Counter()
-    for argument in range(program.n_arguments):
-        for group in _groups_of(analysis, argument):
-            if group != batch and analysis.groups[group].shardable:
-                group_bytes[group] += program.nbytes(argument)
-    if not group_bytes:
-        raise InvalidPlan("only the batch dim can be split")
-    return max(group_bytes, key=lambda group: (group_bytes[group], -group))
-
-
-#: A group may be the batch too if it is on more than this share as many values as the likeliest.
-DOUBTFUL_BATCH_SHARE = 0.9
-
-
-def _data_arguments(program: Program) -> list[list[int]]:
-    """Lists of arguments that may carry the examples: the likeliest, likely ones, and all."""
-
-    def type_of(value: int) -> tuple[str, tuple[int, ...]]:
-        return program.value_dtype[value], program.dims(value)
-
-    arguments = list(range(program.n_arguments))
-    returned = Counter(type_of(int(value)) for value in program.outputs)
-    not_returned = []
-    for argument in arguments:
-        if returned[type_of(argument)]:
-            returned[type_of(argument)] -= 1
+    def all_plans(self) -> UsualPlans:
+        """Every usual plan, or the reason why there is none."""
+        others, last = tuple(self.axes[:-1]), (self.axes[-1],)
+        every = tuple(self.axes)
+        steps: dict[str, tuple[Cut, Sequence[str]]] = {
+            "data": (self.cut_examples, others),
+            "fully sharded": (self.cut_all, others),
+            "tensor": (self.cut_tensors, last),
+            "sequence": (self.cut_sequence, last),
+        }
+        recipes: dict[str, Sequence[tuple[Cut, Sequence[str]]]] = {
+            "data parallel": [(self.cut_examples, every)],
+            "fully sharded": [(self.cut_all, every)],
+            "tensor parallel": [(self.cut_tensors, every)],
+        }
+        if others:
+            recipes |= {
+                f"{' + '.join(parts)} parallel": [steps[part] for part in parts]
+                for parts in (
+                    ("data", "tensor"),
+                    ("data", "tensor", "sequence"),
+                    ("data", "sequence"),
+                    ("fully sharded", "tensor"),
+                    ("fully sharded", "tensor", "sequence"),
+                )
+            }
         else:
-            not_returned.append(argument)
-    if 2 * len(not_returned) > len(arguments):
-        # The program returns few of them, and these may be activations shaped like an input.
-        not_returned = arguments
-    integers = [
-        argument for argument in not_returned if program.value_dtype[argument].strip("u")[:1] == "i"
-    ]
-    return [integers, not_returned, arguments]
+            recipes["tensor + sequence parallel"] = [steps["tensor"], steps["sequence"]]
+        recipes["expert parallel"] = [(self.cut_experts, last), (self.cut_examples, every)]
+        if self.roles.arguments.caches:
+            recipes["tensor parallel, cache by batch"] = [
+                *([steps["data"]] if others else []),
+                (self.cut_cache_by_batch, last),
+            ]
+        if self.roles.groups("edges"):
+            recipes["edges + nodes"] = [(self.cut_graph, every)]
+        return self._build(recipes)
 
+    def _build(self, recipes: Mapping[str, Sequence[tuple[Cut, Sequence[str]]]]) -> UsualPlans:
+        plans: dict[str, list[Action]] = {}
+        missing: dict[str, str] = {}
+        notes: dict[str, list[str]] = {}
+        names_by_key: dict[int, str] = {0: "the unsharded program"}
+        for name, steps in recipes.items():
+            draft = self.draft()
+            reason = next((text for step, axes in steps if (text := step(draft, axes))), "")
+            if not reason and draft.state.key in names_by_key:
+                reason = f"it is the same as {names_by_key[draft.state.key]}"
+            if reason:
+                missing[name] = reason
+                continue
+            names_by_key[draft.state.key] = name
+            plans[name] = draft.actions
+            if draft.notes:
+                notes[name] = draft.notes
+        return UsualPlans(self.problem, plans, missing, notes)
 
-def _walked_groups(analysis: Analysis) -> set[int]:
-    """Colour groups of the dims that loops walk: each iteration reads or writes a slice of them."""
-    program = analysis.program
-    walked: set[int] = set()
-    for op in program.ops():
-        if not op_kind(program.kind[op]).picks_slice or program.trips[op] <= 1.0:
-            continue
-        stacked, *others = program.operands(op)
-        updated_operand = op_kind(program.kind[op]).update_operand
-        slice_value = (
-            others[updated_operand - 1] if updated_operand >= 0 else program.results(op)[0]
-        )
-        for name, size, slice_size in zip(
-            program.use_names(program.uses(op)[0]),
-            program.dims(stacked),
-            program.dims(slice_value),
-            strict=True,
+    # Each of these adds actions to a draft, and gives the reason if it cannot.
+
+    def cut_examples(self, draft: _PlanDraft, axes: Iterable[str]) -> str:
+        """Cut the batch; without one the edges of a graph, or the positions that lead the data."""
+        groups = self.roles.groups("batch")
+        if not groups and not self.roles.arguments.doubt:
+            leading = self.roles.arguments.batches
+            groups = self.roles.groups("edges") or tuple(
+                group for group in self.roles.groups("sequence") if group in leading
+            )
+            if groups:
+                draft.notes.append(f"there is no batch; cut by {self.roles.of_group(groups[0])}")
+        if not groups:
+            return f"{self.roles.doubt}. Give a list of actions instead, for instance batch->data"
+        return self._cut_each(draft, groups, axes)
+
+    def cut_all(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Cut the batch, and every weight along some dim that divides, on the same axes."""
+        if not self.weights:
+            return "no argument is a weight"
+        reason = self.cut_examples(draft, axes)
+        if reason:
+            return reason
+        cut_axes = {action.axis for action in draft.actions}
+        axes = [axis for axis in axes if self.problem.mesh.axes.index(axis) in cut_axes]
+        for axis in axes:
+            refused: set[int] = set()
+            while (group := self._heaviest(draft, axis, refused)) is not None:
+                if not draft.cut(group, axis):
+                    refused.add(group)
+        if not any(draft.is_cut(weight, axis) for weight in self.weights for axis in axes):
+            return f"{self._axes_text(axes)}: no dim of a weight divides"
+        self._note_whole(draft, axes)
+        return ""
+
+    def cut_tensors(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Cut weights by heads, hidden dims and vocabulary, as Megatron does.
+
+        Going forward, a weight that is still whole is cut by a dim that it makes; the next weight
+        is then cut by the dim that it sums over, and its result is summed over the axis.
+        """
+        candidates = {group for role in TENSOR_ROLES for group in self.roles.groups(role)}
+        if not candidates:
+            return f"no colour plays the part of {', '.join(TENSOR_ROLES[:-1])} or outputs"
+        before = len(draft.actions)
+        for axis in axes:
+            for product in self.roles.weight_products:
+                if not draft.is_cut(product.weight, axis):
+                    produced = {int(self.analysis.group[colour]) for colour in product.produced}
+                    for group in sorted(produced & candidates, key=self._tensor_order):
+                        if draft.cut(group, axis):
+                            break
+            for group in self.roles.groups("vocabulary"):
+                draft.cut(group, axis)
+        if len(draft.actions) == before:
+            return self._why_not(sorted(candidates), *axes)
+        self._note_whole(draft, axes)
+        self._note_cache(draft, axes)
+        return ""
+
+    def cut_sequence(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Cut by position whatever the axis leaves whole."""
+        groups = self.roles.groups("sequence")
+        if not groups:
+            return "no colour plays the part of sequence"
+        # A loop takes steps one after the other: devices would wait for each other.
+        walked = self.roles.walked
+        groups = tuple(group for group in groups if group not in walked)
+        if not groups:
+            return "a loop walks the sequence step by step"
+        return self._cut_each(draft, groups, axes)
+
+    def cut_experts(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Give each device some experts."""
+        groups = self.roles.groups("experts")
+        if not groups:
+            return "no colour plays the part of experts"
+        return self._cut_each(draft, groups, axes)
+
+    def cut_graph(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Cut edges, and by nodes what has no edges."""
+        return self._cut_each(draft, self.roles.groups("edges", "nodes"), axes)
+
+    def cut_cache_by_batch(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
+        """Cut weights by hidden dims and features, and attention and its cache by batch."""
+        if self.roles.is_cache_by_heads:
+            return "the cache has a dim of heads, by which tensor parallelism cuts it"
+        for axis in axes:
+            for role in ("hidden", "vocabulary", "features", "batch"):
+                for group in self.roles.groups(role):
+                    draft.cut(group, axis)
+        caches = self.roles.arguments.caches
+        if not all(draft.is_cut(cache, axis) for cache in caches for axis in axes):
+            return self._why_not(self.roles.groups("batch"), *axes)
+        return ""
+
+    def _cut_each(self, draft: _PlanDraft, groups: Sequence[int], axes: Iterable[str]) -> str:
+        axes = tuple(axes)
+        before = len(draft.actions)
+        taken = {(action.group, self.axes[action.axis]) for action in draft.actions}
+        for axis in axes:
+            is_cut = [draft.cut(group, axis) for group in groups]
+            if not any(is_cut) and not any((group, axis) in taken for group in groups):
+                draft.notes.append(f"{axis} is left out: {self._why_not(groups, axis)}")
+        if len(draft.actions) > before or any(
+            (group, axis) in taken for group in groups for axis in axes
         ):
-            if size != slice_size:
-                walked.add(int(analysis.group[analysis.colour[name]]))
-    return walked
+            return ""
+        return self._why_not(groups, *axes)
 
+    def _why_not(self, groups: Sequence[int], *axes: str) -> str:
+        of_axis = dict(zip(self.axes, self.problem.mesh.sizes, strict=True))
+        of_group = [self.analysis.groups[group].size for group in groups]
+        is_left = any(size % of_axis[axis] == 0 for size in of_group for axis in axes)
+        subject = f"{'what is left of ' if is_left else ''}{self._sizes(groups)}"
+        return f"{self._axes_text(axes)} {'do' if len(axes) > 1 else 'does'} not divide {subject}"
 
-def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int | None:
-    """The group of an argument's first dim that can be split and is not in ``walked``, or None."""
-    for name in analysis.program.def_names(argument):
-        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if group.shardable and group.n_names > 1 and group.index not in walked:
-            return int(group.index)
-    return None
+    def _heaviest(self, draft: _PlanDraft, axis: str, refused: set[int]) -> int | None:
+        """The group that is on most bytes of the weights that an axis does not cut yet.
 
+        None if these weights have next to none of all bytes, or no other dim.
+        """
+        group_bytes: Counter[int] = Counter()
+        whole_bytes = 0
+        for weight in self.weights:
+            if not draft.is_cut(weight, axis):
+                whole_bytes += self.program.nbytes(weight)
+                for group in self.weight_groups[weight] - refused:
+                    group_bytes[group] += self.program.nbytes(weight)
+        if whole_bytes <= LEAST_SHARE * self.weight_bytes:
+            return None
+        return max(group_bytes, key=lambda group: (group_bytes[group], -group), default=None)
 
-def _computed_values(analysis: Analysis) -> tuple[Counter[int], set[int]]:
-    """(number of computed values that each colour group is on, colour groups of the results)."""
-    program = analysis.program
-    counts: Counter[int] = Counter()
-    for value in range(program.n_arguments, program.n_values):
-        counts.update(_groups_of(analysis, value))
-    returned = {group for value in program.outputs for group in _groups_of(analysis, int(value))}
-    return counts, returned
+    def _tensor_order(self, group: int) -> tuple[int, int]:
+        return TENSOR_ROLES.index(self.roles.of_group(group)), group
 
+    def _sizes(self, groups: Sequence[int]) -> str:
+        named = [
+            f"{self.analysis.group_name[group]} ({self.analysis.groups[group].size})"
+            for group in groups
+        ]
+        rest = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        return ", ".join(named[:MOST_NAMED]) + rest
 
-def _groups_of(analysis: Analysis, value: int) -> set[int]:
-    """Colour groups of the dims of a value."""
-    names = analysis.program.def_names(value)
-    return {int(analysis.group[analysis.colour[name]]) for name in names}
+    def _axes_text(self, axes: Iterable[str]) -> str:
+        sizes = dict(zip(self.axes, self.problem.mesh.sizes, strict=True))
+        return " and ".join(f"{axis}={sizes[axis]}" for axis in axes)
+
+    def _note_whole(self, draft: _PlanDraft, axes: Iterable[str]) -> None:
+        """Note the weights that an axis leaves whole, if they have a share of the bytes."""
+        for axis in axes:
+            whole = [weight for weight in self.weights if not draft.is_cut(weight, axis)]
+            whole_bytes = sum(map(self.program.nbytes, whole))
+            if whole_bytes <= LEAST_SHARE * self.weight_bytes:
+                continue
+            whole.sort(key=lambda weight: (-self.program.nbytes(weight), weight))
+            named = [
+                f"{self.program.value_name[weight]} {list(self.program.dims(weight))}"
+                for weight in whole[:MOST_NAMED]
+            ]
+            rest = f" and {len(whole) - MOST_NAMED} more" if len(whole) > MOST_NAMED else ""
+            draft.notes.append(
+                f"whole on {self._axes_text([axis])}: {', '.join(named)}{rest}, "
+                f"{bytes_text(whole_bytes)} of {bytes_text(self.weight_bytes)} of weights"
+            )
+
+    def _note_cache(self, draft: _PlanDraft, axes: Iterable[str]) -> None:
+        """Note the axes along which no cache is cut, and why."""
+        caches = self.roles.arguments.caches
+        for axis in axes:
+            whole = [cache for cache in caches if not draft.is_cut(cache, axis)]
+            if whole:
+                name = self.program.value_name[whole[0]]
+                why = (
+                    "its heads do not divide"
+                    if self.roles.is_cache_by_heads
+                    else "it has no dim of heads: all heads share a key and a value"
+                )
+                draft.notes.append(
+                    f"the cache is whole on {self._axes_text([axis])}, {name}: {why}"
+                )

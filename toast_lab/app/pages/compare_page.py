@@ -52,6 +52,7 @@ class ComparePage:
         self.session = session
 
         parallel = look.button("Add data parallel", session.plans.add_data_parallel)
+        usual = look.button("Add usual plans", session.plans.add_usual_plans)
         self.typed = pn.widgets.TextAreaInput(
             name="actions (colour->axis, ...)",
             placeholder="batch->data, hidden->model",
@@ -66,6 +67,7 @@ class ComparePage:
         self.left = look.side(
             look.text(h("h2", "more plans")),
             parallel,
+            usual,
             self.typed,
             self.typed_name,
             add,

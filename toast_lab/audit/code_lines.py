@@ -1,0 +1,123 @@
+"""Edits of annotations in words, and as the lines of code to write.
+
+Start reading at ``code_of``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from toast_lab.audit.roles import Roles
+from toast_lab.audit.written import Edits
+from toast_lab.ir.locations import frames, place_text
+from toast_lab.ir.source_lines import op_frame, source_text
+from toast_lab.lowering.specs import partition_text
+from toast_lab.sharding.plan import Spec, spec_text
+from toast_lab.text import first_items_text
+
+_TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=[^=]")
+_SUFFIX = re.compile(r"_\d+$")
+#: Most lines of code that one change has.
+_MOST_LINES = 6
+
+
+def p_text(spec: Spec) -> str:
+    """``P("data", None)``."""
+    return partition_text(spec).replace("'", '"')
+
+
+def text_of(roles: Roles, specs: Sequence[Spec], edits: Edits) -> str:
+    """What edits change, as a phrase."""
+    parts = []
+    by_role = _by_role(roles, edits)
+    for (paths, before, after), _ in list(by_role.items())[:3]:
+        parts.append(f"shard {paths} as {_words(after)} instead of {_words(before)}")
+    if len(by_role) > 3:
+        parts.append(f"and {len(by_role) - 3} more arguments as their counterparts")
+    for place, before, after in _by_place(roles, edits):
+        parts.append(
+            f"remove the constraint at {place}"
+            if after is None
+            else f"constrain to {spec_text(after)} instead of {spec_text(before)} at {place}"
+        )
+    for name, place, _, spec in _by_line(roles, edits):
+        parts.append(f"constrain {name} to {_words(spec)} at {place}")
+    return "; ".join(parts)
+
+
+def code_of(roles: Roles, specs: Sequence[Spec], edits: Edits) -> tuple[str, ...]:
+    """The lines to write for some edits."""
+    lines = [
+        f"{paths}: {p_text(after)}  # in its sharding, where it is {p_text(before)}"
+        for paths, before, after in _by_role(roles, edits)
+    ]
+    for place, before, after in _by_place(roles, edits):
+        lines.append(
+            f"# remove with_sharding_constraint(..., {p_text(before)})  # {place}"
+            if after is None
+            else f"jax.lax.with_sharding_constraint(..., {p_text(after)})  # {place}, instead of "
+            f"{p_text(before)}"
+        )
+    for name, place, source, spec in _by_line(roles, edits):
+        behind = f" behind: {source}" if source else ""
+        lines.append(
+            f"{name} = jax.lax.with_sharding_constraint({name}, {p_text(spec)})  # {place}{behind}"
+        )
+    more = len(lines) - _MOST_LINES
+    return (*lines[:_MOST_LINES], *([f"# and {more} more lines alike"] if more > 0 else ()))
+
+
+def _words(spec: Spec) -> str:
+    return spec_text(spec)
+
+
+def _by_role(roles: Roles, edits: Edits) -> dict[tuple[str, Spec, Spec], list[int]]:
+    """Edited arguments by their new spec: (paths, old spec, new spec)."""
+    grouped: dict[tuple[Spec, Spec], list[int]] = defaultdict(list)
+    for argument, spec in edits.arguments:
+        rank = len(roles.program.dims(argument))
+        before = roles.written.get(argument, ((),) * rank)
+        before = tuple(tuple(a for a in dim if a != "*") for dim in before)
+        grouped[before, spec if spec is not None else ((),) * rank].append(argument)
+    return {
+        (
+            first_items_text(dict.fromkeys(roles.role[a] for a in arguments)),
+            before,
+            after,
+        ): arguments
+        for (before, after), arguments in grouped.items()
+    }
+
+
+def _by_place(roles: Roles, edits: Edits) -> list[tuple[str, Spec, Spec | None]]:
+    """Edited constraints of the user: (place, old spec, new spec)."""
+    replaced, places = dict(edits.replaced), []
+    interface = {*roles.of_argument.values(), *roles.of_result.values()}
+    for site in roles.constraint_sites:
+        if {*site.ops} == {*replaced} - interface:
+            before = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
+            places.append((place_text(site.place, 2), before, replaced[site.ops[0]]))
+    return places
+
+
+def _by_line(roles: Roles, edits: Edits) -> list[tuple[str, str, str, Spec]]:
+    """New constraints: (variable, place, text of the line behind which it goes, spec)."""
+    program, lines = roles.program, dict[tuple[str, str], tuple[str, str, str, Spec]]()
+    for value, spec in edits.constraints:
+        if value < program.n_arguments:
+            name = program.value_name[value]
+            lines[name, ""] = name, "before its first use", "", spec
+            continue
+        op = int(program.value_op[value])
+        frame = op_frame(program, op)
+        source = source_text(frame)
+        name = _SUFFIX.sub("", program.value_name[value])
+        if not name.isidentifier():
+            target = _TARGET.match(source)
+            name = target.group(1) if target else f"<{program.kind[op].removeprefix('sdy.')}>"
+        own_frames = frames(program.locations[int(program.location[op])])
+        place = frame.short or (own_frames[0].short if own_frames else "unknown line")
+        lines.setdefault((name, place), (name, place, source, spec))
+    return list(lines.values())

@@ -1,0 +1,175 @@
+"""What an audit finds, as frozen data: one class for each kind of finding.
+
+Times are of one step, bytes on one device. Start reading at ``Finding``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from toast_lab.audit.written import Edits
+from toast_lab.text import bytes_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """One change to the annotations, priced: what to write, and what it saves."""
+
+    text: str  #: what changes, as a phrase
+    code: tuple[str, ...]  #: the lines to write
+    edits: Edits
+    time_s: float  #: of the step with the change
+    peak_bytes: float
+    fits: bool
+    saved_s: float  #: negative: the step takes longer
+    saved_bytes: float  #: of the peak; negative: it grows
+    saved_share: float  #: of C(s), which counts memory above the limit as well as time
+    removes: bool  #: the finding is gone
+    #: what compiling the change showed, "" if it was not compiled
+    confirmed: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(self)
+                if field.name != "edits"
+            },
+            "code": list(self.code),
+        }
+
+    def __str__(self) -> str:
+        sign = "-" if self.saved_bytes >= 0 else "+"
+        memory = f", {sign}{bytes_text(abs(self.saved_bytes))}" if self.saved_bytes else ""
+        return f"{self.text}: {-self.saved_s * 1e6:+.1f} us a step{memory}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One fault of a sharded program, at one source line."""
+
+    kind: ClassVar[str] = ""
+    #: order of kinds where changes save alike
+    rank: ClassVar[int] = 9
+
+    op: int  #: index in the program, -1: it belongs to an argument
+    where: str  #: source line, "" for an argument
+    place: str  #: the line and those that call it
+    subject: str  #: the tensor, with its shape
+    axes: tuple[str, ...]  #: mesh axes concerned
+    time_s: float  #: that the fault costs in one step, as far as it is priced
+    bytes: float  #: sent, or held too much, by one device
+    count: int  #: places alike that it stands for, such as layers
+    why: str
+    #: the sharding conflict behind it, "" if there is none
+    conflict: str = ""
+    remedy: Remedy | None = None  #: the change that saves most of those that remove it
+    others: tuple[Remedy, ...] = ()  #: further changes that remove it, best first
+    also: tuple[str, ...] = ()  #: other findings that the same change removes
+    ops: tuple[int, ...] = ()  #: all ops concerned
+    values: tuple[int, ...] = ()  #: all tensors concerned
+
+    @property
+    def saved_share(self) -> float:
+        """Share of C(s) that the remedy saves; 0 without one."""
+        return self.remedy.saved_share if self.remedy is not None else 0.0
+
+    def cost_share(self, step_s: float) -> float:
+        """The share of a step that the fault costs, or that its remedy saves if that is more."""
+        return max(self.saved_share, self.time_s / step_s if step_s else 0.0)
+
+    @property
+    def title(self) -> str:
+        """One line: kind and tensor."""
+        times = f" ({self.count} alike)" if self.count > 1 else ""
+        return f"{self.kind}: {self.subject}{times}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("remedy", "others")
+        }
+        return {
+            "kind": self.kind,
+            **{
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in data.items()
+            },
+            "remedy": None if self.remedy is None else self.remedy.to_json(),
+            "others": [remedy.to_json() for remedy in self.others],
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class InvoluntaryRematerialisation(Finding):
+    """The partitioner finds no way between two shardings but to make the tensor whole."""
+
+    kind: ClassVar[str] = "involuntary full rematerialisation"
+    rank: ClassVar[int] = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicatedState(Finding):
+    """Arguments that are whole on an axis that cuts others of the same names and shapes."""
+
+    kind: ClassVar[str] = "replicated state"
+    rank: ClassVar[int] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedTensor(Finding):
+    """A dim cut by axes that do not divide it: every device works on padding."""
+
+    kind: ClassVar[str] = "uneven dim"
+    rank: ClassVar[int] = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicatedWork(Finding):
+    """Ops that every device of an axis repeats, behind the place where a sharding is lost."""
+
+    kind: ClassVar[str] = "replicated work"
+    rank: ClassVar[int] = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatedCollective(Finding):
+    """A collective in a loop that could run once before it."""
+
+    kind: ClassVar[str] = "collective in a loop"
+    rank: ClassVar[int] = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class AvoidableCollective(Finding):
+    """A collective that a change of the annotations avoids at a gain."""
+
+    kind: ClassVar[str] = "collective"
+    rank: ClassVar[int] = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class AddedCollective(Finding):
+    """A collective that the compiler adds to those that the shardings need."""
+
+    kind: ClassVar[str] = "collective added by the compiler"
+    rank: ClassVar[int] = 6
+
+
+#: All kinds of findings by their names on the command line.
+KINDS: dict[str, type[Finding]] = {
+    kind.kind.replace(" ", "-"): kind
+    for kind in (
+        InvoluntaryRematerialisation,
+        ReplicatedState,
+        PaddedTensor,
+        ReplicatedWork,
+        RepeatedCollective,
+        AvoidableCollective,
+        AddedCollective,
+    )
+}

@@ -1,0 +1,128 @@
+"""What Shardy's propagation makes of the user's annotations, edited in several ways.
+
+Passes may abort their process, so this runs in a child process, which propagates many edits of one
+program in turn. Start reading at ``propagate_all``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from toast_lab import _jaxlib, fork_server, isolate
+from toast_lab.audit.written import Edits, edit
+from toast_lab.ir import canonical
+from toast_lab.ir.program import Program
+from toast_lab.lowering.annotate import OP_NUMBER
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import Spec
+
+before_fork = fork_server.import_jax
+
+#: Spec of each value after propagation; a value that propagation does not know is whole.
+ValueSpecs = tuple[Spec, ...]
+
+
+class PropagationRequest(NamedTuple):
+    """Input of the child process."""
+
+    numbered_text: str  #: from ``numbered``
+    program: Program
+    mesh: Mesh
+    edits: tuple[Edits, ...]
+    seconds: float
+
+
+class Tried(NamedTuple):
+    """Progress: so many edits are propagated."""
+
+    tried: int
+    total: int
+
+
+def propagate_all(
+    numbered_text: str,
+    program: Program,
+    mesh: Mesh,
+    edits: Sequence[Edits],
+    *,
+    time_limit_s: float = 60.0,
+    on_event: Any = None,
+    cancel: isolate.Cancel | None = None,
+) -> list[ValueSpecs | None]:
+    """Specs of all values under each of ``edits``, in order.
+
+    None stands for edits that Shardy refuses, or for which no time was left; the first is always
+    tried.
+
+    Raises:
+        RunFailed: propagation crashed or hung.
+    """
+    if not edits:
+        return []
+    return list(
+        isolate.run_in_child(
+            "toast_lab.audit.propagating:propagate_in_child",
+            PropagationRequest(
+                numbered_text, program, mesh, edits=tuple(edits), seconds=time_limit_s
+            ),
+            time_limit_s=2 * time_limit_s + 30.0,
+            on_event=on_event,
+            cancel=cancel,
+            activity="propagating the shardings",
+        )
+    )
+
+
+def propagate_in_child(request: PropagationRequest) -> list[ValueSpecs | None]:
+    """``propagate_all`` in this process."""
+    deadline = time.monotonic() + request.seconds
+    outcomes: list[ValueSpecs | None] = []
+    for number, edits in enumerate(request.edits):
+        if number and time.monotonic() > deadline:
+            outcomes.append(None)
+            continue
+        try:
+            outcomes.append(_propagated(request, edits))
+        except _jaxlib.ir.MLIRError:
+            outcomes.append(None)
+        isolate.report(Tried(number + 1, len(request.edits)))
+    return outcomes
+
+
+def _propagated(request: PropagationRequest, edits: Edits) -> ValueSpecs:
+    module = _jaxlib.parse_module(_jaxlib.make_context(), request.numbered_text)
+    edit(module, request.program, request.mesh, edits)
+    _jaxlib.propagate(module)
+    return value_specs(canonical.main_function(module), request.program)
+
+
+def value_specs(main: Any, program: Program) -> ValueSpecs:
+    """Axes per dim of every value of a propagated, numbered module."""
+    specs: list[Spec] = [((),) * len(program.dims(value)) for value in range(program.n_values)]
+    for number, argument in enumerate(main.arguments):
+        specs[number] = _jaxlib.dim_axes(
+            _jaxlib.sharding_of(argument, main), len(program.dims(number))
+        )
+    for (op, position), spec in _jaxlib.numbered_results(main, OP_NUMBER).items():
+        # One op of the module stands for several of the program if it passes values on
+        several = len(program.results(op)) == 1
+        values = program.results(op + position) if several else program.results(op)
+        value = int(values[0 if several else position])
+        if len(spec) == len(specs[value]):
+            specs[value] = spec
+    _follow_loops(program, specs)
+    return tuple(specs)
+
+
+def _follow_loops(program: Program, specs: list[Spec]) -> None:
+    """What a loop's body starts with is sharded as the loop's result is."""
+    result_of = {
+        int(program.owner[op]): int(program.results(op)[0])
+        for op in program.ops()
+        if program.kind[op] == "while.result"
+    }
+    for enter, result in result_of.items():
+        for value in program.results(enter):
+            specs[value] = specs[result]
