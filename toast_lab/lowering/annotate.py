@@ -269,9 +269,9 @@ class Writer:
             gathered = op_kinds.op_kind(item.kind).gathered
             if self.local_ops and gathered is not None and gathered(item.operation):
                 self._run_locally(op_index, item.operation)
-            if self.local_ops and local_kernels.is_kernel(item.operation):
+            elif self.local_ops and local_kernels.is_kernel(item.operation):
                 self._kernel(op_index, item.operation)
-            if item.kind == SHARD_MAP:
+            elif item.kind == SHARD_MAP:
                 self.shard_map(op_index, item.operation)
                 self._kernels_inside(op_index, item.operation)
 
