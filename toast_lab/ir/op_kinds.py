@@ -65,6 +65,9 @@ class OpKind:
     creates_dims: bool = False
     #: Tells whether the op stays whole, whatever rule it carries.
     stays_whole: Callable[[Any], bool] | None = None
+    #: Tells whether compilers gather its operands even where only independent parts are split (see
+    #: ``local_ops``).
+    gathered: Callable[[Any], bool] | None = None
     #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
     #: the op or None.
     without_rule: str | Callable[[Any], str] = ""
@@ -273,6 +276,7 @@ _kind(
     "convolution",
     cost_class=CONVOLUTION,
     narrow=narrowing.narrow_convolution,
+    gathered=own_rules.has_groups,
     monoid="add",
     flops=attributes.convolution_flops,
     detail=attributes.precision,
@@ -421,9 +425,21 @@ _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
 _kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
-_kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
-_kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0, orders=True)
+_kind("fft", cost_class=OTHER, gathered=own_rules.always, flops=attributes.fourier_flops)
+_kind(
+    "triangular_solve",
+    cost_class=OTHER,
+    narrow=narrowing.narrow_triangular_solve,
+    gathered=own_rules.always,
+)
+_kind(
+    "chlo.top_k",
+    cost_class=OTHER,
+    rule=own_rules.top_k,
+    gathered=own_rules.always,
+    gpu_passes=35.0,
+    orders=True,
+)
 _kind(
     "custom_call",
     cost_class=OPAQUE,

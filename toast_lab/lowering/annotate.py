@@ -38,9 +38,9 @@ Four choices are not obvious:
   their constant operands, because XLA would not simplify those.
 * A ``shard_map`` stays as its user wrote it, on the plan's mesh; what it takes and leaves in other
   shardings than its specs say is constrained around it.
-* A Fourier transform is wrapped in an ``sdy.manual_computation``, in which each device transforms
-  its own part, as planned and priced: otherwise XLA's partitioner would gather its operand
-  (``ir.fourier`` has the versions).
+* Fourier transforms, top-k, triangular solves and convolutions with groups are wrapped in an
+  ``sdy.manual_computation``, in which each device computes its own part, as planned and priced:
+  otherwise compilers would gather their operands (see ``ir.local_ops``).
 
 Reference: TOAST section 3.2; Shardy's sharding representation. Start reading at ``annotate``.
 """
@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, fourier, kernel_rules, op_kinds, walk
+from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
@@ -170,9 +170,8 @@ class Writer:
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
-        # Numbered ops are for looking at the results of Shardy's passes: there, transforms stay
-        # ordinary ops.
-        self.local_transforms = scattered and not numbered
+        # Numbered ops are for looking at the results of Shardy's passes, which see ordinary ops.
+        self.local_ops = scattered and not numbered
         self.scattered = scattered
         self.kept, self.used = plan.lowered.kept, plan.lowered.used
         self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: meshes that the module came with
@@ -266,11 +265,12 @@ class Writer:
         for op_index, item in numbered_items:
             self.results(op_index, item)
         for op_index, item in numbered_items:
-            if self.local_transforms and item.kind == "fft":
-                self._transform(op_index, item.operation)
-            if self.local_transforms and local_kernels.is_kernel(item.operation):
+            gathered = op_kinds.op_kind(item.kind).gathered
+            if self.local_ops and gathered is not None and gathered(item.operation):
+                self._run_locally(op_index, item.operation)
+            elif self.local_ops and local_kernels.is_kernel(item.operation):
                 self._kernel(op_index, item.operation)
-            if item.kind == "shard_map":
+            elif item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
                 self._kernels_inside(op_index, item.operation)
 
@@ -331,7 +331,7 @@ class Writer:
         """Put the code of wrapped kernels into a ``shard_map``, where shapes are those of parts."""
         for operation in list(itertools.islice(operations(shard_map), 1, None)):
             is_call = operation.name == "stablehlo.custom_call"
-            if self.local_transforms and is_call and local_kernels.is_wrapped(operation):
+            if self.local_ops and is_call and local_kernels.is_wrapped(operation):
                 local_kernels.write_kernel(
                     operation,
                     [],
@@ -355,15 +355,26 @@ class Writer:
             where=program.where(op_index),
         )
 
-    def _transform(self, op_index: int, operation: Any) -> None:
-        """Make every device run a Fourier transform on its own part, if the plan does."""
-        program, mesh = self.plan.program, self.plan.mesh
-        value = program.results(op_index)[0]
-        spec = self.on_op[value]
-        if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[op_index])]:
+    def _run_locally(self, op_index: int, operation: Any) -> None:
+        """Make every device run an op on its own parts, if the plan leaves no partial sums."""
+        program, lowered = self.plan.program, self.plan.lowered
+        uses, values = program.uses(op_index), program.results(op_index)
+        if any(
+            program.value_is_constant[value]
+            or lowered.partial[value]
+            or self.on_op[value] != lowered.natural[value]
+            for value in values
+        ):
             return
-        ways = [mesh.ways(axes) for axes in spec]
-        fourier.run_locally(operation, self.attribute(spec), ways, mesh.axes)
+        local_ops.run_locally(
+            operation,
+            [self._part(self.used[use]) for use in uses],
+            [self._part(self.on_op[value]) for value in values],
+            self.plan.mesh.axes,
+        )
+
+    def _part(self, spec: Spec) -> local_ops.Part:
+        return local_ops.Part(self.attribute(spec), [self.plan.mesh.ways(axes) for axes in spec])
 
     def operands(
         self,
