@@ -68,26 +68,35 @@ def facts(which: str, machine: str) -> dict[str, Any]:
 
 
 def executed(which: str) -> dict[str, float]:
-    """Largest differences between two steps by the plan and as they are sharded by hand."""
+    """Largest differences between steps by the plan and as they are sharded by hand.
+
+    They are of the losses of two steps, and of the state after the first. Of Adam's states the
+    means count, which are gradients: it divides by squares, so that rounding alone moves a weight
+    whose gradient is near 0.
+    """
     step, args = made(which, "cpu", large=False, host=False)
     problem = tl.Problem(tl.analyse(tl.from_jax(step, *args)), MESHES[which])
     plan = tl.search(problem, budget=tl.Budget(None, 300)).plan
     module = {"decoder": decoder, "experts": experts}[which]
     ours, theirs = plan.jit(step), step
-    differences: dict[str, float] = {"loss": 0.0, "state": 0.0}
+    differences = {"loss": 0.0, "state": 0.0}
     left, right = module.values(), module.values()
-    for _ in range(2):
+    for step_number in range(2):
         state, loss = ours(*left)
         other_state, other_loss = theirs(*right)
         differences["loss"] = max(differences["loss"], abs(float(loss) - float(other_loss)))
+        if step_number == 0:
+            states = [s.means if which == "decoder" else s for s in (state, other_state)]
+            pairs = zip(*map(jax.tree.leaves, states), strict=True)
+            differences["state"] = max(_relative(mine, other) for mine, other in pairs)
         left, right = (state, *left[1:]), (other_state, *right[1:])
-    # Adam divides by its squares, so that rounding alone moves a weight whose gradient is near 0
-    compared = [s.means if which == "decoder" else s for s in (left[0], right[0])]
-    for ours_leaf, theirs_leaf in zip(*map(jax.tree.leaves, compared), strict=True):
-        scale = float(np.abs(np.asarray(theirs_leaf)).max()) or 1.0
-        error = float(np.abs(np.asarray(ours_leaf) - np.asarray(theirs_leaf)).max()) / scale
-        differences["state"] = max(differences["state"], error)
     return differences
+
+
+def _relative(ours: Any, theirs: Any) -> float:
+    """The largest difference of two arrays, over the largest number."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return float(np.abs(ours - theirs).max() / (np.abs(theirs).max() or 1.0))
 
 
 def exported(which: str) -> str:
