@@ -14,8 +14,9 @@ from toast_lab.ir import program as p
 
 #: Ops that read their operand at another place than they write it.
 SHIFTING = ("slice", "pad", "concatenate")
-#: From here on reads of a value overlap: less are parts of it, or its edges beside the whole.
-OVERLAPPING = 1.5
+#: Readings from here on are those of a stencil: the halves of a value beside the whole, as a rotary
+#: embedding reads them, or a value and its neighbour on one side, are two.
+OVERLAPPING = 2.5
 #: Most elementwise ops that are computed again for each element of a value that is not written.
 MOST_REPEATED = 4.0
 
