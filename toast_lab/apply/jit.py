@@ -126,7 +126,8 @@ class Sharded:
 
     def _with_types_of_model(self, taken: arguments.Arguments) -> arguments.Arguments | None:
         """The arguments with the types of the plan's own model, where its function is known."""
-        function = getattr(self.plan.analysis.model, "function", None)
+        analysis = self.plan.analysis
+        function = None if analysis is None else analysis.model.function
         given = getattr(function, "given", None)
         return None if given is None else taken.with_types_of(given)
 
