@@ -122,7 +122,8 @@ class Cost:
             f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
-            f"{self.score:.4f}" + (f"; {self.host}" if self.host.held_bytes else "")
+            f"{self.score:.4f}"
+            + (f"; {self.host}" if self.host.held_bytes else "")
             + "".join(f"; {note}" for note in self.notes)
         )
 
