@@ -46,6 +46,7 @@ _NAMES = {
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
     "from_torch": "toast_lab.frontends:from_torch",
+    "kernel_rule": "toast_lab.frontends:kernel_rule",
     "why": "toast_lab.explain.why:why",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
     from toast_lab.explain.board import conflicts
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
-    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, load
+    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, kernel_rule, load
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program

@@ -164,6 +164,28 @@ def test_a_mixture_of_experts_has_experts_and_a_router() -> None:
     assert not parts.groups("vocabulary", "sequence", "heads")
 
 
+def ragged_loss(params: Any, x: Any, y: Any) -> Any:
+    chances, expert = jax.lax.top_k(jax.nn.softmax(x @ params["router"]), 2)
+    flat = expert.reshape(-1)
+    order = jnp.argsort(flat)
+    rows = jnp.bincount(flat, length=8)
+    inner = jax.nn.silu(jax.lax.ragged_dot(x[order // 2], params["up"], rows))
+    outputs = jax.lax.ragged_dot(inner, params["down"], rows)
+    scaled = outputs * chances.reshape(-1)[order][:, None]
+    return jnp.mean((x.at[order // 2].add(scaled) - y) ** 2)
+
+
+def test_groups_of_ragged_products_are_experts() -> None:
+    params = {"router": shape(32, 8), "up": shape(8, 32, 128), "down": shape(8, 128, 32)}
+    model = from_jax(sgd(ragged_loss), params, shape(64, 32), shape(64, 32), platform="tpu")
+    assert "chlo.ragged_dot" in model.program.kind
+    parts = roles(analyse(model))
+    assert set(sizes(parts, "experts")) == {8}
+    assert sizes(parts, "router") == [8]
+    assert sizes(parts, "features") == [32]
+    assert sizes(parts, "hidden") == [128]
+
+
 def test_an_ensemble_has_no_experts() -> None:
     """Members that nothing chooses among are not experts."""
 

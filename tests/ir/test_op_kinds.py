@@ -149,6 +149,9 @@ OTHER_TABLES = {
     "becomes",
     "ir/canonical.py": "calls, which are inlined before there are ops of ours",
     "ir/loops.py": "rewrites while and case in the module, before there are ops of ours",
+    "ir/batched_indices.py": "rewrites gathers and scatters in the module, before there are ops of "
+    "ours",
+    "ir/known_numbers.py": "computes constants in the module, op by op",
     "ir/trips.py": "interprets what counts the rounds of a loop, op by op",
     "compare/local_program.py": "ops of a module that XLA's partitioner has made",
     "export/constrained.py": "primitives of a jaxpr, which bear the same names",

@@ -15,7 +15,7 @@ from toast_lab.conflicts.analysis import analyse
 from toast_lab.conflicts.coverage import coverage
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError, InvalidProblem
-from toast_lab.frontends import from_jax
+from toast_lab.frontends import from_jax, from_stablehlo
 from toast_lab.ir.model import Model
 from toast_lab.ir.shard_maps import axes_of_groups
 from toast_lab.sharding.plan import unsharded_plan
@@ -204,3 +204,13 @@ def test_rounds_of_a_loop_inside_can_be_given() -> None:
 def price_of(model: Model) -> Any:
     problem = Problem(analyse(model), SIZES)
     return price(problem, unsharded_plan(problem.analysis, problem.mesh))
+
+
+def test_a_file_is_read_like_the_function() -> None:
+    fn, shapes = PROGRAMS["recomputed_layers"](abstract_mesh())
+    text = jax.jit(fn).trace(*shapes).lower(lowering_platforms=("cpu",)).as_text()
+    read, ours = from_stablehlo(text).program, traced("recomputed_layers").program
+    assert [row[1:5] for row in read.shard_maps] == [row[1:5] for row in ours.shard_maps]
+    assert [row.body.digest() for row in read.shard_maps] == [
+        row.body.digest() for row in ours.shard_maps
+    ]

@@ -40,6 +40,7 @@ def test_a_decoder_is_planned_around_its_kernels(machine: str) -> None:
     assert facts["kernels"] >= 3  # forward, again for the backward pass, and backward
     assert facts["relative"] < 0.6
     assert "shard_map" in facts["listed"]
+    assert any("in host memory" in note for note in facts["notes"])
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
@@ -57,7 +58,8 @@ def test_experts_cost_what_their_tokens_need(machine: str) -> None:
 def test_two_steps_by_the_plan_are_those_sharded_by_hand(which: str) -> None:
     differences = eight_devices.call(f"{HERE}:executed", which)
     assert differences["loss"] < 1e-4
-    assert differences["state"] < 1e-2 if which == "decoder" else 1e-5
+    # The decoder computes in bfloat16
+    assert differences["state"] < (3e-2 if which == "decoder" else 1e-5)
 
 
 @pytest.mark.parametrize("which", WHICH)

@@ -62,8 +62,8 @@ def facts(which: str, machine: str) -> dict[str, Any]:
         "relative": result.cost.relative_time,
         "listed": str(tl.listing(problem, result.plan)),
         "coverage": str(tl.coverage(problem.analysis)),
-        "peak_bytes": result.cost.peak_bytes,
-        "unsharded": problem.unsharded.time_s,
+        "notes": problem.analysis.model.notes,
+        "unsharded": tl.price(problem, tl.replicated(problem)).time_s,
     }
 
 

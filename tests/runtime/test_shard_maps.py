@@ -6,10 +6,14 @@ import functools
 import importlib.util
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec as P
 
 from tests import eight_devices
-from tests.shard_map_programs import PROGRAMS, SIZES, abstract_mesh
+from tests.shard_map_programs import FURTHER, PROGRAMS, SIZES, abstract_mesh, struct
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.export.minimal import minimal_constraints
@@ -31,12 +35,12 @@ needs_libtpu = pytest.mark.skipif(
 
 @functools.cache
 def planned(name: str) -> tuple[Problem, ShardingPlan]:
-    fn, shapes = PROGRAMS[name](abstract_mesh())
+    fn, shapes = (PROGRAMS | FURTHER)[name](abstract_mesh())
     problem = Problem(analyse(from_jax(fn, *shapes)), SIZES, machine="tpu-v5e")
     return problem, search(problem, method="beam", budget=Budget(evaluations=300)).plan
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", PROGRAMS | FURTHER)
 def test_a_plan_computes_what_the_users_function_does(name: str) -> None:
     problem, plan = planned(name)
     plans = {"best": plan, "unsharded": unsharded_plan(problem.analysis, problem.mesh)}
@@ -74,6 +78,36 @@ def test_they_compile_for_tpus() -> None:
     diff = in_diff("vocabulary_loss", "tpu:v5e:2x4")
     assert diff.rows
     assert [row for row in diff.rows if row.status == "extra"] == []
+
+
+@needs_libtpu
+def test_kernels_inside_compile_for_tpus() -> None:
+    """A Pallas kernel that each device runs on its part."""
+
+    def double(x: Any, out: Any) -> None:
+        out[...] = 2.0 * x[...]
+
+    def part(x: Any) -> Any:
+        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.lax.psum(pl.pallas_call(double, out_shape=out)(x), "model")
+
+    def layer(x: Any, w: Any) -> Any:
+        by_hand = jax.shard_map(
+            part,
+            mesh=abstract_mesh(),
+            in_specs=P("data", "model"),
+            out_specs=P("data"),
+            check_vma=False,
+        )
+        return by_hand(jnp.tanh(x @ w))
+
+    model = from_jax(layer, struct(1024, 256), struct(256, 512), platform="tpu")
+    problem = Problem(analyse(model), SIZES, machine="tpu-v5e")
+    plan = search(problem, method="beam", budget=Budget(evaluations=100)).plan
+    (shard_map,) = plan.program.shard_maps
+    assert "custom_call" in shard_map.body.kind
+    compiled = compile_plan(model, plan, "tpu:v5e:2x4")
+    assert {row.kind for row in compiled.collectives} <= {"all_reduce", "reduce_scatter"}
 
 
 def test_the_annotated_text_keeps_what_the_user_wrote() -> None:

@@ -256,6 +256,16 @@ def test_experts_are_spread_over_devices() -> None:
     assert specs["inputs[0]"][0] == ("data", "model")
 
 
+def test_experts_of_ragged_products_stay_together() -> None:
+    from tests.conflicts.test_roles import ragged_loss, sgd
+
+    params = {"router": shape(32, 8), "up": shape(8, 32, 128), "down": shape(8, 128, 32)}
+    args = params, shape(64, 32), shape(64, 32)
+    analysis = analyse(from_jax(sgd(ragged_loss), *args, platform="tpu"))
+    usual = usual_plans(Problem(analysis, {"data": 2, "model": 4}, "tpu-v5e"))
+    assert usual.missing["expert parallel"] == "ragged products need all experts on every device"
+
+
 def test_a_graph_is_cut_by_edges_or_by_edges_and_nodes() -> None:
     model = load("gns", steps=1)
     problem = Problem(analyse(model), {"data": 4, "model": 2})

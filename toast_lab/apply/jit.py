@@ -131,7 +131,8 @@ class Sharded:
         return None if given is None else taken.with_types_of(given)
 
     def _trace(self, taken: arguments.Arguments, own: Model) -> _Traced:
-        model, plan, self.notes = carry(own, self.plan, _platform(self.mesh, own))
+        platform = _platform(self.mesh, own)
+        model, plan, self.notes = carry(own, self.plan, platform)
         function = own.function
         assert isinstance(function, Function)
         structs = function.results
@@ -141,7 +142,8 @@ class Sharded:
             self.argument_shardings[path] for paths in taken.paths for path in paths
         )
         specs = plan.value_specs()
-        text = annotate(model, plan, constrained=needed_constraints(model, plan))
+        needed = needed_constraints(model, plan)
+        text = annotate(model, plan, constrained=needed, platform=platform)
         callee = program_call.Callee(model.name, text, plan.mesh, list(map(data_struct, structs)))
         given, arguments_tree = jax.tree_util.tree_flatten(taken.given)
         call, explicit = taken.call, self._explicit

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -48,6 +49,7 @@ from toast_lab.text import JsonObject, bytes_text
 
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
+WIDTH = 110  #: columns of a report
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
 AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
@@ -142,7 +144,7 @@ class Audit:
                 f"{number}",
                 finding.kind,
                 text.line_text(finding.where) if finding.where else "arguments",
-                f"{finding.time_s * 1e6:.1f} us",
+                f"{finding.time_s * 1e3:.3f} ms",
                 bytes_text(finding.bytes),
                 f"{self.share(finding):.1%}",
                 finding.remedy.text if finding.remedy is not None else "no change tried removes it",
@@ -538,20 +540,35 @@ def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
     line = text.line_text(finding.where) + ": " if finding.where else ""
     lines = [
         f"{number}. {line}{finding.title}",
-        f"   costs   {finding.time_s * 1e6:.1f} us a step, {bytes_text(finding.bytes)} on a device",
-        f"   because {finding.why}",
+        *_field(
+            "costs",
+            f"{finding.time_s * 1e3:.3f} ms a step, {bytes_text(finding.bytes)} on a device",
+        ),
+        *_field("because", finding.why),
+        *_field("sides", finding.conflict),
     ]
-    if finding.conflict:
-        lines.append(f"   sides   {finding.conflict}")
-    if finding.remedy is None:
-        return [*lines, "   change  none that was tried removes it"]
-    lines.append(f"   change  {finding.remedy} ({share:.1%})")
-    lines += [f"           {code}" for code in finding.remedy.code]
-    if finding.remedy.confirmed:
-        lines.append(f"   proof   {finding.remedy.confirmed}")
-    if finding.also:
-        lines.append(f"   also    removes {text.first_items_text(finding.also)}")
-    return lines
+    remedy = finding.remedy
+    if remedy is None:
+        return [*lines, *_field("change", "none that was tried removes it")]
+    return [
+        *lines,
+        *_field("change", f"{remedy} ({share:.1%})"),
+        *(f"{'':11}{code}" for code in remedy.code),
+        *_field("proof", remedy.confirmed),
+        *_field("also", f"removes {'; '.join(finding.also[:3])}" if finding.also else ""),
+    ]
+
+
+def _field(name: str, sentence: str) -> list[str]:
+    """A labelled sentence in lines of a fixed width; nothing if it is empty."""
+    return textwrap.wrap(
+        sentence,
+        WIDTH,
+        initial_indent=f"   {name:8}",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _is_allowed(finding: Finding, entry: str) -> bool:

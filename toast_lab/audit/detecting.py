@@ -22,6 +22,7 @@ from toast_lab.audit.findings import (
     ReplicatedState,
     ReplicatedWork,
 )
+from toast_lab.audit.meaning import Uneven
 from toast_lab.audit.roles import Roles
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import CollectiveRow, Problem
@@ -191,7 +192,7 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
         for sibling in roles.siblings(largest)
         if {axis for dim in specs[sibling] for axis in dim} >= set(lacking[largest])
     )
-    axes = tuple(a for a in mesh.axes if any(a in axes for axes in lacking.values()))
+    all_axes = tuple(a for a in mesh.axes if any(a in own for own in lacking.values()))
     whole = "whole" if not any(specs[largest]) else spec_text(specs[largest])
     yield ReplicatedState(
         op=-1,
@@ -199,12 +200,12 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
         place="",
         subject=f"{first_items_text(by_root)}: {len(lacking)} tensors, {bytes_text(total)} too "
         "much on every device",
-        axes=axes,
+        axes=all_axes,
         time_s=0.0,
         bytes=total,
         count=1,
         why=(
-            f"{program.value_name[largest]} is {whole} on {', '.join(axes)}, and "
+            f"{program.value_name[largest]} is {whole} on {', '.join(all_axes)}, and "
             f"{program.value_name[other]} is {spec_text(specs[other])}: what is computed from both "
             "has to be gathered or computed on every device"
         ),
@@ -216,7 +217,7 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
 def _padded(evidence: Evidence) -> Iterator[Finding]:
     program, written = evidence.problem.analysis.program, evidence.written
     grouped: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
-    first = {}
+    first: dict[tuple[int, tuple[str, ...]], Uneven] = {}
     for uneven in written.meaning.uneven:
         key = uneven.size, uneven.axes
         grouped[key].append(uneven.value)
@@ -260,7 +261,7 @@ def duplicated_s(
 ) -> dict[int, float]:
     """Seconds of each op that every device of an axis repeats, and could share."""
     size, plan = outcome.meaning.plan.mesh.sizes[axis], outcome.meaning.plan
-    repeated = {}
+    repeated: dict[int, float] = {}
     for row in outcome.cost.ops:
         op = row.op
         if plan.op_factor[op, axis] >= 0 or program.op_class[op] in (ARGUMENT, CONTROL):
@@ -378,7 +379,8 @@ def _collectives(evidence: Evidence) -> Iterator[Finding]:
     number = {name: value for value, name in enumerate(program.value_name)}
     grouped: dict[tuple[object, ...], list[CollectiveRow]] = defaultdict(list)
     for row in written.cost.collectives:
-        if (row.op, row.value, row.kind) in absent:
+        # Those inside a shard_map are written by hand: no annotation avoids them
+        if row.value not in number or (row.op, row.value, row.kind) in absent:
             continue
         line = program.locations[int(program.location[row.op])].split(" < ")[0]
         key = (row.kind, row.axes, program.kind[row.op], row.local_bytes, line)

@@ -41,9 +41,10 @@ class Remedy:
         }
 
     def __str__(self) -> str:
-        sign = "-" if self.saved_bytes >= 0 else "+"
-        memory = f", {sign}{bytes_text(abs(self.saved_bytes))}" if self.saved_bytes else ""
-        return f"{self.text}: {-self.saved_s * 1e6:+.1f} us a step{memory}"
+        time_text = f"{abs(self.saved_s) * 1e3:.3f} ms"
+        memory = f", {bytes_text(abs(self.saved_bytes))} of peak" if self.saved_bytes else ""
+        memory += (" saved" if self.saved_bytes > 0 else " more") if memory else ""
+        return f"{self.text}: {time_text} {'saved' if self.saved_s >= 0 else 'more'}{memory}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,7 @@ from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
+from toast_lab.text import line_text
 
 #: how far, in ops, tensors around a finding are changed
 UPSTREAM, DOWNSTREAM = 6, 3
@@ -44,6 +45,10 @@ LEFT_SHARE = 0.34
 #: Findings without a change that saves at least this share of C(s) are no faults but the price of
 #: the sharding, unless they are faults by their kind.
 LEAST_SAVING = 0.01
+#: Share of a step from which a rematerialisation leads the list.
+LEADING_SHARE = 0.05
+#: A finding that costs a smaller share of what its remedy saves is not the reason for it.
+MINOR_SHARE = 0.1
 #: Most other changes that a finding lists.
 MOST_OTHERS = 3
 
@@ -106,7 +111,7 @@ def with_remedies(
         remedied.append(
             dataclasses.replace(finding, remedy=best, others=tuple(remedies[1 : 1 + MOST_OTHERS]))
         )
-    return _joined(remedied)
+    return _joined(remedied, evidence.written.time_s)
 
 
 def _is_gain(remedy: Remedy, written: Outcome) -> bool:
@@ -125,17 +130,22 @@ def _effort(remedy: Remedy) -> int:
     return len(remedy.code) + 2 * sum("<" in line.partition("=")[0] for line in remedy.code)
 
 
-def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings by what their remedies save; those with the same remedy stand for each other."""
-    ordered = sorted(
-        findings,
-        key=lambda finding: (
-            -_rounded(finding.saved_share),
-            finding.rank,
-            -finding.time_s,
-            finding.op,
-        ),
-    )
+def _joined(findings: Sequence[Finding], step_s: float) -> list[Finding]:
+    """Findings by what their remedies save; those with the same remedy stand for each other.
+
+    A rematerialisation that counts comes before the others: the compiler itself warns of it.
+    """
+
+    def order(finding: Finding) -> tuple[object, ...]:
+        warned = isinstance(finding, InvoluntaryRematerialisation)
+        leads = warned and finding.cost_share(step_s) >= LEADING_SHARE
+        saved_s = finding.remedy.saved_s if finding.remedy is not None else 0.0
+        # A small fault is not what a change that saves much more is about
+        is_minor = finding.rank > PaddedTensor.rank and finding.time_s < MINOR_SHARE * saved_s
+        saved = _rounded(finding.saved_share)
+        return not leads, -saved, is_minor, finding.rank, -finding.time_s, finding.op
+
+    ordered = sorted(findings, key=order)
     joined: list[Finding] = []
     for finding in ordered:
         first = next(
@@ -151,7 +161,7 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
         if first is None:
             joined.append(finding)
             continue
-        line = f" at {finding.where}" if finding.where else ""
+        line = f" at {line_text(finding.where)}" if finding.where else ""
         joined[first] = dataclasses.replace(
             joined[first], also=(*joined[first].also, f"{finding.title}{line}")
         )
@@ -363,7 +373,7 @@ def _constraint_edits(
 ) -> Iterator[Edits]:
     """The user's constraints near a finding, removed or with another spec."""
     program, specs = evidence.roles.program, evidence.written.specs
-    for site in evidence.roles.constraint_sites:
+    for site in sorted(evidence.roles.constraint_sites, key=lambda site: -len(site.ops)):
         if not set(ops) & set(site.ops):
             continue
         yield Edits(replaced=tuple((op, None) for op in site.ops))

@@ -32,15 +32,6 @@ class Edits(NamedTuple):
     def __bool__(self) -> bool:
         return any(map(len, self))
 
-    def joined(self, other: Edits) -> Edits:
-        """Both; where both edit one place, those of ``other`` count."""
-        return Edits(
-            *(
-                tuple({**dict(mine), **dict(theirs)}.items())
-                for mine, theirs in zip(self, other, strict=True)
-            )
-        )
-
 
 NO_EDITS = Edits()
 

@@ -178,8 +178,8 @@ class _Collector:
         weight, data = (set(program.use_names(uses[at])) for at in (weight_at, 1 - weight_at))
         result = self._result_names(op)
         is_convolution = bool(program.op_class[op] == CONVOLUTION)
-        # The third operand of a ragged product counts the rows of each group of the weight's.
-        groups = {name for use in uses[2:] for name in program.use_names(use)} & weight
+        # Rows of the data meet one group of the weight of a ragged product each.
+        groups = weight - data - result if len(uses) > 2 and not is_convolution else set[int]()
         slid_over = {
             name
             for name in (data & result) - weight

@@ -334,9 +334,12 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
 
 
 def _strong(leaf: Any) -> Any:
-    shape, dtype, on_host, is_weak = calls.type_of(leaf)
-    if not is_weak or on_host:
+    shape, dtype, is_on_host, weak = calls.type_of(leaf)
+    if not weak:
         return leaf
+    if is_on_host:
+        space = jax.memory.Space.Host
+        return jax.core.ShapedArray(shape, leaf.dtype, weak_type=False, memory_space=space)
     return jax.ShapeDtypeStruct(shape, dtype)
 
 

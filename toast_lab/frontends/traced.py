@@ -12,6 +12,7 @@ from toast_lab.frontends import stages
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.kernel_rules import KernelRule, register
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.program import Program
@@ -44,6 +45,9 @@ class Traced(NamedTuple):
     placements: tuple[Placement | None, ...] = ()
     #: lowers the same trace for another platform; None in other processes
     lower: Callable[[str], Traced] | None = None
+    kernel_body: Callable[..., str] | None = None  #: as in ``Lowerings``; likewise
+    #: rules that the user's module registered in the process that traced it
+    kernel_rules: tuple[KernelRule, ...] = ()
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
@@ -53,6 +57,7 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     lowerings = Lowerings(
         None if lower is None else lambda platform: read_program(lower(platform), name)
     )
+    lowerings.kernel_body = traced.kernel_body
     lowerings.programs.update(dict.fromkeys(sorted(program.platforms), program))
     if traced.function is not None:
         dim_names = {**dim_names_of(program.program, traced.function.given), **dim_names}
@@ -70,6 +75,8 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
 def read_program(traced: Traced, name: str) -> LoweredProgram:
     """Read the traced StableHLO of the function that is called ``name``."""
     stages.tell("reading")
+    for rule in traced.kernel_rules:
+        register(rule)
     parsed = read.parse(
         traced.text,
         name=identifier(name),

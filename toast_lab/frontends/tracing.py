@@ -6,13 +6,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from toast_lab.errors import FrontendError, join_offenders
-from toast_lab.frontends import arguments, calls, platform_rules, stages, traced_keys, user_code
+from toast_lab.frontends import (
+    arguments,
+    calls,
+    platform_rules,
+    stages,
+    traced_keys,
+    user_code,
+    wrapped_kernels,
+)
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
@@ -166,6 +175,26 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
 
 
+def kernel_body(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], platform: str) -> str:
+    """StableHLO of the wrapped kernel ``name`` for operands of (shape, element type)."""
+
+    def lower(traced: Any) -> str:
+        return str(platform_rules.lower(traced, platform).as_text())
+
+    return wrapped_kernels.body_text(
+        name, [(shape, _dtype(element)) for shape, element in shapes], platform, lower
+    )
+
+
+def _dtype(element: str) -> Any:
+    """JAX's type of a StableHLO element type."""
+    names = {"bf16": "bfloat16", "i1": "bool", "complex<f32>": "complex64"}
+    words = {"f": "float", "i": "int", "ui": "uint"}
+    match = re.fullmatch(r"(ui|i|f)(\d+)", element)
+    name = f"{words[match.group(1)]}{match.group(2)}" if match else element.lower()
+    return jax.numpy.dtype(names.get(element, name))
+
+
 INTERPRETED = "kernels are interpreted on the CPU"
 
 
@@ -219,6 +248,7 @@ class _Lowered(NamedTuple):
             keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
             on_host=list(map(calls.is_on_host, jax.tree_util.tree_leaves(like.given))),
             platforms=platform_rules.alike(jaxpr, self.platform),
+            kernel_body=kernel_body,
         )
 
         def lower(other: str) -> Traced:
@@ -230,7 +260,7 @@ class _Lowered(NamedTuple):
                 notes=(*notes, *([INTERPRETED] if is_interpreted else [])),
             )
 
-        return traced._replace(lower=lower)
+        return traced._replace(lower=lower, kernel_body=kernel_body)
 
 
 def _lowered(
@@ -283,11 +313,11 @@ def _first_that_works(
 
 def _lower_for_host(traced: Any, host: str) -> Any:
     try:
-        return traced.lower()
+        return platform_rules.lower_own(traced, None)
     except ValueError as error:
         if "AbstractMesh" not in str(error):
             raise
-        return traced.lower(lowering_platforms=(platform_rules.name_in_jax(host),))
+        return platform_rules.lower_own(traced, (platform_rules.name_in_jax(host),))
 
 
 def _lower(traced: Any, platform: str, name: str) -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.ir import attributes, narrowing, own_rules
+from toast_lab.ir import attributes, kernel_rules, narrowing, own_rules
 from toast_lab.ir.own_rules import Rule, Shapes
 from toast_lab.ir.program import (
     ARGUMENT,
@@ -57,12 +57,17 @@ class OpKind:
     # -- sharding rule -----------------------------------------------------------------------------
     #: Our own rule, used if Shardy has none. Without either, every dim stays whole.
     rule: OwnRule | None = None
+    #: A rule for this one op, which goes before any other: (operand shapes, result shapes, op).
+    given: OwnRule | None = None
     #: Takes back the factors of Shardy's rule that are not local; each such function says why.
     narrow: Narrowing | None = None
     #: It creates dims that no operand has, so that each shard can make its own piece of them.
     creates_dims: bool = False
     #: Tells whether the op stays whole, whatever rule it carries.
     stays_whole: Callable[[Any], bool] | None = None
+    #: Tells whether compilers gather its operands even where only independent parts are split (see
+    #: ``local_ops``).
+    gathered: Callable[[Any], bool] | None = None
     #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
     #: the op or None.
     without_rule: str | Callable[[Any], str] = ""
@@ -81,6 +86,8 @@ class OpKind:
     as_combiner: str = "none"
     #: FLOPs of the whole op; None: only its bytes are counted.
     flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
+    #: Bytes that the whole op moves, None: those of its operands and results.
+    moved_bytes: Callable[[Any], float | None] | None = None
     #: (op, monoid) -> the attributes that matter to readers, as listings print them after the op.
     detail: Callable[[Any, str], str] | None = None
 
@@ -269,6 +276,7 @@ _kind(
     "convolution",
     cost_class=CONVOLUTION,
     narrow=narrowing.narrow_convolution,
+    gathered=own_rules.has_groups,
     monoid="add",
     flops=attributes.convolution_flops,
     detail=attributes.precision,
@@ -417,17 +425,32 @@ _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
 _kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
-_kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
-_kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0, orders=True)
+_kind("fft", cost_class=OTHER, gathered=own_rules.always, flops=attributes.fourier_flops)
+_kind(
+    "triangular_solve",
+    cost_class=OTHER,
+    narrow=narrowing.narrow_triangular_solve,
+    gathered=own_rules.always,
+)
+_kind(
+    "chlo.top_k",
+    cost_class=OTHER,
+    rule=own_rules.top_k,
+    gathered=own_rules.always,
+    gpu_passes=35.0,
+    orders=True,
+)
 _kind(
     "custom_call",
     cost_class=OPAQUE,
+    given=kernel_rules.given,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,
     stays_whole=own_rules.known_whole,
-    without_rule=own_rules.call_without_rule,
-    detail=attributes.detail_of("call_target_name"),
+    without_rule=kernel_rules.without_rule,
+    flops=kernel_rules.flops,
+    moved_bytes=kernel_rules.moved_bytes,
+    detail=kernel_rules.detail,
     side_effect=True,
     mixes_keys=True,
 )

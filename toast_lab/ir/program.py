@@ -212,6 +212,8 @@ class Program:
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
+    #: (op, bytes that the whole op moves to and from memory) of kernels whose rule says so
+    moved_bytes: tuple[tuple[int, float], ...] = ()
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
@@ -363,7 +365,7 @@ class Program:
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
                 continue  # keeps the digests that programs without keys had before this field
-            if field.name in ("shard_maps", "collectives", "host"):
+            if field.name in ("shard_maps", "collectives", "host", "moved_bytes"):
                 if not value:
                     continue  # likewise
                 if field.name == "shard_maps":

@@ -220,7 +220,7 @@ class _BlockReader:
         mesh, manual_axes, specs, trouble = interface(operation, self.meshes)
         if trouble:
             raise FrontendError(
-                f"a shard_map{unsupported.place(operation)} that cannot be kept: {trouble}"
+                f"a shard_map{source_names.place(operation)} that cannot be kept: {trouble}"
             )
         (block,) = operation.regions[0].blocks
         read = self.block(
@@ -329,6 +329,7 @@ def _new_op(
         detail=facts.detail(operation, monoid) if facts.detail is not None else "",
         monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
+        moved_bytes=facts.moved_bytes(operation) if facts.moved_bytes is not None else None,
         region=item.region,
     )
 

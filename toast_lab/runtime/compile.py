@@ -141,7 +141,7 @@ def compile_plan(
         model.name,
         plan,
         _Target(wanted, compiler, versions, flags),
-        annotate(model, plan, located=True, constrained=needed),
+        annotate(model, plan, located=True, constrained=needed, platform=wanted.platform),
         time_limit_s=time_limit_s,
         on_progress=on_progress,
         cancel=cancel,

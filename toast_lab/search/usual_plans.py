@@ -316,6 +316,14 @@ class _Makers:
         groups = self.roles.groups("experts")
         if not groups:
             return "no colour plays the part of experts"
+        names, colour = self.analysis.names, self.analysis.colour
+        expert_colours = {one for group in groups for one in self.analysis.groups[group].colours}
+        if not any(
+            names.shardable[name] and int(colour[name]) in expert_colours & product.shared
+            for product in self.roles.weight_products
+            for name in self.program.factors(product.op)
+        ):
+            return "ragged products need all experts on every device"
         return self._cut_each(draft, groups, axes)
 
     def cut_graph(self, draft: _PlanDraft, axes: Sequence[str]) -> str:
