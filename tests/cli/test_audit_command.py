@@ -23,7 +23,7 @@ def test_known_findings_need_reasons(tmp_path: Path) -> None:
     path.write_text("# a comment\nuneven-dim  # six heads until March\nmodel.py:31 # cheap\n\n")
     assert _allowed(str(path)) == ["uneven-dim", "model.py:31"]
     path.write_text("uneven-dim\n")
-    with pytest.raises(InvalidInput, match="reason.*line 1, 'uneven-dim'"):
+    with pytest.raises(InvalidInput, match=r"reason.*line 1, 'uneven-dim'"):
         _allowed(str(path))
     with pytest.raises(InvalidInput, match="No such file"):
         _allowed(str(tmp_path / "none.txt"))
