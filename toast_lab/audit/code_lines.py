@@ -36,11 +36,11 @@ def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
         parts.append(f"shard {paths} as {_words(after)} instead of {_words(before)}")
     if len(by_role) > 3:
         parts.append(f"and {len(by_role) - 3} more arguments as their counterparts")
-    for place, before, after in _by_place(roles, edits):
+    for place, old, new in _by_place(roles, edits):
         parts.append(
             f"remove the constraint at {place}"
-            if after is None
-            else f"constrain to {spec_text(after)} instead of {spec_text(before)} at {place}"
+            if new is None
+            else f"constrain to {spec_text(new)} instead of {spec_text(old)} at {place}"
         )
     for name, place, _, spec in _by_line(roles, edits):
         parts.append(f"constrain {name} to {_words(spec)} at {place}")
