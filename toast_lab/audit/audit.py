@@ -25,8 +25,8 @@ from toast_lab.audit import asked
 from toast_lab.audit.conflict_sides import ConflictSides
 from toast_lab.audit.detecting import Evidence, detect
 from toast_lab.audit.findings import Finding, InvoluntaryRematerialisation, PaddedTensor
+from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import with_remedies
-from toast_lab.audit.roles import Roles
 from toast_lab.audit.trials import Outcome, Trials
 from toast_lab.audit.written import Edits, edited
 from toast_lab.conflicts.analysis import analyse
@@ -336,7 +336,9 @@ class _Auditor:
         )
         if compiled is not None and compiled.refused:
             self.notes.append(f"the compiler refuses the program as written: {compiled}")
-        evidence = Evidence(problem, Roles(model.program), written, compiled=compiled, diff=diff)
+        evidence = Evidence(
+            problem, PlacesAlike(model.program), written, compiled=compiled, diff=diff
+        )
         self.say("trying changes")
         findings = with_remedies(
             evidence,

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from toast_lab.audit.roles import Roles
+from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.written import Edits
 from toast_lab.ir.locations import frames, place_text
 from toast_lab.ir.source_lines import op_frame, source_text
@@ -28,7 +28,7 @@ def p_text(spec: Spec) -> str:
     return partition_text(spec).replace("'", '"')
 
 
-def text_of(roles: Roles, specs: Sequence[Spec], edits: Edits) -> str:
+def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
     """What edits change, as a phrase."""
     parts = []
     by_role = _by_role(roles, edits)
@@ -36,18 +36,18 @@ def text_of(roles: Roles, specs: Sequence[Spec], edits: Edits) -> str:
         parts.append(f"shard {paths} as {_words(after)} instead of {_words(before)}")
     if len(by_role) > 3:
         parts.append(f"and {len(by_role) - 3} more arguments as their counterparts")
-    for place, before, after in _by_place(roles, edits):
+    for place, old, new in _by_place(roles, edits):
         parts.append(
             f"remove the constraint at {place}"
-            if after is None
-            else f"constrain to {spec_text(after)} instead of {spec_text(before)} at {place}"
+            if new is None
+            else f"constrain to {spec_text(new)} instead of {spec_text(old)} at {place}"
         )
     for name, place, _, spec in _by_line(roles, edits):
         parts.append(f"constrain {name} to {_words(spec)} at {place}")
     return "; ".join(parts)
 
 
-def code_of(roles: Roles, specs: Sequence[Spec], edits: Edits) -> tuple[str, ...]:
+def code_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> tuple[str, ...]:
     """The lines to write for some edits."""
     lines = [
         f"{paths}: {p_text(after)}  # in its sharding, where it is {p_text(before)}"
@@ -73,7 +73,7 @@ def _words(spec: Spec) -> str:
     return spec_text(spec)
 
 
-def _by_role(roles: Roles, edits: Edits) -> dict[tuple[str, Spec, Spec], list[int]]:
+def _by_role(roles: PlacesAlike, edits: Edits) -> dict[tuple[str, Spec, Spec], list[int]]:
     """Edited arguments by their new spec: (paths, old spec, new spec)."""
     grouped: dict[tuple[Spec, Spec], list[int]] = defaultdict(list)
     for argument, spec in edits.arguments:
@@ -91,7 +91,7 @@ def _by_role(roles: Roles, edits: Edits) -> dict[tuple[str, Spec, Spec], list[in
     }
 
 
-def _by_place(roles: Roles, edits: Edits) -> list[tuple[str, Spec, Spec | None]]:
+def _by_place(roles: PlacesAlike, edits: Edits) -> list[tuple[str, Spec, Spec | None]]:
     """Edited constraints of the user: (place, old spec, new spec)."""
     replaced, places = dict(edits.replaced), []
     interface = {*roles.of_argument.values(), *roles.of_result.values()}
@@ -102,7 +102,7 @@ def _by_place(roles: Roles, edits: Edits) -> list[tuple[str, Spec, Spec | None]]
     return places
 
 
-def _by_line(roles: Roles, edits: Edits) -> list[tuple[str, str, str, Spec]]:
+def _by_line(roles: PlacesAlike, edits: Edits) -> list[tuple[str, str, str, Spec]]:
     """New constraints: (variable, place, text of the line behind which it goes, spec)."""
     program, lines = roles.program, dict[tuple[str, str], tuple[str, str, str, Spec]]()
     for value, spec in edits.constraints:

@@ -23,7 +23,7 @@ from toast_lab.audit.findings import (
     ReplicatedWork,
 )
 from toast_lab.audit.meaning import Uneven
-from toast_lab.audit.roles import Roles
+from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import CollectiveRow, Problem
 from toast_lab.ir.locations import place_text
@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
     """All that is known about a program as it is sharded."""
 
     problem: Problem
-    roles: Roles
+    roles: PlacesAlike
     written: Outcome
     compiled: Compiled | None
     diff: CompiledDiff | None

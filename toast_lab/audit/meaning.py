@@ -105,7 +105,7 @@ def _split_ops(program: Program, mesh: Mesh, shardable: np.ndarray, sharding: Sh
         owner = int(program.owner[op])
         results.setdefault(owner, []).extend(program.results(op))
         uses.setdefault(owner, []).extend(program.uses(op))
-    is_cut: list[bool] = (value_dim >= 0).any(axis=1).tolist()
+    is_cut = np.any(value_dim >= 0, axis=1, keepdims=True)[:, 0]
     for owner in sorted({*results, *uses}):
         own_results = [value for value in results.get(owner, ()) if is_cut[value]]
         own_uses = [use for use in uses.get(owner, ()) if is_cut[program.use_value[use]]]

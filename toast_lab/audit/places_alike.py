@@ -1,7 +1,7 @@
 """Which arguments, results, values and constraints of a program a person would change together.
 
 One line of code makes a tensor of every layer, and one rule shards the weights of all of them.
-Start reading at ``Roles``.
+Start reading at ``PlacesAlike``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConstraintSite(NamedTuple):
     spec: Spec
 
 
-class Roles:
+class PlacesAlike:
     """Arguments by role, values by site, constraints by line; of one program."""
 
     def __init__(self, program: Program) -> None:
