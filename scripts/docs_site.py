@@ -35,6 +35,7 @@ REFERENCE = {
         "from_torch",
         "from_stablehlo",
         "load",
+        "kernel_rule",
         "annotations",
         "Model",
         "Program",
@@ -55,7 +56,10 @@ REFERENCE = {
         "bound",
         "LowerBound",
     ],
-    "Plans": ["Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"],
+    "Plans": [
+        *("Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"),
+        *("audit", "Audit"),
+    ],
     "Execution": [
         "run",
         "compile",

@@ -190,6 +190,33 @@ PROGRAMS: dict[str, Callable[[Any], Program]] = {
 }
 
 
+def with_free_axes(mesh: Any) -> Program:
+    """A part over ``data`` alone, which leaves ``model`` to the compiler."""
+    total = jax.shard_map(
+        lambda x: jax.lax.psum(jnp.sin(x), "data"),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P(),
+        axis_names={"data"},
+    )
+    return lambda x, w: total(x @ w), (struct(32, 16), struct(16, 64))
+
+
+def axes_turned_round(mesh: Any) -> Program:
+    """Rows over ``model`` first: another order than that of the mesh."""
+    numbered = jax.shard_map(
+        lambda x: x + jax.lax.axis_index("model").astype(x.dtype),
+        mesh=mesh,
+        in_specs=P(("model", "data")),
+        out_specs=P(("model", "data")),
+        check_vma=False,
+    )
+    return lambda x: jnp.cos(numbered(2 * x)), (struct(32, 16),)
+
+
+FURTHER = {"with_free_axes": with_free_axes, "axes_turned_round": axes_turned_round}
+
+
 def arrays(shapes: Any, seed: int = 0) -> Any:
     """Arrays of these shapes; integers are below 256."""
     random = np.random.default_rng(seed)
@@ -212,7 +239,7 @@ def largest_differences(name: str, plans: dict[str, Any]) -> dict[str, float]:
     mesh = jax.make_mesh(
         tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * len(SIZES)
     )
-    fn, shapes = PROGRAMS[name](mesh)
+    fn, shapes = (PROGRAMS | FURTHER)[name](mesh)
     given = arrays(shapes)
     expected = jax.tree.leaves(jax.jit(fn)(*given))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab._version import __version__
 
 _NAMES = {
+    "Audit": "toast_lab.audit.audit:Audit",
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
     "ConfirmedResult": "toast_lab.confirm.confirmed_result:ConfirmedResult",
@@ -32,6 +33,7 @@ _NAMES = {
     "Comparison": "toast_lab.compare.result:Comparison",
     "analyse": "toast_lab.conflicts.analysis:analyse",
     "annotations": "toast_lab.ir.annotations:annotations_of",
+    "audit": "toast_lab.audit.audit:audit",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "bound": "toast_lab.search.gap.certify:lower_bound",
     "conflicts": "toast_lab.explain.board:conflicts",
@@ -44,6 +46,7 @@ _NAMES = {
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
     "from_torch": "toast_lab.frontends:from_torch",
+    "kernel_rule": "toast_lab.frontends:kernel_rule",
     "why": "toast_lab.explain.why:why",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
@@ -66,6 +69,7 @@ __all__ = ["__version__", *_NAMES, "charts", "views"]
 if TYPE_CHECKING:
     from toast_lab import charts, views
     from toast_lab.app.explore import explore
+    from toast_lab.audit.audit import Audit, audit
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
@@ -79,7 +83,7 @@ if TYPE_CHECKING:
     from toast_lab.explain.board import conflicts
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
-    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, load
+    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, kernel_rule, load
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
@@ -103,7 +107,13 @@ if TYPE_CHECKING:
     from toast_lab.sharding.mesh import Mesh
 
 
-_STAGES = ("search", "conflicts", "compare", "report")  # stages that are public functions as well
+_STAGES = (
+    "audit",
+    "search",
+    "conflicts",
+    "compare",
+    "report",
+)  # stages that are public functions as well
 
 
 class _Stage(types.ModuleType):

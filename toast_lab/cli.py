@@ -38,6 +38,11 @@ COMMANDS = (
     ("price", "price", "estimate time and memory of a plan"),
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
     ("why", "why", "explain why a plan has a collective, and what would remove it"),
+    (
+        "audit",
+        "audit",
+        "find what a compiler makes of code that is sharded already, and the cheapest changes",
+    ),
     ("diff", "diff", "compare two saved plans: tensors, collectives, time, memory"),
     (
         "report",

@@ -57,6 +57,20 @@ def test_gradients_scans_and_training_loops() -> None:
     assert len(found) == 5
 
 
+def test_indexing_by_position_sends_nothing_where_the_batch_is_cut() -> None:
+    outcome = here("by_position", module="indexing")
+    assert outcome["errors"] == {key: pytest.approx(0, abs=1e-6) for key in outcome["errors"]}
+    assert outcome["priced"] == 0
+    assert outcome["compiled"] == {}
+
+
+def test_ops_on_examples_of_their_own_send_nothing_where_the_batch_is_cut() -> None:
+    outcome = here("examples_alone", module="batched_ops")
+    assert outcome["errors"] == {key: pytest.approx(0, abs=1e-6) for key in outcome["errors"]}
+    assert outcome["priced"] == 0
+    assert outcome["compiled"] == {}
+
+
 def test_donated_state_is_reused_and_stays_where_the_plan_has_it() -> None:
     found = here("donation")
     assert found["error"] < 1e-5

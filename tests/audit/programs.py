@@ -6,7 +6,6 @@ has to be attached: the meshes are abstract.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -178,7 +177,9 @@ def uneven_heads(mended: bool = False) -> Made:
 
     def loss(params: Any, x: Any) -> Any:
         def split(y: Any) -> Any:
-            spec = ("data", "model", None, None) if mended else ("data", None, "model", None)
+            spec = (
+                (("data", "model"), None, None, None) if mended else ("data", None, "model", None)
+            )
             return constrain(heads_of(y, heads), *spec)
 
         queries, keys = split(x @ params["query"]), split(x @ params["key"])
@@ -201,8 +202,8 @@ def wrong_contraction(mended: bool = False) -> Made:
         return jnp.mean((hidden @ params["down"] - x) ** 2)
 
     specs = {"up": (None, "model"), "down": ("model", None) if mended else (None, "model")}
-    weights = {"up": (8192, 32768), "down": (32768, 8192)}
-    x = jax.ShapeDtypeStruct((32768, 8192), "float32")
+    weights = {"up": (2048, 32768), "down": (32768, 2048)}
+    x = jax.ShapeDtypeStruct((32768, 2048), "float32")
     return jitted(loss, weights, specs, x, ("data", None))
 
 
@@ -214,12 +215,13 @@ def gather_in_scan(mended: bool = False) -> Made:
             table = constrain(table, None, None)
 
         def cell(state: Any, entry: Any) -> Any:
-            state = jnp.tanh(constrain(state @ table + entry, "data", None))
+            state = jnp.tanh(constrain(state @ table + entry, ("data", "model"), None))
             return state, jnp.sum(state, axis=-1)
 
         return jax.lax.scan(cell, x, inputs)
 
-    specs = on(None, "data"), on("data", None), on(None, "data", None)
+    rows = ("data", "model")
+    specs = on(None, rows), on(rows, None), on(None, rows, None)
     args = (
         jax.ShapeDtypeStruct((4096, 4096), "float32"),
         jax.ShapeDtypeStruct((1024, 4096), "float32"),
@@ -242,4 +244,51 @@ def lost_in_reshape(mended: bool = False) -> Made:
     weights = {"up": (2048, 8192), "down": (8192, 2048)}
     specs = {"up": (None, "model"), "down": ("model", None)}
     x = jax.ShapeDtypeStruct((64, 1023, 2048), "float32")
+    return jitted(loss, weights, specs, x, ("data", None, None))
+
+
+# -- mistakes on which nothing was tuned -----------------------------------------------------------
+def gathered_logits(mended: bool = False) -> Made:
+    """The vocabulary is cut, and a constraint on the logits makes it whole."""
+
+    def loss(params: Any, x: Any) -> Any:
+        x = constrain(jnp.tanh(x @ params["mix"]), "data", None, None)
+        logits = x @ params["out"]
+        logits = constrain(logits, "data", None, "model" if mended else None)
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
+
+    weights = {"mix": (2048, 2048), "out": (2048, 65536)}
+    specs = {"mix": (None, None), "out": (None, "model")}
+    x = jax.ShapeDtypeStruct((64, 256, 2048), "float32")
+    return jitted(loss, weights, specs, x, ("data", None, None))
+
+
+def forgotten_batch(mended: bool = False) -> Made:
+    """The inputs are whole on every device, and so is everything computed from them."""
+
+    def loss(params: Any, x: Any) -> Any:
+        return jnp.mean((jax.nn.relu(x @ params["up"]) @ params["down"]) ** 2)
+
+    weights = {"up": (4096, 16384), "down": (16384, 4096)}
+    specs = {"up": (None, "model"), "down": ("model", None)}
+    x = jax.ShapeDtypeStruct((32768, 4096), "float32")
+    return jitted(loss, weights, specs, x, ("data", None) if mended else (None, None))
+
+
+def turned_weight(mended: bool = False) -> Made:
+    """One of the weights of attention is cut along its rows, the others along their columns."""
+    heads = 32
+
+    def loss(params: Any, x: Any) -> Any:
+        x = constrain(x + attention(params, x, heads), "data", None, None)
+        return jnp.mean(x * x)
+
+    weights = dict.fromkeys(("query", "key", "value", "mix"), (4096, 4096))
+    specs = {
+        "query": (None, "model"),
+        "key": (None, "model") if mended else ("model", None),
+        "value": (None, "model"),
+        "mix": ("model", None),
+    }
+    x = jax.ShapeDtypeStruct((64, 1024, 4096), "float32")
     return jitted(loss, weights, specs, x, ("data", None, None))

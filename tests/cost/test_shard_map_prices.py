@@ -20,6 +20,7 @@ from toast_lab.lowering.listing import listing, listing_lines
 from toast_lab.machines.collectives import named_time_s
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
+from toast_lab.search.gap.certify import lower_bound
 from toast_lab.search.limits import Budget
 from toast_lab.sharding.plan import plan_of_state, unsharded_plan
 from toast_lab.sharding.state import State, legal_actions
@@ -188,3 +189,10 @@ def test_other_actions_and_specs_leave_them_alone() -> None:
     result = search(pinned, method="beam", budget=Budget(evaluations=100))
     assert pinned.pins is not None
     assert pinned.pins.broken(*result.plan.sharding) == []
+
+
+def test_bounds_hold_around_them() -> None:
+    for name in PROGRAMS:
+        problem = problem_of(name)
+        best = search(problem, method="beam", budget=Budget(evaluations=200)).cost.score
+        assert 0.5 * best < lower_bound(problem).score <= best * (1 + 1e-9)

@@ -25,6 +25,7 @@ GUIDES: dict[str, tuple[str, ...]] = {
     "fit_into_memory": ("optax",),
     "confirm_a_plan": (),
     "explain_collectives": (),
+    "audit": (),
     "take_a_plan_home": (),
     "sweep_on_a_cluster": ("distributed",),
     "extend": (),

@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec as P
 from tests.shard_map_programs import PROGRAMS, SIZES, abstract_mesh, struct
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.conflicts.coverage import coverage
-from toast_lab.cost.problem import Problem
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError, InvalidProblem
-from toast_lab.frontends import from_jax
+from toast_lab.frontends import from_jax, from_stablehlo
 from toast_lab.ir.model import Model
 from toast_lab.ir.shard_maps import axes_of_groups
+from toast_lab.sharding.plan import unsharded_plan
 
 
 def traced(name: str) -> Model:
@@ -185,3 +186,31 @@ def test_a_permute_along_two_axes_is_read() -> None:
     both = P(("data", "model"))
     (shard_map,) = from_jax(one(part, both, both), struct(8, 4)).program.shard_maps
     assert [row.axes for row in shard_map.body.collectives] == [("data", "model")]
+
+
+def test_rounds_of_a_loop_inside_can_be_given() -> None:
+    def settle(x: Any) -> Any:
+        return jax.lax.while_loop(lambda x: jnp.sum(x) > 1.0, lambda x: x @ x, x)
+
+    model = from_jax(one(settle, P(), P()), struct(16, 16))
+    assert any("are not known and counted as 1" in note for note in model.notes)
+    counted = model.with_rounds(10)
+    (before, after) = (each.program.shard_maps[0] for each in (model, counted))
+    assert after.flops == 10 * before.flops == counted.program.flops[after.op]
+    times = [price_of(each).time_s for each in (model, counted)]
+    assert times[1] > 5 * times[0]
+
+
+def price_of(model: Model) -> Any:
+    problem = Problem(analyse(model), SIZES)
+    return price(problem, unsharded_plan(problem.analysis, problem.mesh))
+
+
+def test_a_file_is_read_like_the_function() -> None:
+    fn, shapes = PROGRAMS["recomputed_layers"](abstract_mesh())
+    text = jax.jit(fn).trace(*shapes).lower(lowering_platforms=("cpu",)).as_text()
+    read, ours = from_stablehlo(text).program, traced("recomputed_layers").program
+    assert [row[1:5] for row in read.shard_maps] == [row[1:5] for row in ours.shard_maps]
+    assert [row.body.digest() for row in read.shard_maps] == [
+        row.body.digest() for row in ours.shard_maps
+    ]

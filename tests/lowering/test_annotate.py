@@ -12,6 +12,7 @@ from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir.model import Model
+from toast_lab.ir.read import parse
 from toast_lab.lowering.annotate import annotate, specs_on_ops
 from toast_lab.pipeline import replicated
 from toast_lab.plan_verbs import Plan
@@ -297,3 +298,25 @@ def test_for_shardy_an_op_carries_its_number_and_is_pinned_to_what_its_operands_
     assert f"toast.op = {model.program.n_ops - 1} : i32" in last
     result = last.split()[0]
     assert next(dims for operand, dims in constraints(text) if operand == result) == "[{}, {}]"
+
+
+def test_devices_compute_their_own_groups_of_a_convolution() -> None:
+    def own_kernels(x, k):
+        return jax.vmap(
+            lambda x, k: jax.lax.conv_general_dilated(
+                x[None], k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )[0]
+        )(x, k)
+
+    model = frontends.from_jax(
+        own_kernels, S((16, 8, 8, 4), "float32"), S((16, 3, 3, 4, 6), "float32")
+    )
+    plan = plan_of(model, {"d": 4}, "x.0->d")
+    text = annotate(model, plan)
+    assert "feature_group_count = 16" in model.stablehlo
+    assert "feature_group_count = 4" in text
+    (local,) = re.findall(r"stablehlo\.convolution.*->\s*tensor<(\S+)xf32>", text)
+    assert local == "1x8x8x24", "four of the sixteen examples, side by side in the features"
+    again = parse(text)
+    assert "convolution" in again.program.kind
+    assert "feature_group_count = 16" in again.text

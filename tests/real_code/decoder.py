@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.pallas.ops.gpu import attention as triton_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel,
     splash_attention_mask,
@@ -86,7 +87,8 @@ def constrain(x: jax.Array, mesh: Any, *axes: str | None) -> jax.Array:
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, mesh: Any, kernel: str) -> jax.Array:
     """Causal attention over [batch, heads, sequence, head_dim], each device on its own heads.
 
-    ``kernel`` is "splash" (TPUs), "interpreted" (the same where there is no TPU) or "plain".
+    ``kernel`` is "splash" (TPUs), "interpreted" (the same where there is no TPU), "triton" (GPUs)
+    or "plain".
     """
     qkv = spec(("batch", "heads", None, None))
 
@@ -99,6 +101,10 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mesh: Any, kernel: str) -> 
             scores = jnp.einsum("bhsk,bhtk->bhst", q, k)
             causal = jnp.tril(jnp.ones((sequence, sequence), bool))
             return jnp.einsum("bhst,bhtk->bhsk", jax.nn.softmax(jnp.where(causal, scores, -1e9)), v)
+        if kernel == "triton":
+            qkv = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+            attended = triton_attention.mha(*qkv, segment_ids=None, sm_scale=1.0, causal=True)
+            return jnp.swapaxes(attended, 1, 2)
         mask = splash_attention_mask.MultiHeadMask(
             [splash_attention_mask.CausalMask((sequence, sequence)) for _ in range(q.shape[1])]
         )

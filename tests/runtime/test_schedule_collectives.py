@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toast_lab.runtime import hlo, hlo_text, schedule_collectives, schedule_steps, schedule_text
-from toast_lab.runtime.schedule import START
+from toast_lab.runtime.schedule import START, ScheduleStep
 
 TEXTS = Path(__file__).parent / "hlo_texts"
 
@@ -143,3 +143,43 @@ def test_a_collective_that_was_renamed_after_scheduling_can_still_be_priced() ->
     (gather,) = (step for step in steps if step.role == START and step.kind == "all_gather")
     assert gather.time_s is None
     assert (gather.bytes, gather.axes) == (32 * 64 * 2, ("d",))
+
+
+def permute_of(schedule: str, compiled: str) -> ScheduleStep:
+    """The permute of a schedule beside a compiled text."""
+    text, why = schedule_text.parse(schedule)
+    assert text is not None, why
+    steps = schedule_steps.steps_of(
+        text,
+        hlo_text.parse(compiled),
+        {"d": 2, "m": 4},
+        clocks=schedule_steps.Clocks({}, {}),
+    )
+    (permute,) = (step for step in steps if step.role == START and "permute" in step.kind)
+    return permute
+
+
+def test_a_name_that_the_compiled_text_gives_to_another_collective_describes_nothing() -> None:
+    """XLA makes names anew after scheduling; groups of a sum are no pairs of a permute."""
+    schedule = (TEXTS / "scheduled_h100.schedule.txt").read_text()
+    compiled = (TEXTS / "scheduled_h100.hlo").read_text()
+    known = permute_of(schedule, compiled)
+    assert (known.bytes, known.axes, len(known.pairs)) == (16 * 64 * 4, ("d", "m"), 8)
+    pairs = "{{0,0},{1,1},{4,2},{5,3},{2,4},{3,5},{6,6},{7,7}}"
+    reused = compiled.replace("(f32[16,64]{1,0}, f32[16,64]{1,0}) collective-permute-start(", "X(")
+    reused = reused.replace("X(", "f32[16,64]{1,0} all-reduce-start(").replace(
+        f"source_target_pairs={pairs}", "replica_groups={{0,1,2,3},{4,5,6,7}}"
+    )
+    assert reused.count("%collective-permute-start = f32[16,64]{1,0} all-reduce-start(") == 1
+    unknown = permute_of(schedule, reused)
+    assert (unknown.time_s, unknown.bytes, unknown.pairs) == (None, 0.0, ())
+
+
+def test_a_permute_without_pairs_sends_nothing() -> None:
+    schedule = (TEXTS / "scheduled_h100.schedule.txt").read_text()
+    head = '      opcode: "collective-permute-start"'
+    permute = permute_of(
+        schedule.replace(head, head + SHAPE, 1),
+        (TEXTS / "scheduled_h100.hlo").read_text().replace("collective-permute-start", "gone"),
+    )
+    assert (permute.bytes, permute.axes, permute.pairs) == (32 * 64 * 2, (), ())

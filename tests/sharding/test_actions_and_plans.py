@@ -7,12 +7,14 @@ import errno
 import json
 import os
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import analysed, plan, small_transformer
+from tests.helpers import analysed, plan, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, ToastError
 from toast_lab.pipeline import replicated
@@ -141,6 +143,28 @@ def test_from_specs_spreads_argument_shardings():
     problem = Problem(analysed("mlp"), {"b": 4, "m": 4})
     from_specs = Plan.from_specs(problem, {"x": ("b", None), "w1": (None, ("m",))})
     assert from_specs.key == plan(problem, ("B", "b"), ("U", "m")).key
+
+
+def test_a_spec_that_changes_nothing_more_is_taken_and_one_that_lost_is_noted():
+    """A momentum has the sharding of its weight already, and its other cut loses to that."""
+
+    def step(weight, momentum, x):
+        gradient = jax.grad(lambda w: jnp.tanh(x @ w).sum())(weight)
+        momentum = 0.9 * momentum + gradient
+        return weight - 0.1 * momentum, momentum
+
+    weight = jax.ShapeDtypeStruct((16, 32), "float32")
+    analysis = traced(step, weight, weight, jax.ShapeDtypeStruct((8, 16), "float32"))
+    problem = Problem(analysis, {"d": 2})
+    cuts = {"x": ("d", None), "weight": ("d", None), "momentum": ("d", None)}
+    whole = Plan.from_specs(problem, cuts)
+    assert whole.notes == ()
+    assert {path: whole.argument_specs()[path][0] for path in cuts} == dict.fromkeys(cuts, ("d",))
+    lost = Plan.from_specs(problem, {**cuts, "momentum": (None, "d")})
+    assert lost.sharding.same_as(whole.sharding)
+    assert lost.notes == ("momentum is [d, -]: dim 1 is not on d, since dim 0 has it first",)
+    with pytest.raises(InvalidPlan, match=r"x: dim 0 has size 8, not divisible by 3 \(d\)"):
+        Plan.from_specs(Problem(analysis, {"d": 3}), cuts)
 
 
 def test_an_unsharded_plan_says_so_everywhere():

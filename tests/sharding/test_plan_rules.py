@@ -17,7 +17,7 @@ from toast_lab.sharding.plan_rules import (
     own_words,
     plan_size,
 )
-from toast_lab.sharding.plan_text import places_by_function
+from toast_lab.sharding.plan_text import places_by_function, short_path
 from toast_lab.sharding.sharding import Sharding
 
 MESH = {"data": 2, "model": 2}
@@ -213,3 +213,24 @@ def test_a_plan_without_its_analysis_names_dims_by_number() -> None:
     bare = Plan(problem.analysis.program, problem.mesh, plan(problem, ("B", "a")).sharding)
     assert "dim 0 on a" in bare.describe()
     assert bare.size == plan(problem, ("B", "a")).size
+
+
+def test_arguments_of_lists_and_tuples_have_the_name_of_their_list() -> None:
+    def f(p, x):
+        return jnp.tanh(x @ p[0]) @ p[1]
+
+    problem = Problem(traced(f, (s(16, 32), s(32, 16)), s(8, 16)), {"d": 2})
+    text = plan(problem, ("x.0", "d"), ("p[0].1", "d")).describe()
+    assert " p[0], p[1] [whole]" in text
+    names = {
+        "params['layers'][0]['w']": "w",
+        "opt[0].mu['w'][1]": "w[1]",
+        "p['0']": "p['0']",
+        "p['linear-1']": "linear-1",
+        "layers.0.weight": "weight",
+        "params.0": "params.0",
+        "p[<flat index 3>]": "p[3]",
+        "x": "x",
+        "0": "0",
+    }
+    assert {path: short_path(path) for path in names} == names

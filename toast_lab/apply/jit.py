@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,7 @@ from toast_lab.frontends.traced import build
 from toast_lab.frontends.traced_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace_separated
 from toast_lab.frontends.user_code import function_name
+from toast_lab.ir.host_memory import PINNED_HOST
 from toast_lab.ir.model import Function, Model
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import Program
@@ -65,8 +66,11 @@ class Sharded:
         self, fn: Callable[..., Any], plan: ShardingPlan, mesh: Any, donate_argnums: Sequence[int]
     ) -> None:
         self.fn, self.plan, self.mesh, self.donate_argnums = fn, plan, mesh, tuple(donate_argnums)
-        self.argument_shardings = _named(plan.argument_specs(), mesh)
-        self.result_shardings = _named(plan.result_specs(), mesh)
+        program = plan.program
+        arguments_on_host = {program.value_name[i] for i in program.host.arguments}
+        results_on_host = {program.output_paths[i] for i in program.host.results}
+        self.argument_shardings = _named(plan.argument_specs(), mesh, arguments_on_host)
+        self.result_shardings = _named(plan.result_specs(), mesh, results_on_host)
         self._explicit = jax.sharding.AxisType.Explicit in mesh.axis_types
         self.notes: tuple[str, ...] = ()
         self._traced: dict[Any, _Traced] = {}
@@ -127,7 +131,8 @@ class Sharded:
         return None if given is None else taken.with_types_of(given)
 
     def _trace(self, taken: arguments.Arguments, own: Model) -> _Traced:
-        model, plan, self.notes = carry(own, self.plan, _platform(self.mesh, own))
+        platform = _platform(self.mesh, own)
+        model, plan, self.notes = carry(own, self.plan, platform)
         function = own.function
         assert isinstance(function, Function)
         structs = function.results
@@ -137,11 +142,15 @@ class Sharded:
             self.argument_shardings[path] for paths in taken.paths for path in paths
         )
         specs = plan.value_specs()
-        text = annotate(model, plan, constrained=needed_constraints(model, plan))
+        needed = needed_constraints(model, plan)
+        text = annotate(model, plan, constrained=needed, platform=platform)
         callee = program_call.Callee(model.name, text, plan.mesh, list(map(data_struct, structs)))
         given, arguments_tree = jax.tree_util.tree_flatten(taken.given)
         call, explicit = taken.call, self._explicit
-        out_shardings = [_sharding(specs[value], self.mesh) for value in plan.program.outputs]
+        out_shardings = [
+            _sharding(specs[value], self.mesh, i in plan.program.host.results)
+            for i, value in enumerate(plan.program.outputs)
+        ]
 
         def plain(*leaves: Any) -> list[Any]:
             results = call(*jax.tree_util.tree_unflatten(arguments_tree, constrained(leaves)))
@@ -277,12 +286,21 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
         InvalidPlan: there are too few devices, or the mesh given has other axes.
     """
     mesh = jax_mesh(plan, mesh)
-    shardings: tuple[Any, Any] = jax.tree_util.tree_map(
-        lambda spec: jax.sharding.NamedSharding(mesh, spec),
-        partition_specs(plan),
-        is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec),
-    )
-    return shardings
+    pytrees = []
+    for specs, on_host in zip(
+        partition_specs(plan), (plan.program.host.arguments, plan.program.host.results), strict=True
+    ):
+        leaves, tree = jax.tree_util.tree_flatten(
+            specs, is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec)
+        )
+        memories = [PINNED_HOST if i in on_host else None for i in range(len(leaves))]
+        pytrees.append(
+            tree.unflatten(
+                jax.sharding.NamedSharding(mesh, spec, memory_kind=memory)
+                for spec, memory in zip(leaves, memories, strict=True)
+            )
+        )
+    return pytrees[0], pytrees[1]
 
 
 def _platform(mesh: Any, model: Model) -> str:
@@ -330,16 +348,18 @@ def _types(program: Program) -> dict[str, str]:
     return {
         program.value_name[argument]: f"{program.value_dtype[argument]}"
         f"{list(program.dims(argument))}"
+        + (" in host memory" if argument in program.host.arguments else "")
         for argument in range(program.n_arguments)
     }
 
 
-def _named(specs: dict[str, Any], mesh: Any) -> dict[str, Any]:
-    return {path: _sharding(spec, mesh) for path, spec in specs.items()}
+def _named(specs: dict[str, Any], mesh: Any, on_host: Container[str]) -> dict[str, Any]:
+    return {path: _sharding(spec, mesh, path in on_host) for path, spec in specs.items()}
 
 
-def _sharding(spec: Any, mesh: Any) -> Any:
-    return jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
+def _sharding(spec: Any, mesh: Any, on_host: bool) -> Any:
+    memory = PINNED_HOST if on_host else None
+    return jax.sharding.NamedSharding(mesh, to_partition_spec(spec), memory_kind=memory)
 
 
 def _to_array(leaf: Any, planned: Any) -> Any:

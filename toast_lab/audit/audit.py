@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import text
-from toast_lab.audit import inputs
+from toast_lab.audit import asked
 from toast_lab.audit.conflict_sides import ConflictSides
 from toast_lab.audit.detecting import Evidence, detect
 from toast_lab.audit.findings import Finding, InvoluntaryRematerialisation, PaddedTensor
@@ -48,12 +49,13 @@ from toast_lab.text import JsonObject, bytes_text
 
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
+WIDTH = 110  #: columns of a report
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
-AS_WRITTEN, DATA_PARALLEL, BEST_FOUND = "as written", "data parallel", "best plan found"
+AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
 
 
-class Contender(NamedTuple):
+class AuditRow(NamedTuple):
     """The figures of one sharding of the program."""
 
     name: str
@@ -78,7 +80,7 @@ class Audit:
     time_s: float  #: of a step as written, with the padding of uneven dims
     compiled: Compiled | None  #: None: priced alone
     diff: CompiledDiff | None  #: priced and compiled collectives, pair by pair
-    contenders: tuple[Contender, ...]  #: as written, data parallel, the best plan found
+    contenders: tuple[AuditRow, ...]  #: as written, data parallel, the best plan found
     best: Plan | None  #: the best plan that a short search found; None: not searched
     notes: tuple[str, ...]  #: what could not be read or done, and why
 
@@ -93,10 +95,7 @@ class Audit:
         return [
             finding
             for finding in self.findings
-            if (
-                isinstance(finding, InvoluntaryRematerialisation)
-                or self.share(finding) >= share
-            )
+            if (isinstance(finding, InvoluntaryRematerialisation) or self.share(finding) >= share)
             and not any(_is_allowed(finding, entry) for entry in allowed)
         ]
 
@@ -145,7 +144,7 @@ class Audit:
                 f"{number}",
                 finding.kind,
                 text.line_text(finding.where) if finding.where else "arguments",
-                f"{finding.time_s * 1e6:.1f} us",
+                f"{finding.time_s * 1e3:.3f} ms",
                 bytes_text(finding.bytes),
                 f"{self.share(finding):.1%}",
                 finding.remedy.text if finding.remedy is not None else "no change tried removes it",
@@ -252,7 +251,7 @@ class AuditOptions:
     trial_s: float = 60.0  #: seconds for trying changes
     time_limit_s: float = 600.0  #: of each compilation
     store: bool | PathLike = True  #: of compiled programs, as for ``compile``
-    memory_limit: Any = None  #: bytes of a device, as for ``Problem``
+    memory_limit_bytes: float | None = None  #: of a device; None: the machine's memory
 
 
 def audit_model(
@@ -307,19 +306,29 @@ class _Auditor:
     def run(
         self, mesh: Mesh | Mapping[str, int] | str | None, machine: str | None, topology: str | None
     ) -> Audit:
-        model, settings = self.model, self.settings
-        own_mesh = inputs.checked_mesh(model, mesh)
-        machine, topology, notes = inputs.target_of(
+        settings = self.settings
+        own_mesh = asked.checked_mesh(self.model, mesh)
+        machine, topology, notes = asked.target_of(
             own_mesh, machine, topology, compiled=settings.compile
         )
-        self.notes += [*notes, *_unread(model.annotations)]
+        self.notes += [*notes, *_unread(self.model.annotations)]
         self.say("analysing")
-        limits = {} if settings.memory_limit is None else {"memory_limit": settings.memory_limit}
-        problem = Problem(analyse(model), own_mesh, machine, **limits)
+        problem = Problem(
+            analyse(self.model),
+            own_mesh,
+            machine,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+        # As JAX lowers it for the machine's platform
+        self.model = model = self.model.lowered_for(problem.machine.compiler)
         trials = Trials(problem, model.stablehlo)
         self.say("propagating the shardings")
         written = trials.as_written(time_limit_s=settings.trial_s, cancel=self.cancel)
-        compiled = self.compiled(written, topology, trials) if settings.compile else None
+        compiled = (
+            self.compiled(written, topology, trials)
+            if settings.compile and self.can_compile(topology)
+            else None
+        )
         diff = (
             diff_compiled(problem, written.meaning.plan, compiled)
             if compiled is not None and not compiled.refused
@@ -327,7 +336,7 @@ class _Auditor:
         )
         if compiled is not None and compiled.refused:
             self.notes.append(f"the compiler refuses the program as written: {compiled}")
-        evidence = Evidence(problem, Roles(model.program), written, compiled, diff)
+        evidence = Evidence(problem, Roles(model.program), written, compiled=compiled, diff=diff)
         self.say("trying changes")
         findings = with_remedies(
             evidence,
@@ -343,7 +352,7 @@ class _Auditor:
             )
             for finding in findings
         ]
-        if settings.confirm:
+        if settings.confirm and compiled is not None:
             findings = self.confirmed(evidence, findings, topology, trials)
         best, contenders = self.contenders(problem, written, compiled)
         return Audit(
@@ -359,6 +368,17 @@ class _Auditor:
             best=best,
             notes=tuple(self.notes),
         )
+
+    def can_compile(self, topology: str) -> bool:
+        """Is the program the one that JAX lowers for this platform? A note says if not."""
+        platform = topology.partition(":")[0]
+        if platform in self.model.platforms:
+            return True
+        self.notes.append(
+            f"not compiled: JAX lowers this function differently for {platform.upper()}s, so "
+            f"{topology} says nothing about it"
+        )
+        return False
 
     def compiled(self, outcome: Outcome, topology: str, trials: Trials) -> Compiled:
         """The user's program, edited as in ``outcome``, compiled."""
@@ -398,7 +418,7 @@ class _Auditor:
 
     def contenders(
         self, problem: Problem, written: Outcome, compiled: Compiled | None
-    ) -> tuple[Plan | None, list[Contender]]:
+    ) -> tuple[Plan | None, list[AuditRow]]:
         """(the best plan found, the rows of the comparison)."""
         rows = [_as_written(written, compiled)]
         with contextlib.suppress(InvalidPlan):
@@ -414,7 +434,7 @@ class _Auditor:
             problem, budget=Budget(seconds=self.settings.search_s), cancel=self.cancel
         )
         seconds = time.monotonic() - started
-        rows.append(_contender(f"{BEST_FOUND} in {seconds:.0f} s", price(problem, result.plan)))
+        rows.append(_contender(f"{BEST_PLAN} in {seconds:.0f} s", price(problem, result.plan)))
         return Plan.of(result.plan), rows
 
 
@@ -460,20 +480,22 @@ def _confirmation(evidence: Evidence, finding: Finding, compiled: Compiled) -> s
     parts = []
     if isinstance(finding, InvoluntaryRematerialisation):
         left = [remat for remat in compiled.rematerialised if remat.op in finding.ops]
-        parts.append("the rematerialisation stays" if left else "no rematerialisation is left there")
+        parts.append(
+            "the rematerialisation stays" if left else "no rematerialisation is left there"
+        )
     if before is not None and not before.refused:
-        sent = [sum(c.bytes * c.times for c in program.collectives) for program in
-                (before, compiled)]
+        sent = [
+            sum(c.bytes * c.times for c in program.collectives) for program in (before, compiled)
+        ]
         parts.append(f"sends {bytes_text(sent[1])} instead of {bytes_text(sent[0])}")
         if before.time_s and compiled.time_s:
             parts.append(
-                f"a step takes {compiled.time_s * 1e3:.3f} ms instead of "
-                f"{before.time_s * 1e3:.3f}"
+                f"a step takes {compiled.time_s * 1e3:.3f} ms instead of {before.time_s * 1e3:.3f}"
             )
     return f"compiled for {compiled.topology}: {', '.join(parts) or 'it compiles'}"
 
 
-def _as_written(written: Outcome, compiled: Compiled | None) -> Contender:
+def _as_written(written: Outcome, compiled: Compiled | None) -> AuditRow:
     row = _contender(AS_WRITTEN, written.cost)._replace(time_s=written.time_s)
     if compiled is None or compiled.refused:
         return row
@@ -484,8 +506,8 @@ def _as_written(written: Outcome, compiled: Compiled | None) -> Contender:
     )
 
 
-def _contender(name: str, cost: Cost) -> Contender:
-    return Contender(
+def _contender(name: str, cost: Cost) -> AuditRow:
+    return AuditRow(
         name=name,
         time_s=cost.time_s,
         peak_bytes=cost.peak_bytes,
@@ -494,14 +516,17 @@ def _contender(name: str, cost: Cost) -> Contender:
     )
 
 
-def _contenders_text(contenders: Sequence[Contender]) -> str:
+def _contenders_text(contenders: Sequence[AuditRow]) -> str:
     with_clock = any(row.compiled_s is not None for row in contenders)
     rows = [
         (
             f"  {row.name}",
             f"{row.time_s * 1e3:.3f} ms",
-            *([f"{row.compiled_s * 1e3:.3f} ms" if row.compiled_s is not None else "-"]
-              if with_clock else []),
+            *(
+                [f"{row.compiled_s * 1e3:.3f} ms" if row.compiled_s is not None else "-"]
+                if with_clock
+                else []
+            ),
             bytes_text(row.peak_bytes) + ("" if row.fits else ", does not fit"),
             bytes_text(row.sent_bytes),
         )
@@ -515,20 +540,35 @@ def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
     line = text.line_text(finding.where) + ": " if finding.where else ""
     lines = [
         f"{number}. {line}{finding.title}",
-        f"   costs   {finding.time_s * 1e6:.1f} us a step, {bytes_text(finding.bytes)} on a device",
-        f"   because {finding.why}",
+        *_field(
+            "costs",
+            f"{finding.time_s * 1e3:.3f} ms a step, {bytes_text(finding.bytes)} on a device",
+        ),
+        *_field("because", finding.why),
+        *_field("sides", finding.conflict),
     ]
-    if finding.conflict:
-        lines.append(f"   sides   {finding.conflict}")
-    if finding.remedy is None:
-        return [*lines, "   change  none that was tried removes it"]
-    lines.append(f"   change  {finding.remedy} ({share:.1%})")
-    lines += [f"           {code}" for code in finding.remedy.code]
-    if finding.remedy.confirmed:
-        lines.append(f"   proof   {finding.remedy.confirmed}")
-    if finding.also:
-        lines.append(f"   also    removes {text.first_items_text(finding.also)}")
-    return lines
+    remedy = finding.remedy
+    if remedy is None:
+        return [*lines, *_field("change", "none that was tried removes it")]
+    return [
+        *lines,
+        *_field("change", f"{remedy} ({share:.1%})"),
+        *(f"{'':11}{code}" for code in remedy.code),
+        *_field("proof", remedy.confirmed),
+        *_field("also", f"removes {'; '.join(finding.also[:3])}" if finding.also else ""),
+    ]
+
+
+def _field(name: str, sentence: str) -> list[str]:
+    """A labelled sentence in lines of a fixed width; nothing if it is empty."""
+    return textwrap.wrap(
+        sentence,
+        WIDTH,
+        initial_indent=f"   {name:8}",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _is_allowed(finding: Finding, entry: str) -> bool:

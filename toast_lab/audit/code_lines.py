@@ -78,8 +78,8 @@ def _by_role(roles: Roles, edits: Edits) -> dict[tuple[str, Spec, Spec], list[in
     grouped: dict[tuple[Spec, Spec], list[int]] = defaultdict(list)
     for argument, spec in edits.arguments:
         rank = len(roles.program.dims(argument))
-        before = roles.written.get(argument, ((),) * rank)
-        before = tuple(tuple(a for a in dim if a != "*") for dim in before)
+        written = roles.written.get(argument, ((),) * rank)
+        before = tuple(tuple(axis for axis in dim if axis != "*") for dim in written)
         grouped[before, spec if spec is not None else ((),) * rank].append(argument)
     return {
         (

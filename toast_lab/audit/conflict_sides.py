@@ -90,8 +90,13 @@ class ConflictSides:
                 if option.axis == axis and option.possible
             }
             if len(options) == 2:
-                return "; alone on " + axis + ", " + ", ".join(
-                    f"side {bit} takes {option.time_s * 1e3:.3f} ms ({option.action})"
-                    for bit, option in sorted(options.items())
+                return (
+                    "; alone on "
+                    + axis
+                    + ", "
+                    + ", ".join(
+                        f"side {bit} takes {option.time_s * 1e3:.3f} ms ({option.action})"
+                        for bit, option in sorted(options.items())
+                    )
                 )
         return ""

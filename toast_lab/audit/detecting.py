@@ -22,6 +22,7 @@ from toast_lab.audit.findings import (
     ReplicatedState,
     ReplicatedWork,
 )
+from toast_lab.audit.meaning import Uneven
 from toast_lab.audit.roles import Roles
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import CollectiveRow, Problem
@@ -32,7 +33,7 @@ from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.diff import CompiledDiff
 from toast_lab.runtime.diff_rows import EXTRA, MISSING, DiffRow
 from toast_lab.sharding.plan import spec_text
-from toast_lab.text import bytes_text, first_items_text
+from toast_lab.text import bytes_text, first_items_text, line_text
 
 #: Faults that cost a smaller share of a step are not looked into.
 LEAST_SHARE = 0.002
@@ -88,52 +89,67 @@ def _rematerialised(evidence: Evidence) -> Iterator[Finding]:
             key = program.where(remat.op), program.kind[remat.op]
             grouped[key].append(remat.op)
     for ops in grouped.values():
-        values = [int(value) for op in ops for value in (*program.operands(op),
-                                                         *program.results(op))]
+        values = [
+            int(value) for op in ops for value in (*program.operands(op), *program.results(op))
+        ]
         moved = max(
             (int(value) for value in program.results(ops[0])), key=program.nbytes, default=-1
         )
         if moved < 0:
             continue
-        time_s, sent = _compiled_s(evidence, set(ops))
-        operand = max(program.operands(ops[0]), key=program.nbytes, default=moved)
-        specs = evidence.written.specs
-        axes = _axes_of(evidence, [int(operand), moved])
+        reader = _reader(evidence, moved)
+        sent = float(program.nbytes(moved))
+        whole_s = named_time_s(
+            "all_gather",
+            evidence.problem.mesh.axes,
+            sent,
+            mesh=evidence.problem.mesh,
+            links=evidence.problem.links,
+        )
         yield InvoluntaryRematerialisation(
             op=ops[0],
             where=program.where(ops[0]),
             place=place_of(program, ops[0]),
             subject=tensor_text(program, moved),
-            axes=axes,
-            time_s=time_s,
-            bytes=sent or float(program.nbytes(moved)),
+            axes=_axes_of(evidence, values),
+            time_s=(whole_s or 0.0) * float(program.trips[ops[0]]) * len(ops),
+            bytes=sent,
             count=len(ops),
-            why=(
-                f"{program.kind[ops[0]].removeprefix('sdy.')} reads "
-                f"{tensor_text(program, int(operand))} as {spec_text(specs[operand])} and leaves "
-                f"{spec_text(specs[moved])}; the partitioner knows no direct way between the two, "
-                "gathers the whole tensor on every device and slices it again"
-            ),
+            why=reader + "; the partitioner knows no direct way between the two, so it makes the "
+            "whole tensor on every device and slices it again",
             ops=tuple(ops),
             values=tuple(dict.fromkeys(values)),
         )
+
+
+def _reader(evidence: Evidence, value: int) -> str:
+    """In which shardings a tensor is kept and read, as a sentence."""
+    program, plan = evidence.problem.analysis.program, evidence.written.meaning.plan
+    kept = plan.lowered.kept[value]
+    pairs = [
+        (plan.lowered.used[use], int(program.use_op[use]))
+        for use in np.flatnonzero(program.use_value == value)
+    ]
+    maker = int(program.value_op[value])
+    pairs += [
+        (plan.lowered.used[use], maker)
+        for use in program.uses(maker)
+        if program.dims(int(program.use_value[use])) == program.dims(value)
+    ]
+    spec, op = next((pair for pair in pairs if pair[0] != kept), (kept, maker))
+    kind = program.kind[op].removeprefix("sdy.")
+    return (
+        f"it is kept as {spec_text(kept)} and {kind} ({line_text(program.where(op))}) "
+        f"reads it as {spec_text(spec)}"
+        if spec != kept
+        else f"it is {spec_text(kept)} here, and its neighbours are sharded in another way"
+    )
 
 
 def _axes_of(evidence: Evidence, values: Sequence[int]) -> tuple[str, ...]:
     specs = evidence.written.specs
     used = {axis for value in values for dim in specs[value] for axis in dim}
     return tuple(axis for axis in evidence.problem.mesh.axes if axis in used)
-
-
-def _compiled_s(evidence: Evidence, ops: set[int]) -> tuple[float, float]:
-    """Seconds and bytes of the compiled collectives at some ops, per step."""
-    if evidence.diff is None:
-        return 0.0, 0.0
-    rows = [row for row in evidence.diff.rows if row.op in ops]
-    return (
-        sum(_side_s(evidence.problem, row) for row in rows),
-        sum(row.compiled.total_bytes for row in rows if row.compiled is not None),
-    )
 
 
 def _side_s(problem: Problem, row: DiffRow) -> float:
@@ -157,8 +173,10 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
             axes = {axis for dim in specs[other] for axis in dim} - {
                 axis for dim in specs[argument] for axis in dim
             }
-            ways = [mesh.ways(axis for dim in specs[value] for axis in dim)
-                    for value in (argument, other)]
+            ways = [
+                mesh.ways(axis for dim in specs[value] for axis in dim)
+                for value in (argument, other)
+            ]
             if axes and ways[1] > ways[0]:
                 lacking[argument] = tuple(axis for axis in mesh.axes if axis in axes)
                 extra_bytes[argument] = program.nbytes(argument) * (1 / ways[0] - 1 / ways[1])
@@ -174,7 +192,7 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
         for sibling in roles.siblings(largest)
         if {axis for dim in specs[sibling] for axis in dim} >= set(lacking[largest])
     )
-    axes = tuple(a for a in mesh.axes if any(a in axes for axes in lacking.values()))
+    all_axes = tuple(a for a in mesh.axes if any(a in own for own in lacking.values()))
     whole = "whole" if not any(specs[largest]) else spec_text(specs[largest])
     yield ReplicatedState(
         op=-1,
@@ -182,12 +200,12 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
         place="",
         subject=f"{first_items_text(by_root)}: {len(lacking)} tensors, {bytes_text(total)} too "
         "much on every device",
-        axes=axes,
+        axes=all_axes,
         time_s=0.0,
         bytes=total,
         count=1,
         why=(
-            f"{program.value_name[largest]} is {whole} on {', '.join(axes)}, and "
+            f"{program.value_name[largest]} is {whole} on {', '.join(all_axes)}, and "
             f"{program.value_name[other]} is {spec_text(specs[other])}: what is computed from both "
             "has to be gathered or computed on every device"
         ),
@@ -199,7 +217,7 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
 def _padded(evidence: Evidence) -> Iterator[Finding]:
     program, written = evidence.problem.analysis.program, evidence.written
     grouped: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
-    first = {}
+    first: dict[tuple[int, tuple[str, ...]], Uneven] = {}
     for uneven in written.meaning.uneven:
         key = uneven.size, uneven.axes
         grouped[key].append(uneven.value)
@@ -221,7 +239,8 @@ def _padded(evidence: Evidence) -> Iterator[Finding]:
             axes=axes,
             time_s=waste * busy_s,
             bytes=sum(
-                waste * program.nbytes(value)
+                waste
+                * program.nbytes(value)
                 / evidence.problem.mesh.ways(a for dim in written.specs[value] for a in dim)
                 for value in {uneven.value}
             ),
@@ -237,12 +256,12 @@ def _padded(evidence: Evidence) -> Iterator[Finding]:
 
 
 # -- replicated work -------------------------------------------------------------------------------
-def duplicated_s(outcome: Outcome, program: Program, axis: int, shardable: np.ndarray) -> dict[
-    int, float
-]:
+def duplicated_s(
+    outcome: Outcome, program: Program, axis: int, shardable: np.ndarray
+) -> dict[int, float]:
     """Seconds of each op that every device of an axis repeats, and could share."""
     size, plan = outcome.meaning.plan.mesh.sizes[axis], outcome.meaning.plan
-    repeated = {}
+    repeated: dict[int, float] = {}
     for row in outcome.cost.ops:
         op = row.op
         if plan.op_factor[op, axis] >= 0 or program.op_class[op] in (ARGUMENT, CONTROL):
@@ -308,11 +327,7 @@ def _region_finding(
     program, written = evidence.problem.analysis.program, evidence.written
     dim_of = written.meaning.plan.value_dim[:, axis]
     inside = set(region)
-    losing = [
-        op
-        for op in region
-        if any(dim_of[value] >= 0 for value in program.operands(op))
-    ]
+    losing = [op for op in region if any(dim_of[value] >= 0 for value in program.operands(op))]
     forward = [op for op in losing if not evidence.roles.is_backward(op)]
     entering = [
         int(value)
@@ -364,7 +379,8 @@ def _collectives(evidence: Evidence) -> Iterator[Finding]:
     number = {name: value for value, name in enumerate(program.value_name)}
     grouped: dict[tuple[object, ...], list[CollectiveRow]] = defaultdict(list)
     for row in written.cost.collectives:
-        if (row.op, row.value, row.kind) in absent:
+        # Those inside a shard_map are written by hand: no annotation avoids them
+        if row.value not in number or (row.op, row.value, row.kind) in absent:
             continue
         line = program.locations[int(program.location[row.op])].split(" < ")[0]
         key = (row.kind, row.axes, program.kind[row.op], row.local_bytes, line)
@@ -398,8 +414,11 @@ def _absent(evidence: Evidence) -> set[tuple[int, str, str]]:
     """Priced collectives that the compiled program does not have: (op, value, kind)."""
     rows = evidence.diff.rows if evidence.diff is not None else ()
     return {
-        (row.predicted.op, row.predicted.value,
-         row.predicted.kind.replace("collective_permute", "permute"))
+        (
+            row.predicted.op,
+            row.predicted.value,
+            row.predicted.kind.replace("collective_permute", "permute"),
+        )
         for row in rows
         if row.status == MISSING and row.predicted is not None
     }

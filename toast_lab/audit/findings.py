@@ -41,9 +41,10 @@ class Remedy:
         }
 
     def __str__(self) -> str:
-        sign = "-" if self.saved_bytes >= 0 else "+"
-        memory = f", {sign}{bytes_text(abs(self.saved_bytes))}" if self.saved_bytes else ""
-        return f"{self.text}: {-self.saved_s * 1e6:+.1f} us a step{memory}"
+        time_text = f"{abs(self.saved_s) * 1e3:.3f} ms"
+        memory = f", {bytes_text(abs(self.saved_bytes))} of peak" if self.saved_bytes else ""
+        memory += (" saved" if self.saved_bytes > 0 else " more") if memory else ""
+        return f"{self.text}: {time_text} {'saved' if self.saved_s >= 0 else 'more'}{memory}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +96,10 @@ class Finding:
         }
         return {
             "kind": self.kind,
-            **{key: list(value) if isinstance(value, tuple) else value
-               for key, value in data.items()},
+            **{
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in data.items()
+            },
             "remedy": None if self.remedy is None else self.remedy.to_json(),
             "others": [remedy.to_json() for remedy in self.others],
         }

@@ -3,8 +3,8 @@
 Propagation says how every value is sharded; a plan also says along which factor every op is split.
 On each mesh axis an op is split
 
-* along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums a
-  part, and the parts are added, or scattered to the dim that the axis cuts of the result;
+* along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums
+  a part, and the parts are added, or scattered to the dim that the axis cuts of the result;
 * else along the factor of the dim that the axis cuts of its results: it is computed as it is kept;
 * else along a factor that it sums over, if the axis cuts that dim of one operand and nothing else;
 * else not at all: operands that are cut are gathered for it.
@@ -16,7 +16,7 @@ program (``runtime.diff``) shows it. Start reading at ``plan_of_values``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,10 @@ class Meaning(NamedTuple):
 
 
 def plan_of_values(
-    analysis: Analysis, mesh: Mesh, specs: Sequence[Spec], name: str = "as written"
+    analysis: Analysis,
+    mesh: Mesh,
+    specs: Sequence[Spec],
+    returned: Mapping[int, Spec] | None = None,
 ) -> Meaning:
     """The plan in which every value is sharded as ``specs`` say.
 
@@ -64,7 +67,7 @@ def plan_of_values(
         analysis: of the program of ``V`` values.
         mesh: the mesh of the axes in ``specs``.
         specs: [V] axes per dim of each value.
-        name: stands for the plan's actions in messages.
+        returned: specs in which the program returns values, whatever they are computed in.
     """
     program = analysis.program
     sharding = Sharding.whole(program, len(mesh.axes))
@@ -79,11 +82,17 @@ def plan_of_values(
                 split_axes.append(value)
             size = program.dims(value)[dim]
             if not mesh.divides(size, whole_axes):
-                uneven.append(Uneven(value, dim, whole_axes, size, mesh.ways(whole_axes)))
+                uneven.append(Uneven(value, dim, whole_axes, size=size, ways=mesh.ways(whole_axes)))
             for axis in whole_axes:
                 sharding.value_dim[value, mesh.axes.index(axis)] = dim
     _split_ops(program, mesh, analysis.names.shardable, sharding)
-    plan = make_plan(analysis, mesh, sharding, (name,), key=sharding.key())
+    for value, spec in (returned or {}).items():
+        if spec != specs[value] and not program.value_is_constant[value]:
+            sharding.value_dim[value] = -1
+            for dim, axes in enumerate(spec):
+                for axis in axes:
+                    sharding.value_dim[value, mesh.axes.index(axis)] = dim
+    plan = make_plan(analysis, mesh, sharding, ("as written",), key=sharding.key())
     return Meaning(plan, tuple(uneven), tuple(dict.fromkeys(split_axes)))
 
 
@@ -96,7 +105,7 @@ def _split_ops(program: Program, mesh: Mesh, shardable: np.ndarray, sharding: Sh
         owner = int(program.owner[op])
         results.setdefault(owner, []).extend(program.results(op))
         uses.setdefault(owner, []).extend(program.uses(op))
-    is_cut = (value_dim >= 0).any(axis=1)
+    is_cut: list[bool] = (value_dim >= 0).any(axis=1).tolist()
     for owner in sorted({*results, *uses}):
         own_results = [value for value in results.get(owner, ()) if is_cut[value]]
         own_uses = [use for use in uses.get(owner, ()) if is_cut[program.use_value[use]]]

@@ -64,7 +64,9 @@ def propagate_all(
     return list(
         isolate.run_in_child(
             "toast_lab.audit.propagating:propagate_in_child",
-            PropagationRequest(numbered_text, program, mesh, tuple(edits), time_limit_s),
+            PropagationRequest(
+                numbered_text, program, mesh, edits=tuple(edits), seconds=time_limit_s
+            ),
             time_limit_s=2 * time_limit_s + 30.0,
             on_event=on_event,
             cancel=cancel,

@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from toast_lab import isolate
 from toast_lab.audit.code_lines import code_of, text_of
 from toast_lab.audit.detecting import Evidence, bytes_on_device, duplicated_s
@@ -32,6 +34,7 @@ from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
+from toast_lab.text import line_text
 
 #: how far, in ops, tensors around a finding are changed
 UPSTREAM, DOWNSTREAM = 6, 3
@@ -42,6 +45,10 @@ LEFT_SHARE = 0.34
 #: Findings without a change that saves at least this share of C(s) are no faults but the price of
 #: the sharding, unless they are faults by their kind.
 LEAST_SAVING = 0.01
+#: Share of a step from which a rematerialisation leads the list.
+LEADING_SHARE = 0.05
+#: A finding that costs a smaller share of what its remedy saves is not the reason for it.
+MINOR_SHARE = 0.1
 #: Most other changes that a finding lists.
 MOST_OTHERS = 3
 
@@ -86,8 +93,12 @@ def with_remedies(
                 if (remedy := _remedy(evidence, finding, outcome)).removes
                 and (remedy.saved_share > 0 or outcome.edits in own)
             ),
-            key=lambda remedy: (not remedy.fits, -_rounded(remedy.saved_share),
-                                _effort(remedy), -remedy.saved_bytes),
+            key=lambda remedy: (
+                not remedy.fits,
+                -_rounded(remedy.saved_share),
+                _effort(remedy),
+                -remedy.saved_bytes,
+            ),
         )
         best = remedies[0] if remedies else None
         is_fault = finding.rank <= PaddedTensor.rank or isinstance(finding, AddedCollective)
@@ -100,7 +111,7 @@ def with_remedies(
         remedied.append(
             dataclasses.replace(finding, remedy=best, others=tuple(remedies[1 : 1 + MOST_OTHERS]))
         )
-    return _joined(remedied)
+    return _joined(remedied, evidence.written.time_s)
 
 
 def _is_gain(remedy: Remedy, written: Outcome) -> bool:
@@ -119,14 +130,22 @@ def _effort(remedy: Remedy) -> int:
     return len(remedy.code) + 2 * sum("<" in line.partition("=")[0] for line in remedy.code)
 
 
-def _joined(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings by what their remedies save; those with the same remedy stand for each other."""
-    ordered = sorted(
-        findings,
-        key=lambda finding: (
-            -_rounded(finding.saved_share), finding.rank, -finding.time_s, finding.op
-        ),
-    )
+def _joined(findings: Sequence[Finding], step_s: float) -> list[Finding]:
+    """Findings by what their remedies save; those with the same remedy stand for each other.
+
+    A rematerialisation that counts comes before the others: the compiler itself warns of it.
+    """
+
+    def order(finding: Finding) -> tuple[object, ...]:
+        warned = isinstance(finding, InvoluntaryRematerialisation)
+        leads = warned and finding.cost_share(step_s) >= LEADING_SHARE
+        saved_s = finding.remedy.saved_s if finding.remedy is not None else 0.0
+        # A small fault is not what a change that saves much more is about
+        is_minor = finding.rank > PaddedTensor.rank and finding.time_s < MINOR_SHARE * saved_s
+        saved = _rounded(finding.saved_share)
+        return not leads, -saved, is_minor, finding.rank, -finding.time_s, finding.op
+
+    ordered = sorted(findings, key=order)
     joined: list[Finding] = []
     for finding in ordered:
         first = next(
@@ -142,7 +161,7 @@ def _joined(findings: Sequence[Finding]) -> list[Finding]:
         if first is None:
             joined.append(finding)
             continue
-        line = f" at {finding.where}" if finding.where else ""
+        line = f" at {line_text(finding.where)}" if finding.where else ""
         joined[first] = dataclasses.replace(
             joined[first], also=(*joined[first].also, f"{finding.title}{line}")
         )
@@ -203,9 +222,7 @@ def _round_robin(streams: list[Iterator[Edits]]) -> Iterator[Edits]:
                 yield edits
 
 
-def variants(
-    mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]
-) -> Iterator[Spec]:
+def variants(mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]) -> Iterator[Spec]:
     """Specs in which one or more of ``axes`` cut another dim, one more dim, or none."""
     for axis in axes:
         without = tuple(tuple(a for a in dim if a != axis) for dim in spec)
@@ -298,9 +315,7 @@ def _sources(program: Program, value: int) -> list[int]:
     op = int(program.value_op[value])
     if program.kind[op] == "while.result":
         return [int(v) for v in program.operands(int(program.owner[op]))]
-    return [
-        int(v) for v in program.operands(op) if not program.value_is_constant[v]
-    ]
+    return [int(v) for v in program.operands(op) if not program.value_is_constant[v]]
 
 
 def _readers(program: Program) -> dict[int, list[int]]:
@@ -358,7 +373,7 @@ def _constraint_edits(
 ) -> Iterator[Edits]:
     """The user's constraints near a finding, removed or with another spec."""
     program, specs = evidence.roles.program, evidence.written.specs
-    for site in evidence.roles.constraint_sites:
+    for site in sorted(evidence.roles.constraint_sites, key=lambda site: -len(site.ops)):
         if not set(ops) & set(site.ops):
             continue
         yield Edits(replaced=tuple((op, None) for op in site.ops))
@@ -366,9 +381,7 @@ def _constraint_edits(
         operand = specs[int(program.operands(site.ops[0])[0])]
         own = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
         dims = program.dims(value)
-        for spec in dict.fromkeys(
-            [operand, *variants(evidence.problem.mesh, dims, own, axes)]
-        ):
+        for spec in dict.fromkeys([operand, *variants(evidence.problem.mesh, dims, own, axes)]):
             if spec != own:
                 yield Edits(replaced=tuple((op, spec) for op in site.ops))
 
@@ -462,7 +475,9 @@ def _is_direct(outcome: Outcome, op: int) -> bool:
     plan = outcome.meaning.plan
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     pairs = [(kept[program.use_value[use]], used[use]) for use in program.uses(op)]
-    pairs += [(plan.lowered.natural[v], kept[v]) for v in program.results(op)]
+    for value in program.results(op):
+        pairs.append((plan.lowered.natural[value], kept[value]))
+        pairs += [(kept[value], used[use]) for use in np.flatnonzero(program.use_value == value)]
     return all(_is_one_step(before, after) for before, after in pairs)
 
 
@@ -471,6 +486,8 @@ def _is_one_step(before: Spec, after: Spec) -> bool:
     new = {axis: dim for dim, axes in enumerate(after) for axis in axes}
     moved = [axis for axis in old if axis in new and new[axis] != old[axis]]
     changed = {*old.items()} ^ {*new.items()}
-    return not changed or (len(moved) == 1 and len(changed) == 2) or (
-        not moved and (not old.keys() - new.keys() or not new.keys() - old.keys())
+    return (
+        not changed
+        or (len(moved) == 1 and len(changed) == 2)
+        or (not moved and (not old.keys() - new.keys() or not new.keys() - old.keys()))
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from toast_lab.audit.written import Edits, interface_constraints
 from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.ir.locations import frames
 from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import Spec
 from toast_lab.sharding.plan_rules import folded_path
@@ -57,9 +58,7 @@ class Roles:
         """Arguments of the same role and shape."""
         dims = self.program.dims(argument)
         return tuple(
-            other
-            for other in self.members[self.role[argument]]
-            if self.program.dims(other) == dims
+            other for other in self.members[self.role[argument]] if self.program.dims(other) == dims
         )
 
     @functools.cached_property
@@ -177,6 +176,12 @@ class Roles:
         """Values of the forward pass that the same line makes, one for each layer."""
         return tuple(self._sites.get(self._site(value), ()))
 
+    def _own_lines(self, op: int) -> str:
+        """The lines of the user's code that lead to an op, innermost first."""
+        all_frames = frames(self.program.locations[int(self.program.location[op])])
+        own_frames = [frame for frame in all_frames if not frame.in_library] or all_frames
+        return " < ".join(frame.text for frame in own_frames)
+
     # -- constraints ------------------------------------------------------------------------------
     @functools.cached_property
     def constraint_sites(self) -> tuple[ConstraintSite, ...]:
@@ -189,8 +194,7 @@ class Roles:
             if program.kind[op] == CONSTRAINT and op not in repeated:
                 spec = specs.get(int(program.results(op)[0]))
                 if spec is not None:
-                    location = program.locations[int(program.location[op])]
-                    by_location[location, spec].append(op)
+                    by_location[self._own_lines(op), spec].append(op)
         # A helper that writes constraints has callers, each of which could be changed alone
         grouped: dict[tuple[int, ...], ConstraintSite] = {}
         for depth in (_ALL_FRAMES, 3, 2, 1):

@@ -10,6 +10,7 @@ from toast_lab.audit.meaning import Meaning, plan_of_values
 from toast_lab.audit.propagating import ValueSpecs, propagate_all
 from toast_lab.audit.written import NO_EDITS, Edits, numbered
 from toast_lab.cost.problem import Cost, Problem
+from toast_lab.sharding.plan import Spec
 
 
 class Outcome(NamedTuple):
@@ -72,14 +73,31 @@ class Trials:
         assert outcome is not None
         return outcome
 
+    def _returned(self, edits: Edits) -> dict[int, Spec]:
+        """The specs in which results are returned, where the user or an edit says so."""
+        program = self.problem.analysis.program
+        closed = {
+            row.value: row.spec
+            for row in program.annotations
+            if row.kind == "result" and not row.trouble and not any("*" in d for d in row.spec)
+        }
+        for number, spec in edits.results:
+            value = int(program.outputs[number])
+            closed.pop(value, None)
+            if spec is not None:
+                closed[value] = spec
+        return closed
+
     def _outcome(self, edits: Edits, specs: ValueSpecs) -> Outcome:
-        meaning = plan_of_values(self.problem.analysis, self.problem.mesh, specs)
+        meaning = plan_of_values(
+            self.problem.analysis, self.problem.mesh, specs, self._returned(edits)
+        )
         key = (meaning.plan.key, len(meaning.uneven))
         if key not in self._by_sharding:
             cost = self.problem.pricer().full(meaning.plan)
             self._by_sharding[key] = cost, padding_s(meaning, cost)
         cost, padded_s = self._by_sharding[key]
-        return Outcome(edits, specs, meaning, cost, padded_s)
+        return Outcome(edits, specs, meaning, cost=cost, padding_s=padded_s)
 
 
 def padding_s(meaning: Meaning, cost: Cost) -> float:

@@ -14,7 +14,6 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir import canonical, walk
-from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER, Writer
 from toast_lab.sharding.mesh import Mesh
@@ -32,15 +31,6 @@ class Edits(NamedTuple):
 
     def __bool__(self) -> bool:
         return any(map(len, self))
-
-    def joined(self, other: Edits) -> Edits:
-        """Both; where both edit one place, those of ``other`` count."""
-        return Edits(
-            *(
-                tuple({**dict(mine), **dict(theirs)}.items())
-                for mine, theirs in zip(self, other, strict=True)
-            )
-        )
 
 
 NO_EDITS = Edits()
@@ -83,6 +73,7 @@ class _AsWritten(Writer):
 
     def declare_mesh(self, module: Any) -> None:
         """Declare the mesh unless the text has it."""
+        self.module = module
         if _mesh_name(self.meshes, self.plan.mesh) is None:
             with ir.InsertionPoint.at_block_begin(module.body):
                 _jaxlib.sdy.MeshOp(
@@ -91,7 +82,21 @@ class _AsWritten(Writer):
                 )
 
     def interface(self, main: Any) -> None:
-        """Arguments and results keep what they have."""
+        """Arguments and results keep what they have; arguments also what their arrays carry."""
+        program = self.plan.program
+        dicts = canonical.attribute_dicts(main, "arg_attrs", len(main.arguments))
+        name = _mesh_name(_jaxlib.meshes(self.module), self.plan.mesh)
+        assert name is not None
+        for row in program.annotations:
+            if (
+                row.kind == "argument"
+                and not row.trouble
+                and "sdy.sharding" not in dicts[row.value]
+            ):
+                spec = tuple(tuple(axis for axis in dim if axis != "*") for dim in row.spec)
+                dicts[row.value].pop("mhlo.sharding", None)
+                dicts[row.value]["sdy.sharding"] = _jaxlib.sharding_attribute(name, spec)
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
 
     def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
         """Nothing is written on operands."""
@@ -133,8 +138,9 @@ class _Editor:
         for op, spec in edits.replaced:
             rank = len(self.program.dims(int(self.program.results(op)[0])))
             ops[op].attributes["sharding"] = (
-                self.attribute(spec) if spec is not None else self.attribute(((),) * rank,
-                                                                             closed=False)
+                self.attribute(spec)
+                if spec is not None
+                else self.attribute(((),) * rank, closed=False)
             )
         for value, spec in edits.constraints:
             self.constrain(self.tensor(value, ops), spec)

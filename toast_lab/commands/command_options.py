@@ -79,6 +79,11 @@ def model(parser: ArgumentParser) -> None:
         help="lower a JAX function for this platform (that of the machine, else of this host)",
     )
     parser.add_argument(
+        "--kernels",
+        metavar="FILE.toml",
+        help="rules of hand-written kernels, a table for each name (see the page on kernels)",
+    )
+    parser.add_argument(
         "--phases",
         choices=("joined", "separate"),
         default="joined",

@@ -248,10 +248,13 @@ def print_notes(notes: Iterable[object]) -> None:
 
 def _load_model(args: Namespace) -> Model:
     from toast_lab import frontends
+    from toast_lab.ir import kernel_rules
     from toast_lab.models import registry
 
     model_name = str(args.model)
     platform = _platform(args)
+    if getattr(args, "kernels", None):
+        kernel_rules.read_file(args.kernels)
     _trace_on_cpu()
     with output.working(f"loading {model_name}"):
         if model_name not in registry.MODELS and (
@@ -266,6 +269,7 @@ def _load_model(args: Namespace) -> Model:
             return frontends.load(
                 model_name,
                 platform=platform,
+                virtual_devices=getattr(args, "virtual_devices", 0),
                 time_limit_s=args.time_limit,
                 **read_sizes(args.set, {}),
             )

@@ -267,7 +267,7 @@ def _entries(
 ) -> list[MeasuredContender]:
     """The contenders to measure: the reference first, if there is one, then the plans in order."""
     first_name = next(iter(named))
-    reference = reference_job(model, named[first_name])
+    reference = reference_job(model, named[first_name], chosen[first_name].platform)
     unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
@@ -283,7 +283,7 @@ def _entries(
         dataclasses.replace(
             unsharded,
             name=name,
-            job=job_of(model, plan),
+            job=job_of(model, plan, chosen[name].platform),
             is_reference=False,
             gradient=gradient,
             devices=chosen[name],

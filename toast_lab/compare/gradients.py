@@ -127,6 +127,8 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         jax.numpy.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended) for leaf in leaves
     ):
         return none("there are typed random keys among the arguments", len(plans))
+    if program.host:
+        return none("there are arguments or results in host memory", len(plans))
     floats = [
         argument
         for argument in range(program.n_arguments)

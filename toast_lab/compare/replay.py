@@ -193,7 +193,7 @@ def replay(
     chosen = dev.find(device, 1, **limits)
     model, run_plan, _ = carry(own, plan, chosen.platform)
     needed = needed_constraints(model, run_plan, cancel=cancel)
-    annotated = annotate(model, run_plan, constrained=needed)
+    annotated = annotate(model, run_plan, constrained=needed, platform=chosen.platform)
     if on_event is not None:
         on_event(RunProgress("dividing", 0.0))
     local = divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toast_lab.cost.fusion import Fusion
+from toast_lab.cost.host_traffic import beside_link, first_reads
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, packed
@@ -86,7 +87,8 @@ def make_memory(
 ) -> Memory:
     """Compute the live ranges in program order."""
     n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
-    value = np.flatnonzero(fusion.written)
+    on_device = _on_device(program)
+    value = np.flatnonzero(fusion.written & on_device)
     maker = program.value_op[value]
     argument = maker < n_arguments
     start = np.where(argument, 0, runs_at[maker])
@@ -103,6 +105,12 @@ def make_memory(
     stays_to_end = np.zeros(n_ops, bool)
     stays_to_end[:n_arguments] = ~program.donated
     end = np.where(stays_to_end[maker], n_ops, end)
+    # The device has a copy of an argument in host memory while ops read it
+    for brought, first_op in first_reads(program).items():
+        is_copy = value == brought
+        start = np.where(is_copy, runs_at[first_op], start)
+        end = np.where(is_copy, np.maximum(last_op[value], start), end)
+        argument = argument & ~is_copy
     has_heir = (end >= n_arguments) & (end < n_ops) & (end > start)
     dying_op = np.where(has_heir, end, 0)
     heir = program.result_ptr[dying_op].astype(np.int32)
@@ -132,7 +140,9 @@ def make_memory(
         buffer_start=start.astype(np.int32),
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(has_heir, heir, -1).astype(np.int32),
-        buffer_near=near.may_be_near[value] & is_near,
+        buffer_near=near.may_be_near[value]
+        & is_near
+        & ~np.isin(value, root[np.asarray(beside_link(program), int)]),
         buffer_computed=~argument,
         buffer_result=is_result,
         buffer_read_late=read_late[value].astype(np.int32),
@@ -153,6 +163,14 @@ def make_memory(
         region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
         region_end=np.asarray([*loop_ends, 0], np.int32),
     )
+
+
+def _on_device(program: p.Program) -> np.ndarray:
+    """[V] bool: values that are in a device's memory, at least as a copy."""
+    on_device = np.ones(program.n_values, bool)
+    on_device[list(program.host.values)] = False
+    on_device[list(first_reads(program))] = True
+    return on_device
 
 
 def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
@@ -194,13 +212,14 @@ def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
     out.
     """
     unclaimed: dict[tuple[Any, ...], int] = defaultdict(int)
-    for argument in np.flatnonzero(program.donated).tolist():
+    on_host = set(program.host.values)
+    for argument in set(np.flatnonzero(program.donated).tolist()) - on_host:
         for value in program.results(argument):
             unclaimed[(*program.dims(value), program.value_dtype[value])] += 1
     apart = []
     for value in dict.fromkeys(results.tolist()):
         op, form = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
-        if op < program.n_arguments:
+        if op < program.n_arguments or value in on_host:
             continue
         if unclaimed[form]:
             unclaimed[form] -= 1

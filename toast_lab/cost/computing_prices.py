@@ -43,6 +43,7 @@ from toast_lab.cost.ring_products import price_ring
 from toast_lab.cost.row_layouts import slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import inlined
+from toast_lab.packs import Int64Array
 from toast_lab.sharding.steps import LAYOUT_BITS, Steps, local_size, ways
 
 
@@ -76,6 +77,8 @@ def price_computing(
         inputs, steps, op, moved, result_bytes, prices
     )
     moved *= _slice_padding(inputs, steps, row, n_steps)
+    if facts.op.joins[op]:
+        moved *= _share_kept(steps, row, n_steps, tables.result[tables.result_ptr[op]], axis_size)
     filling_s += _filling_s(inputs, steps, row, n_steps)
     waited_bytes, fused_bytes, beside_bytes, end_bytes = 0.0, 0.0, 0.0, 0.0
     if heavy and not rates.paper_mode:
@@ -302,6 +305,13 @@ def _slice_padding(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) ->
     layout = result_layout(steps, row, n_steps, tables.result[tables.result_ptr[op]])
     rows = local_size(facts.op.slice_rows[op], facts.op.slice_row_dim[op], layout, inputs.axis_size)
     return slice_padding(rows)
+
+
+@inlined
+def _share_kept(steps: Steps, row: int, n_steps: int, value: int, axis_size: Int64Array) -> float:
+    """Share of a result, as the op leaves it, that a device cuts out to keep."""
+    left, kept = result_layout(steps, row, n_steps, value), steps.layout[value]
+    return min(1.0, ways(left, axis_size) / ways(kept, axis_size))
 
 
 @inlined

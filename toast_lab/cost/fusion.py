@@ -32,6 +32,7 @@ from toast_lab.cost.epilogues import (
     no_epilogues,
 )
 from toast_lab.cost.matrix_tiles import BATCH, LANES, Products, dim_roles, have_one_row
+from toast_lab.cost.shifts import MOST_REPEATED, OVERLAPPING, readings, shifts
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
@@ -83,6 +84,10 @@ class FusionStyle(NamedTuple):
     keeps_costly: bool = False
     #: So are results of what compilers expand into many ops, such as error functions
     keeps_expanded: bool = False
+    #: Values that are read at several offsets are written, see ``shifts``
+    ends_at_shifts: bool = False
+    #: So are their slices, if they are joined again, as values that are rolled are
+    joins_written: bool = False
     #: Most numbers of a row that a kernel holds to go over them a second time, see
     #: ``_Fuser._is_held``; 0: none does
     held_row: int = 0
@@ -99,6 +104,8 @@ STYLES = {
         picks_slices=True,
         relays_lines=True,
         compares_places=True,
+        ends_at_shifts=True,
+        joins_written=True,
     ),
     "gpu": FusionStyle(
         recomputes=True,
@@ -111,6 +118,7 @@ STYLES = {
         several_results=True,
         fuses_gathers=True,
         keeps_costly=True,
+        ends_at_shifts=True,
         held_row=16384,
     ),
     "cpu": FusionStyle(),
@@ -138,6 +146,10 @@ class Fusion(NamedTuple):
     computable_in_parts: (
         np.ndarray
     )  #: [O] bool: a part of the result can be computed alone where it is needed
+    #: [O] bool: joins slices that are in memory, and reads what it needs for the part that is kept
+    joins: np.ndarray
+    #: [O] bool: one of several slices of a value that overlap, computed on the way into a kernel
+    shifted: np.ndarray
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
     style: FusionStyle  #: of the compiler
@@ -201,6 +213,13 @@ class _Fuser:
         self._sort_ops(shapes)
         self.relaid = _relaid(program, self.root) if style.relays_lines else frozenset[int]()
         self.consumers = self._consumers()
+        self.readings = readings(
+            program, root=self.root, consumers=self.consumers, elements=self.elements
+        )
+        #: [V] elementwise ops for an element of a value that is not written, and whether they read
+        #: a value at several offsets
+        self.inner_ops = [0.0] * program.n_values
+        self.is_stencil = [False] * program.n_values
         self.narrowed = (
             narrowed(program, self.consumers, tables.value_output)
             if style.into_products
@@ -367,6 +386,10 @@ class _Fuser:
             ),
             is_sole_op=self._alone(heads),
             computable_in_parts=np.asarray(self.soft, bool),
+            joins=np.asarray([self._joins(op) for op in range(self.n_ops)], bool),
+            shifted=np.asarray(
+                [self._inside(op) and self._overlaps(op) for op in range(self.n_ops)], bool
+            ),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
             style=self.style,
@@ -451,6 +474,7 @@ class _Fuser:
             self.root[operand] in self.sources and self.costly[self.maker[self.root[operand]]]
             for operand in self.operands[op]
         )
+        self._count_inside(op, value)
         if value in self.epilogues.inner:
             self.written[value] = False
             self.sources[value] = frozenset(
@@ -468,7 +492,11 @@ class _Fuser:
             for consumer in consumers
         ):
             return
-        if value in self.relaid or self._is_padded_for_several(op, consumers):
+        if (
+            value in self.relaid
+            or self._is_padded_for_several(op, consumers)
+            or self._is_shifted(op, value)
+        ):
             return
         if self.gathers[op] and (
             len(consumers) > 1 or any(self.reduces[consumer] for consumer in consumers)
@@ -486,6 +514,7 @@ class _Fuser:
             if (
                 not self.style.recomputes
                 or self.costly[op]
+                or (self.elementwise[op] and self.is_stencil[value])
                 or len(sources) > _MOST_SOURCES
                 or kept_bytes > self.bytes[value]
             ):
@@ -505,6 +534,54 @@ class _Fuser:
                 return
         self.written[value] = False
         self.sources[value] = frozenset(sources)
+
+    def _count_inside(self, op: int, value: int) -> None:
+        """Note what a kernel computes for an element of a value, see ``inner_ops``."""
+        if not self.style.ends_at_shifts:
+            return
+        roots = [self.root[operand] for operand in self.operands[op]]
+        inner = [root for root in roots if root in self.sources]
+        self.inner_ops[value] = self.elementwise[op] + sum(self.inner_ops[root] for root in inner)
+        self.is_stencil[value] = any(self.is_stencil[root] for root in inner) or (
+            shifts(self.program, op) and any(self.readings[root] > OVERLAPPING for root in roots)
+        )
+
+    def _is_stencil(self, op: int) -> bool:
+        """Does an op read a value at several offsets, on the way in?"""
+        return any(self.is_stencil[self.root[operand]] for operand in self.operands[op])
+
+    def _is_shifted(self, op: int, value: int) -> bool:
+        """Is a value written because it is read at several offsets?"""
+        if not self.style.ends_at_shifts:
+            return False
+        if self.elementwise[op]:
+            repeated = (self.readings[value] - 1.0) * self.inner_ops[value]
+            return self.readings[value] > OVERLAPPING and repeated > MOST_REPEATED
+        return self._is_joined(op)
+
+    def _overlaps(self, op: int) -> bool:
+        """Is this one of several slices of a value that overlap?"""
+        return (
+            self.program.kind[op] == "slice"
+            and self.readings[self.root[self.operands[op][0]]] > OVERLAPPING
+        )
+
+    def _joins(self, op: int) -> bool:
+        """Does an op join slices that were written for that?"""
+        return self._inside(op) and any(
+            self._is_joined(self.maker[self.root[operand]]) for operand in self.operands[op]
+        )
+
+    def _is_joined(self, op: int) -> bool:
+        """Is this one of several slices of a value that overlap and are joined to others?"""
+        return (
+            self.style.joins_written
+            and self._overlaps(op)
+            and any(
+                consumer < self.n_ops and self.program.kind[consumer] == "concatenate"
+                for consumer in self.consumers[self.results[op][0]]
+            )
+        )
 
     def _is_padded_for_several(self, op: int, consumers: set[int]) -> bool:
         """Is the result written for several products, each of which pads it on the way in?"""
@@ -604,7 +681,9 @@ class _Fuser:
                 continue
             seen = seen_by.setdefault(op, set())
             taken = self._read_by(op, seen)
-            if self.style.several_results and (self.elementwise[op] or self.reduces[op]):
+            if self.style.several_results and (
+                self.elementwise[op] or self.reduces[op] or self._is_joined(op)
+            ):
                 taken = self._share(op, taken, heads, shared)
             for use, source in taken:
                 reads[use] += self._width(source)
@@ -698,6 +777,7 @@ class _Fuser:
         elements = self.elements[measured_value]
         sources = {source for _, source in taken}
         kernels = shared.setdefault((self.region[op], elements), [])
+        is_stencil = self._is_stencil(op)
         for kernel in reversed(kernels):
             known = kernel.sources | kernel.results
             if (
@@ -705,7 +785,10 @@ class _Fuser:
                     elements <= self.elements[source] < 2.0 * elements for source in sources & known
                 )
                 and all(
-                    source in kernel.results or self._could_precede(source, kernel)
+                    self._could_precede(source, kernel)
+                    if source not in kernel.results
+                    # Other offsets of a value are nowhere until all of it is made.
+                    else not is_stencil or self.readings[source] <= OVERLAPPING
                     for source in sources
                 )
                 and len(kernel.sources | sources) <= 2 * _MOST_SOURCES

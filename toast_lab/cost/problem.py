@@ -15,6 +15,7 @@ import numpy as np
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.host_traffic import HostTraffic, host_traffic
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
@@ -32,7 +33,7 @@ from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
-from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, SLICE, STEP_KINDS
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.text import bytes_text
 
@@ -63,14 +64,6 @@ class OpRow(NamedTuple):
     moved_bytes: float
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
-
-
-class _Inside(NamedTuple):
-    """A collective of one run of a ``shard_map``."""
-
-    bytes: float
-    time_s: float
-    times: float
 
 
 class _CostRows(NamedTuple):
@@ -113,6 +106,7 @@ class Cost:
     ops: tuple[OpRow, ...]
     peak_op: int  #: op at which memory peaks
     at_peak: tuple[Held, ...]  #: contents of memory there, largest first; add up to ``peak_bytes``
+    host: HostTraffic  #: what is in host memory and crosses the link to it, beside all the others
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
@@ -128,7 +122,9 @@ class Cost:
             f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
             f"{self.comm_s * 1e3:.3f} in "
             f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
-            f"{self.score:.4f}{''.join(f'; {note}' for note in self.notes)}"
+            f"{self.score:.4f}"
+            + (f"; {self.host}" if self.host.held_bytes else "")
+            + "".join(f"; {note}" for note in self.notes)
         )
 
     @property
@@ -497,6 +493,7 @@ class Pricer:
             ops=tuple(rows.ops),
             peak_op=totals.peak_op,
             at_peak=tuple(at_peak),
+            host=host_traffic(program, plan, self.problem.machine.host_link_bytes_per_s),
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
@@ -542,80 +539,44 @@ class Pricer:
 
     def _rows_inside(self, totals: Totals, row: int, start_s: float, rows: _CostRows) -> None:
         """Add the rows of a ``shard_map``: those of its body, one after the other."""
-        program, each = self.problem.analysis.program, totals.each
-        op, times = int(totals.steps.op[row]), float(each.times[row])
-        price = self.problem.prices.rules.bodies[op]
-        body, inside = price.shard_map.body, price.totals
+        each, op = totals.each, int(totals.steps.op[row])
+        price, times = self.problem.prices.rules.bodies[op], float(each.times[row])
         source = self.problem.prices.source(int(each.entry[row]), computing=True)
-        # A price list may have another time for the whole op.
+        # The step's time has the rounds of loops around it, and may be from a price list.
         scale = float(each.time_s[row]) / price.time_s if price.time_s else 0.0
-
-        def add_collective(
-            kind: str, axes: tuple[str, ...], value: str, where: str, numbers: _Inside
-        ) -> None:
-            nonlocal start_s
-            rows.collective_start_s.append(start_s)
-            rows.collectives.append(
-                CollectiveRow(
-                    kind=kind,
-                    axes=axes,
-                    value=value,
-                    op=op,
-                    where=where,
-                    local_bytes=numbers.bytes,
-                    time_s=numbers.time_s * scale,
-                    source=source,
-                    times=numbers.times * times,
-                    by_hand=True,
-                )
-            )
-            start_s += numbers.time_s * scale
-
-        def add_entries(*, after: bool) -> None:
-            for entry in price.entries:
-                if entry.after == after:
-                    add_collective(
-                        STEP_KINDS[PERMUTE],
-                        entry.axes,
-                        program.value_name[entry.value],
-                        program.where(op),
-                        _Inside(entry.local_bytes, entry.time_s, 1.0),
-                    )
-
-        add_entries(after=False)
-        for step in range(inside.n_steps):
-            inner_op, time_s = int(inside.steps.op[step]), float(inside.each.time_s[step])
-            results = body.results(inner_op)
-            value = price.shard_map.name_inside(results[0]) if results else ""
-            collective = price.inside.get(inner_op)
-            if collective is not None:
-                rounds = float(inside.each.times[step])
-                numbers = _Inside(float(inside.each.bytes[step]) / rounds, time_s, rounds)
-                add_collective(
-                    STEP_KINDS[PERMUTE]
-                    if collective.kind == "collective_permute"
-                    else collective.kind,
-                    collective.axes,
-                    value,
-                    body.where(inner_op),
-                    numbers,
-                )
-            elif time_s > 0 or inside.each.flops[step] > 0:
+        for inside in price.rows(self.problem.analysis.program):
+            time_s = inside.time_s * scale
+            if inside.axes is None:
                 rows.op_start_s.append(start_s)
                 rows.ops.append(
                     OpRow(
                         op=op,
-                        kind=body.kind[inner_op],
-                        result=value,
-                        where=body.where(inner_op),
-                        flops=float(inside.each.flops[step]) * times,
-                        moved_bytes=float(inside.each.bytes[step]) * times,
-                        time_s=time_s * scale,
+                        kind=inside.kind,
+                        result=inside.value,
+                        where=inside.where,
+                        flops=inside.flops * times,
+                        moved_bytes=inside.bytes * times,
+                        time_s=time_s,
                         source=source,
                     )
                 )
-                start_s += time_s * scale
-        add_entries(after=True)
+            else:
+                rows.collective_start_s.append(start_s)
+                rows.collectives.append(
+                    CollectiveRow(
+                        kind=inside.kind,
+                        axes=inside.axes,
+                        value=inside.value,
+                        op=op,
+                        where=inside.where,
+                        local_bytes=inside.bytes,
+                        time_s=time_s,
+                        source=source,
+                        times=inside.times * times,
+                        by_hand=True,
+                    )
+                )
+            start_s += time_s
 
     def _op_row(self, totals: Totals, row: int) -> OpRow:
         """The row of a step that computes: an op, or the slice of a part that a product reads."""

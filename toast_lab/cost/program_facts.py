@@ -69,6 +69,7 @@ class OpFacts(NamedTuple):
     computes_kept_slice: (
         BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
     )
+    joins: BoolArray  #: [O] bool: reads no more than the part of its result that is kept
     rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
@@ -295,6 +296,16 @@ def _fused(
     )
 
 
+def _read_as_given(program: p.Program, reads: np.ndarray, kept_bytes: np.ndarray) -> None:
+    """Let kernels read their operands as often as the bytes that they move say, in place."""
+    for op, moved_bytes in program.moved_bytes:
+        uses = program.uses(op)
+        written = sum(float(kept_bytes[value]) for value in program.results(op))
+        read = float(kept_bytes[program.use_value[uses.start : uses.stop]].sum())
+        if read > 0.0:
+            reads[uses.start : uses.stop] = max(moved_bytes - written, 0.0) / read
+
+
 class _Moved(NamedTuple):
     """The memory traffic of a program, and the values that stay in vector memory."""
 
@@ -315,6 +326,7 @@ def _moved(
     program, tables, fusion = fused.program, fused.tables, fused.fusion
     reads = fusion.reads + _beside(fusion, program)
     reads[program.use_ptr[np.flatnonzero(fused.update_operand >= 0)]] = 0.0  # in place
+    _read_as_given(program, reads, fused.kept_bytes)
     staying = (
         residents(
             program,
@@ -387,6 +399,7 @@ def _op_facts(
         starts_kernel=fusion.starts_kernel,
         # The result of a free op, such as a broadcast, is nowhere in memory as a whole.
         computes_kept_slice=fusion.computable_in_parts | free,
+        joins=fusion.joins,
         **fused.shapes._asdict(),
         runs_late=fusion.runs_late,
         written_with_product=ends.carried,

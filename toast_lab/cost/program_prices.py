@@ -86,7 +86,11 @@ class ProgramPrices:
     def rules(self) -> RulePrices:
         """The same without the price list and the action space."""
         return RulePrices(
-            self.analysis.program, self.mesh, self.machine, self.links, self.paper_mode
+            program=self.analysis.program,
+            mesh=self.mesh,
+            machine=self.machine,
+            links=self.links,
+            paper_mode=self.paper_mode,
         )
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from toast_lab.machines.topology import AxisLinks
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.step_kinds import COMPUTE
+from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, STEP_KINDS
 
 
 class Totals(NamedTuple):
@@ -67,6 +68,26 @@ class Entry(NamedTuple):
     after: bool  #: a result
 
 
+#: Names of collectives as steps have them.
+_STEP_NAMES = {
+    **{kind: kind for kind in STEP_KINDS},
+    "collective_permute": STEP_KINDS[PERMUTE],
+}
+
+
+class InsideRow(NamedTuple):
+    """Something that takes time inside a ``shard_map``; numbers are those of one run."""
+
+    kind: str  #: of the op or collective
+    axes: tuple[str, ...] | None  #: of a collective; None: an op
+    value: str
+    where: str
+    flops: float
+    bytes: float  #: an op moves them in all its rounds, a collective in each
+    time_s: float  #: of all its rounds
+    times: float  #: its rounds
+
+
 class BodyPrice(NamedTuple):
     """What one run of the body of a ``shard_map`` takes on one device."""
 
@@ -92,6 +113,44 @@ class BodyPrice(NamedTuple):
         # A result that is an operand handed on is in memory once in the body, twice around it.
         outside = {*range(body.n_arguments), *body.outputs.tolist()}
         return max(0.0, self.totals.peak_bytes - sum(map(body.nbytes, outside)))
+
+    def rows(self, program: p.Program) -> Iterator[InsideRow]:
+        """What takes time in one run, in order; ``program`` is the one around it."""
+        yield from self._entry_rows(program, after=False)
+        body, steps, each = self.shard_map.body, self.totals.steps, self.totals.each
+        for row in range(self.totals.n_steps):
+            op, time_s = int(steps.op[row]), float(each.time_s[row])
+            collective, times = self.inside.get(op), float(each.times[row])
+            if collective is None and time_s == 0.0 == each.flops[row]:
+                continue
+            results, moved_bytes = body.results(op), float(each.bytes[row])
+            if collective is not None and times:
+                moved_bytes /= times
+            yield InsideRow(
+                kind=body.kind[op] if collective is None else _STEP_NAMES[collective.kind],
+                axes=None if collective is None else collective.axes,
+                value=self.shard_map.name_inside(results[0]) if results else "",
+                where=body.where(op),
+                flops=float(each.flops[row]),
+                bytes=moved_bytes,
+                time_s=time_s,
+                times=times,
+            )
+        yield from self._entry_rows(program, after=True)
+
+    def _entry_rows(self, program: p.Program, *, after: bool) -> Iterator[InsideRow]:
+        for entry in self.entries:
+            if entry.after == after:
+                yield InsideRow(
+                    kind=STEP_KINDS[PERMUTE],
+                    axes=entry.axes,
+                    value=program.value_name[entry.value],
+                    where=program.where(self.shard_map.op),
+                    flops=0.0,
+                    bytes=entry.local_bytes,
+                    time_s=entry.time_s,
+                    times=1.0,
+                )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 A kernel waits for what it reads, and a matrix product for its matrix unit; beside that, additions,
 exponentials and the like take no time. Sines, error functions and the like do: their kernel takes
-as long as they do. Reference: read off kernels of libtpu, see docs/machines.md; TOAST section 4.5
-counts dot and convolution only.
+as long as they do. So do slices of one value at several offsets, as a stencil reads them.
+Reference: read off kernels of libtpu, see docs/machines.md; TOAST section 4.5 counts dot and
+convolution only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from toast_lab.ir.op_kinds import op_kind
 NUMBERS = 1024.0  #: how many a vector unit works on at once
 #: Steps for all other work on as many numbers: in kernels of products, and in all others.
 _BESIDE_PRODUCT, _BESIDE = 4.4, 1.4
+#: Steps to bring as many numbers to another place among lanes and rows, beyond reading them.
+_SHIFT = 10.0
 
 
 class VectorWork(NamedTuple):
@@ -52,15 +55,31 @@ def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> 
         head = heads[op]
         work.steps[head] += cost * size
         numbers[head] = max(numbers[head], size)
+    shifting = _shifts(program, fusion)
     if not numbers.any():
-        return work
+        return work._replace(steps=shifting)
     beside = np.where(fusion.product, _BESIDE_PRODUCT, _BESIDE)
     read_bytes = fusion.reads * value_bytes[program.use_value]
     for op in range(program.n_arguments, program.n_ops):
         head = heads[op]
         if head != op and numbers[head]:
             work.read_bytes[head] += sum(read_bytes[use] for use in program.uses(op))
-    return work._replace(steps=(work.steps + beside * numbers) / NUMBERS)
+    return work._replace(steps=(work.steps + beside * numbers) / NUMBERS + shifting)
+
+
+def _shifts(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """[O] steps of slices at several offsets, each by itself: equal slices are one.
+
+    They stay with the slice and not with its kernel, since a device that cuts the kernel's result
+    along a sliced dim still makes all of the slice.
+    """
+    steps, known = np.zeros(program.n_ops), set[tuple[int, str]]()
+    for op in np.flatnonzero(fusion.shifted).tolist():
+        key = (program.operands(op)[0], program.detail[op])
+        if key not in known:
+            known.add(key)
+            steps[op] = _SHIFT * fusion.elements[program.results(op)[0]] / NUMBERS
+    return steps
 
 
 def _kernels(program: p.Program, fusion: Fusion) -> list[int]:

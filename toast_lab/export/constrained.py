@@ -20,7 +20,14 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
+from toast_lab.frontends.calls import (
+    Whole,
+    called,
+    is_on_host,
+    numbers_of,
+    ordered,
+    split_result,
+)
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 # Files whose frames are not the user's and end the chain of source lines
@@ -207,9 +214,9 @@ class Walk:
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
         """``value`` with a sharding constraint."""
-        return jax.lax.with_sharding_constraint(
-            value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec))
-        )
+        memory = "pinned_host" if is_on_host(value) else None
+        sharding = jax.sharding.NamedSharding(self.mesh, partition_spec(spec), memory_kind=memory)
+        return jax.lax.with_sharding_constraint(value, sharding)
 
     def check(self) -> None:
         """Raise ValueError for rules that matched no equation."""

@@ -223,7 +223,8 @@ def minimal_constraints(
         model: the plan's model; by default that of its analysis.
         proof: "compiled": compile each set for virtual CPU devices and compare collectives, work
             and memory with those of the whole plan; "propagated": let Shardy's propagation alone
-            judge, which is quicker and needs more constraints.
+            judge, which is quicker and needs more constraints. CPUs cannot compile a program that
+            JAX lowered for another platform alone, so propagation judges that one.
         seconds: time limit, after which the smallest set so far is returned.
         on_event: receives ``trial.TrialProgress``; without it a line on stderr announces the search
             and its time limit.
@@ -236,6 +237,8 @@ def minimal_constraints(
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is not one of {', '.join(PROOFS)}")
     model = model_of(plan, model)
+    if "cpu" not in model.platforms:
+        proof = "propagated"
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)

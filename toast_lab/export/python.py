@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from toast_lab import syntax
@@ -22,6 +24,7 @@ from toast_lab.export import constrained, sharded
 from toast_lab.export.minimal import MinimalConstraints, family
 from toast_lab.export.sharded import Shardings
 from toast_lab.frontends import calls, nnx_modules
+from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import counted
@@ -71,7 +74,18 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
         changed=tuple(changed),
         rules=constraints.rules,
         donated=tuple(donated),
+        on_host=_on_host(program, constraints.source.argument_keys) if program.host else (),
     )
+
+
+def _on_host(program: Program, argument_keys: Sequence[Sequence[str]]) -> tuple[list[str], ...]:
+    """Paths of leaves in host memory: for each argument, and then for the result."""
+    leaf = itertools.count()
+    arguments = [
+        [key for key in keys if next(leaf) in program.host.arguments] for keys in argument_keys
+    ]
+    results = [program.output_paths[i].removeprefix("result") for i in program.host.results]
+    return (*arguments, results)
 
 
 def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
@@ -104,12 +118,13 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         f"CHANGED = {_literal(list(shardings.changed))}  # leaves of arguments that a call "
         "changes to another sharding",
         f"DONATED = {shardings.donated!r}",
+        f"ON_HOST = {shardings.on_host!r}  # leaves in host memory, of arguments and the result",
         "",
         *(line for module in CARRIED_MODULES for line in _body(module)),
         "RULES = [",
         *(f"    {_rule(rule)}," for rule in shardings.rules),
         "]",
-        "SHARDINGS = Shardings(MESH, ARGUMENTS, RESULT, CHANGED, RULES, DONATED)",
+        "SHARDINGS = Shardings(MESH, ARGUMENTS, RESULT, CHANGED, RULES, DONATED, ON_HOST)",
         "_shard = shard",
         "",
         "",

@@ -41,6 +41,8 @@ class Shardings(NamedTuple):
     changed: Sequence[Specs]
     rules: Sequence[PinRule]  #: constraints inside the function
     donated: tuple[int, ...] = ()  #: positions of donated arguments
+    #: paths of leaves in host memory: for each argument, and then for the result
+    on_host: Sequence[Sequence[str]] = ()
 
 
 def make_mesh(shardings: Shardings, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
@@ -82,16 +84,23 @@ def shard(
     donated = options.setdefault("donate_argnums", shardings.donated)
     donated = (donated,) if isinstance(donated, int) else donated
 
+    def in_shardings(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        on_host = [*shardings.on_host[:-1]] or [()] * len(arrays)
+        return tuple(
+            _tree(mesh, tree, specs, paths)
+            for tree, specs, paths in zip(arrays, shardings.arguments, on_host, strict=True)
+        )
+
     def prepare(
         args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[_Given, tuple[Any, Any, Whole, Changes]]:
         given = _Given(fn, args, keywords, shardings=shardings, donated=donated)
         if given.key not in jitted:
-            ins = tuple(map(functools.partial(_tree, mesh), given.arrays, shardings.arguments))
+            ins = in_shardings(given.arrays)
             shapes = jax.eval_shape(given.run, *given.arrays)
             outcome = given.whole[0], given.modules.changes
             outs = (
-                _tree(mesh, shapes[0], shardings.result),
+                _tree(mesh, shapes[0], shardings.result, _last(shardings.on_host)),
                 _outs_of_changes(mesh, shardings, given.modules),
             )
             constrained = constrain(given.run, shardings.rules, mesh)
@@ -121,10 +130,7 @@ def shard(
 
     def place(*args: Any) -> tuple[Any, ...]:
         given = _Given(fn, args, {}, shardings=shardings, donated=donated)
-        placed_arrays = [
-            jax.device_put(arrays, _tree(mesh, arrays, specs))
-            for arrays, specs in zip(given.arrays, shardings.arguments, strict=True)
-        ]
+        placed_arrays = list(map(jax.device_put, given.arrays, in_shardings(given.arrays)))
         whole = [
             container.filled(jax.tree_util.tree_leaves(arrays))
             for container, arrays in zip(given.wholes, placed_arrays, strict=True)
@@ -226,7 +232,11 @@ def _of_text(specs: Specs, path_text: str) -> Any:
     return specs.get(path_text, specs.get(re.sub(r"\d+", "*", path_text)))
 
 
-def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
+def _last(on_host: Sequence[Sequence[str]]) -> Sequence[str]:
+    return on_host[-1] if on_host else ()
+
+
+def _tree(mesh: Any, tree: Any, specs: Specs, on_host: Sequence[str] = ()) -> Any:
     """NamedShardings for the leaves of a pytree."""
     uncovered: list[str] = []
 
@@ -235,7 +245,8 @@ def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
         if spec is None:
             uncovered.append(str(jax.tree_util.keystr(path)) or "the whole")
             spec = ()
-        return jax.sharding.NamedSharding(mesh, partition_spec(spec))
+        memory = "pinned_host" if str(jax.tree_util.keystr(path)) in on_host else None
+        return jax.sharding.NamedSharding(mesh, partition_spec(spec), memory_kind=memory)
 
     shardings = jax.tree_util.tree_map_with_path(sharding_of, tree)
     if uncovered:

@@ -16,16 +16,18 @@ _NAMES = {
     "from_jax": "tracing",
     "from_stablehlo": "stablehlo_files",
     "from_torch": "pytorch",
+    "kernel_rule": "wrapped_kernels",
     "load": "loading",
 }
 
-__all__ = ["from_jax", "from_stablehlo", "from_torch", "load"]
+__all__ = ["from_jax", "from_stablehlo", "from_torch", "kernel_rule", "load"]
 
 if TYPE_CHECKING:
     from toast_lab.frontends.loading import load
     from toast_lab.frontends.pytorch import from_torch
     from toast_lab.frontends.stablehlo_files import from_stablehlo
     from toast_lab.frontends.tracing import from_jax
+    from toast_lab.frontends.wrapped_kernels import kernel_rule
 
 
 def __getattr__(name: str) -> Any:

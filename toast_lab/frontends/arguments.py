@@ -324,6 +324,9 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
         if is_key or np.dtype(leaf.dtype).kind not in "OSUMm":
             weak = bool(getattr(leaf, "weak_type", False))
+            if calls.is_on_host(leaf):
+                space = jax.memory.Space.Host
+                return jax.core.ShapedArray(shape, leaf.dtype, weak, memory_space=space)
             return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=weak)
     except Exception:
         pass
@@ -331,8 +334,13 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
 
 
 def _strong(leaf: Any) -> Any:
-    shape, dtype, weak = calls.type_of(leaf)
-    return jax.ShapeDtypeStruct(shape, dtype) if weak else leaf
+    shape, dtype, is_on_host, weak = calls.type_of(leaf)
+    if not weak:
+        return leaf
+    if is_on_host:
+        space = jax.memory.Space.Host
+        return jax.core.ShapedArray(shape, leaf.dtype, weak_type=False, memory_space=space)
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _brief(leaf: Any) -> str:

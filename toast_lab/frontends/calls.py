@@ -276,9 +276,18 @@ def static_key(value: Any) -> Any:
 
 
 def type_of(value: Any) -> tuple[Any, ...]:
-    """(shape, dtype, whether the dtype is weak) of an array or a Python number."""
-    aval: Any = jax.typeof(value)
-    return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
+    """(shape, dtype, is it on the host, is the dtype weak) of an array, type or Python number."""
+    aval: Any = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+    weak = bool(getattr(aval, "weak_type", False))
+    return tuple(aval.shape), str(aval.dtype), is_on_host(value), weak
+
+
+def is_on_host(value: Any) -> bool:
+    """Is an array in host memory, or the array that a type stands for?"""
+    if isinstance(value, jax.Array | jax.core.ShapedArray):
+        aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+        return str(getattr(aval, "memory_space", "")).endswith("Host")
+    return getattr(getattr(value, "sharding", None), "memory_kind", None) == "pinned_host"
 
 
 def place_arrays(

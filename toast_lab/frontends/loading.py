@@ -13,10 +13,11 @@ from typing import Any
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError, did_you_mean
-from toast_lab.frontends import stages, user_code
+from toast_lab.frontends import stages, tracing, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
+from toast_lab.ir import kernel_rules
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.ir.platforms import LoweredProgram
 from toast_lab.prepare import start_early
@@ -33,6 +34,7 @@ def load(
     which: str,
     *,
     platform: str | None = None,
+    virtual_devices: int = 0,
     time_limit_s: float = 300.0,
     on_event: Any = None,
     cancel: Any = None,
@@ -44,7 +46,8 @@ def load(
     ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
     ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
     inputs as ``args``. ``make`` runs in a child process with a time limit. ``platform`` is that of
-    ``from_jax``. Raises FrontendError or RunFailed with the cause.
+    ``from_jax``; with ``virtual_devices`` the child has so many, for a ``make`` that makes a mesh.
+    Raises FrontendError or RunFailed with the cause.
 
     Examples:
         >>> import toast_lab as tl
@@ -86,6 +89,7 @@ def load(
         which,
         sizes,
         platform,
+        virtual_devices=virtual_devices,
         time_limit_s=time_limit_s,
         activity=f"loading {which}",
         on_event=on_event,
@@ -113,8 +117,14 @@ def function_of(recipe: Recipe) -> Any:
     return trace(fn, args, options.get("donate_argnums", ())).function
 
 
-def lowered(recipe: Recipe, platform: str) -> LoweredProgram:
-    """Runs in a child: the program of a recipe for another platform."""
+def lowered(
+    recipe: Recipe, platform: str, kernel: tuple[Any, ...] | None = None
+) -> LoweredProgram | str:
+    """Runs in a child: the program of a recipe for another platform, or the code of a kernel."""
+    if kernel is not None:
+        _example_of(*recipe)  # imports the kernel with the module
+        name, shapes = kernel
+        return tracing.kernel_body(name, shapes, platform)
     model = load(recipe.which, platform=platform, **recipe.sizes)
     return model.lowerings.program(model.name, platform)
 
@@ -139,7 +149,8 @@ def _make_foreign(
     except Exception:
         # Custom pytree nodes do not survive the trip to the parent; paths still do
         traced = traced._replace(trees=None)
-    traced = traced._replace(lower=None)
+    rules = tuple(filter(_survives, kernel_rules.registered()))
+    traced = traced._replace(lower=None, kernel_body=None, kernel_rules=rules)
     facts = {
         "dim_names": dict(options.get("dim_names") or {}),
         "sizes": _sizes_of(which, sizes),
@@ -148,6 +159,15 @@ def _make_foreign(
         "is_torch": is_torch,
     }
     return traced, name, facts
+
+
+def _survives(rule: kernel_rules.KernelRule) -> bool:
+    """Can a rule go to the parent? Those with local functions as costs cannot."""
+    try:
+        pickle.dumps(rule)
+    except Exception:
+        return False
+    return True
 
 
 def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -19,7 +19,8 @@ from typing import Any
 import jax
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import user_code
+from toast_lab.frontends import user_code, wrapped_kernels
+from toast_lab.ir.kernel_rules import WRAPPED
 from toast_lab.ir.platforms import PLATFORMS
 
 #: JAX's names of the platforms.
@@ -61,13 +62,26 @@ def lower(traced: Any, platform: str) -> Any:
     block.
     """
     platforms = (name_in_jax(platform),)
+    is_interpreted = platform == "cpu" and has_kernels(traced.jaxpr)
     try:
-        return traced.lower(lowering_platforms=platforms)
+        return lower_own(traced, platforms)
     except Exception:
-        interpreting = _interpreting() if platform == "cpu" and has_kernels(traced.jaxpr) else None
-        if interpreting is None:
+        if not is_interpreted:
             raise
-        return traced.lower(lowering_platforms=platforms, _private_parameters=interpreting)
+        return lower_own(traced, platforms, interpreted=True)
+
+
+def lower_own(traced: Any, platforms: tuple[str, ...] | None, *, interpreted: bool = False) -> Any:
+    """``traced.lower`` with wrapped kernels as one op, and all others interpreted if asked."""
+    rules = _interpreting() if interpreted else []
+    if any(eqn.primitive.name == WRAPPED for eqn in _equations(traced.jaxpr)):
+        rules = [*rules, (wrapped_kernels.primitive(), wrapped_kernels.lower_as_one)]
+    if not rules:
+        return traced.lower(lowering_platforms=platforms)
+    from jax._src.interpreters import mlir
+
+    parameters = mlir.LoweringParameters(override_lowering_rules=tuple(rules))
+    return traced.lower(lowering_platforms=platforms, _private_parameters=parameters)
 
 
 def offenders(jaxpr: Any, platform: str) -> list[str]:
@@ -96,21 +110,19 @@ def has_kernels(jaxpr: Any) -> bool:
     )
 
 
-def _interpreting() -> Any:
-    """JAX's parameters of a lowering in which kernels are interpreted; None if it has none."""
+def _interpreting() -> list[Any]:
+    """Lowering rules by which kernels are interpreted; none if JAX has no such mode."""
     try:
-        from jax._src.interpreters import mlir
         from jax._src.pallas import pallas_call
 
         primitive, lowering = pallas_call.pallas_call_p, pallas_call._pallas_call_lowering
-        parameters = mlir.LoweringParameters
     except (ImportError, AttributeError):
-        return None
+        return []
 
     def interpreted(context: Any, *operands: Any, interpret: Any, **params: Any) -> Any:
         return lowering(context, *operands, interpret=interpret or True, **params)
 
-    return parameters(override_lowering_rules=((primitive, interpreted),))
+    return [(primitive, interpreted)]
 
 
 @contextlib.contextmanager
@@ -261,6 +273,7 @@ def _of_transfer(eqn: Any) -> dict[str, Any]:
 
 # Primitives whose equations tell how platforms differ, better than their rules do
 _GROUPS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    WRAPPED: lambda eqn: dict.fromkeys(PLATFORMS, "one op"),
     "pallas_call": _of_kernel,
     "mpmd_map": _of_kernel,
     "platform_index": _of_index,

@@ -6,15 +6,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from toast_lab.errors import FrontendError, join_offenders
-from toast_lab.frontends import arguments, platform_rules, stages, traced_keys, user_code
+from toast_lab.frontends import (
+    arguments,
+    calls,
+    platform_rules,
+    stages,
+    traced_keys,
+    user_code,
+    wrapped_kernels,
+)
 from toast_lab.frontends.quiet import look_for_devices
-from toast_lab.frontends.traced import Traced, build
+from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.prepare import start_early
@@ -129,6 +138,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
         ),
         notes=(*separated.notes, *first.notes, *_closed_over(first.traced)),
         function=function,
+        placements=tuple(map(_placement, separated.leaves)),
     )
 
 
@@ -165,7 +175,40 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
 
 
+def kernel_body(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], platform: str) -> str:
+    """StableHLO of the wrapped kernel ``name`` for operands of (shape, element type)."""
+
+    def lower(traced: Any) -> str:
+        return str(platform_rules.lower(traced, platform).as_text())
+
+    return wrapped_kernels.body_text(
+        name, [(shape, _dtype(element)) for shape, element in shapes], platform, lower
+    )
+
+
+def _dtype(element: str) -> Any:
+    """JAX's type of a StableHLO element type."""
+    names = {"bf16": "bfloat16", "i1": "bool", "complex<f32>": "complex64"}
+    words = {"f": "float", "i": "int", "ui": "uint"}
+    match = re.fullmatch(r"(ui|i|f)(\d+)", element)
+    name = f"{words[match.group(1)]}{match.group(2)}" if match else element.lower()
+    return jax.numpy.dtype(names.get(element, name))
+
+
 INTERPRETED = "kernels are interpreted on the CPU"
+
+
+def _placement(leaf: Any) -> Placement | None:
+    """The named sharding that an argument carries; None if it is on no mesh."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding) or sharding.mesh.empty:
+        return None
+    entries = [*sharding.spec, *[None] * (len(leaf.shape) - len(sharding.spec))]
+    axes = [entry if isinstance(entry, tuple) else (entry,) for entry in entries]
+    return Placement(
+        tuple(sharding.mesh.shape.items()),
+        tuple(tuple(axis for axis in dim if isinstance(axis, str)) for dim in axes),
+    )
 
 
 class _Lowered(NamedTuple):
@@ -203,7 +246,9 @@ class _Lowered(NamedTuple):
             trees=None,
             notes=(),
             keys=traced_keys.keys_of(jaxpr, jax.tree_util.tree_leaves(like.given)),
+            on_host=list(map(calls.is_on_host, jax.tree_util.tree_leaves(like.given))),
             platforms=platform_rules.alike(jaxpr, self.platform),
+            kernel_body=kernel_body,
         )
 
         def lower(other: str) -> Traced:
@@ -215,7 +260,7 @@ class _Lowered(NamedTuple):
                 notes=(*notes, *([INTERPRETED] if is_interpreted else [])),
             )
 
-        return traced._replace(lower=lower)
+        return traced._replace(lower=lower, kernel_body=kernel_body)
 
 
 def _lowered(
@@ -249,10 +294,10 @@ def _first_that_works(
 ) -> _Lowered:
     """Lower for ``platform``; without one for the host's, or else for the first that works."""
     if platform is not None:
-        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], {})
+        return _Lowered(traced, _lower(traced, platform, name), platform, [*notes], shardings={})
     host = platform_rules.of_host()
     try:
-        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], {})
+        return _Lowered(traced, _lower_for_host(traced, host), host, [*notes], shardings={})
     except Exception as error:
         for other in PLATFORMS:
             if other != host:
@@ -262,17 +307,17 @@ def _first_that_works(
                         f"lowered for {other.upper()}: JAX cannot lower it for this host's "
                         f"{host.upper()} ({user_code.short(error)}{user_code.line(error)})"
                     )
-                    return _Lowered(traced, lowered, other, [*notes, note], {})
+                    return _Lowered(traced, lowered, other, [*notes, note], shardings={})
         raise
 
 
 def _lower_for_host(traced: Any, host: str) -> Any:
     try:
-        return traced.lower()
+        return platform_rules.lower_own(traced, None)
     except ValueError as error:
         if "AbstractMesh" not in str(error):
             raise
-        return traced.lower(lowering_platforms=(platform_rules.name_in_jax(host),))
+        return platform_rules.lower_own(traced, (platform_rules.name_in_jax(host),))
 
 
 def _lower(traced: Any, platform: str, name: str) -> Any:

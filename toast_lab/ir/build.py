@@ -42,6 +42,7 @@ class NewOp(NamedTuple):
     detail: str = ""
     monoid: int = 0  #: index into MONOIDS
     flops: float = 0.0
+    moved_bytes: float | None = None  #: as in ``Program.moved_bytes``
     #: The op whose factors ``rule`` refers to, -1: this one. An owner may be added later; ``rule``
     #: has no factors of its own then.
     owner: int = -1
@@ -198,6 +199,11 @@ def finish(
         donated=np.asarray(donated, dtype=bool),
         missing_rules=tuple(
             (op_index, op.rule.missing) for op_index, op in enumerate(ops) if op.rule.missing
+        ),
+        moved_bytes=tuple(
+            (op_index, op.moved_bytes)
+            for op_index, op in enumerate(ops)
+            if op.moved_bytes is not None
         ),
     )
 

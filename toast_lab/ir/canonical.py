@@ -1,9 +1,10 @@
 """Brings a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
-only ``@main`` remains, all of this in the bodies of shard_maps too. Fourier
-transforms that annotating wrapped in manual computations are unwrapped. Every later stage refers to
-the ops of the printed result, in their order. Canonicalising it again changes nothing.
+only ``@main`` remains. Gathers and scatters that index by position become batched ones. All of this
+is done in the bodies of shard_maps too. Ops that annotating wrapped in manual computations
+are unwrapped. Every later stage refers to the ops of the printed result, in their
+order. Canonicalising it again changes nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import fourier
 from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.ir.batched_indices import batch_by_position
 from toast_lab.ir.dead import blocks, drop_dead, has_side_effect, operations, short_kind
-from toast_lab.ir.loops import has_loops, slim_loops
+from toast_lab.ir.local_ops import merge_local
+from toast_lab.ir.loops import has_loops, read_constants_from_outside, slim_loops
 from toast_lab.ir.shard_maps import SHARD_MAP
 
 
@@ -56,8 +58,11 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, by_name, set(), [])
         _drop_annotation_ops(main)
-        shard_maps = _shard_maps(main)
-        for block in [block for op in (*shard_maps, main) for block in blocks(op)]:
+        bodies = [block for op in (*_shard_maps(main), main) for block in blocks(op)]
+        for block in bodies:
+            read_constants_from_outside(block)
+        batch_by_position(main)
+        for block in bodies:
             if has_loops(block):
                 slim_loops(block)
             else:
@@ -98,7 +103,7 @@ def _drop_annotation_ops(function: Any) -> None:
     """Remove the ops that annotating an earlier copy of the module added.
 
     The operand of a ``custom_call @Sharding`` replaces it, since a single one makes XLA ignore
-    Shardy and with it every plan. Fourier transforms are taken out of their manual computations.
+    Shardy and with it every plan. Ops are taken out of the manual computations of ``local_ops``.
     """
     for block in blocks(function):
         for op in list(block.operations):
@@ -107,7 +112,7 @@ def _drop_annotation_ops(function: Any) -> None:
                 if ir.StringAttr(operation.attributes["call_target_name"]).value == "Sharding":
                     operation.results[0].replace_all_uses_with(operation.operands[0])
                     operation.erase()
-            elif len(operation.regions) and not fourier.merge_local(operation):
+            elif len(operation.regions) and not merge_local(operation):
                 _drop_annotation_ops(op)
 
 

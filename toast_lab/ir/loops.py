@@ -12,7 +12,7 @@ and every loop value once. A loop value is one node of a graph, which depends on
 and on the value that a round returns for it. The dependencies are followed from the function's
 results until no new node is reached.
 
-Start reading at ``slim_loops``.
+Start reading at ``read_constants_from_outside`` and ``slim_loops``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ _BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 
 def slim_loops(block: Any) -> None:
-    """Slim every loop of a function, including nested ones, and drop dead ops. In place.
+    """Drop the loop values of a function that nothing needs, and dead ops. In place.
 
     Args:
         block: the function's body.
     """
-    _read_constants_from_outside(block)
     _Pruning(_Needs(block)).block(block)
 
 
@@ -68,7 +67,12 @@ def _control_flow(block: Any) -> Iterator[Any]:
 # -- constants ------------------------------------------------------------------------------------
 
 
-def _read_constants_from_outside(block: Any) -> None:
+def read_constants_from_outside(block: Any) -> None:
+    """Read constants that loops carry unchanged from outside them. In place.
+
+    Args:
+        block: a function's body.
+    """
     constant_ops: dict[Any, bool] = {}
     # In program order, outer loops first: a constant that replaces the result of one loop may be
     # the initial value of an inner or a later one.

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.ir import attributes, narrowing, own_rules
+from toast_lab.ir import attributes, kernel_rules, narrowing, own_rules
 from toast_lab.ir.own_rules import Rule, Shapes
 from toast_lab.ir.program import (
     ARGUMENT,
@@ -57,12 +57,17 @@ class OpKind:
     # -- sharding rule -----------------------------------------------------------------------------
     #: Our own rule, used if Shardy has none. Without either, every dim stays whole.
     rule: OwnRule | None = None
+    #: A rule for this one op, which goes before any other: (operand shapes, result shapes, op).
+    given: OwnRule | None = None
     #: Takes back the factors of Shardy's rule that are not local; each such function says why.
     narrow: Narrowing | None = None
     #: It creates dims that no operand has, so that each shard can make its own piece of them.
     creates_dims: bool = False
     #: Tells whether the op stays whole, whatever rule it carries.
     stays_whole: Callable[[Any], bool] | None = None
+    #: Tells whether compilers gather its operands even where only independent parts are split (see
+    #: ``local_ops``).
+    gathered: Callable[[Any], bool] | None = None
     #: Completes "no sharding rule for ..." in place of the kind's name. A function is called with
     #: the op or None.
     without_rule: str | Callable[[Any], str] = ""
@@ -81,6 +86,8 @@ class OpKind:
     as_combiner: str = "none"
     #: FLOPs of the whole op; None: only its bytes are counted.
     flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
+    #: Bytes that the whole op moves, None: those of its operands and results.
+    moved_bytes: Callable[[Any], float | None] | None = None
     #: (op, monoid) -> the attributes that matter to readers, as listings print them after the op.
     detail: Callable[[Any, str], str] | None = None
 
@@ -124,6 +131,8 @@ class OpKind:
     done_while_fetched: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
+    #: Its result is in the memory, of the host or a device, that its first operand is in.
+    stays_in_memory: bool = False
     #: Compilers first sort its updates, if an element can be written several times.
     sorts_updates: bool = False
     #: Number of the operand that is written into the first one; -1: the whole result is written.
@@ -267,6 +276,7 @@ _kind(
     "convolution",
     cost_class=CONVOLUTION,
     narrow=narrowing.narrow_convolution,
+    gathered=own_rules.has_groups,
     monoid="add",
     flops=attributes.convolution_flops,
     detail=attributes.precision,
@@ -293,6 +303,7 @@ _kind("select_and_scatter", cost_class=REDUCE, combiner_region=1)
 
 _kind(
     "reshape",
+    stays_in_memory=True,
     cost_class=VIEW,
     # The only reshape for which Shardy has no rule.
     without_rule="a reshape of an array without elements",
@@ -312,7 +323,15 @@ _kind(
     keeps_sign=True,
 )
 _kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, creates_dims=True)
-_kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
+_kind(
+    "optimization_barrier",
+    cost_class=VIEW,
+    rule=own_rules.identity,
+    keeps_sign=True,
+    stays_in_memory=True,
+)
+# The user's own constraints cost nothing by themselves: what they move is priced as collectives
+_kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True, stays_in_memory=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
@@ -320,6 +339,7 @@ _kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 _kind(
     "slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     detail=attributes.slice_detail,
     moves_elements=True,
     done_while_fetched=True,
@@ -329,6 +349,7 @@ _kind(
 _kind(
     "dynamic_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     picks_slice=True,
     passes_slices=True,
     done_while_fetched=True,
@@ -338,6 +359,7 @@ _kind(
 _kind(
     "dynamic_update_slice",
     cost_class=INDEXING,
+    stays_in_memory=True,
     narrow=narrowing.narrow_update,
     picks_slice=True,
     update_operand=1,
@@ -403,17 +425,32 @@ _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
 _kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
-_kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
-_kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0, orders=True)
+_kind("fft", cost_class=OTHER, gathered=own_rules.always, flops=attributes.fourier_flops)
+_kind(
+    "triangular_solve",
+    cost_class=OTHER,
+    narrow=narrowing.narrow_triangular_solve,
+    gathered=own_rules.always,
+)
+_kind(
+    "chlo.top_k",
+    cost_class=OTHER,
+    rule=own_rules.top_k,
+    gathered=own_rules.always,
+    gpu_passes=35.0,
+    orders=True,
+)
 _kind(
     "custom_call",
     cost_class=OPAQUE,
+    given=kernel_rules.given,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,
     stays_whole=own_rules.known_whole,
-    without_rule=own_rules.call_without_rule,
-    detail=attributes.detail_of("call_target_name"),
+    without_rule=kernel_rules.without_rule,
+    flops=kernel_rules.flops,
+    moved_bytes=kernel_rules.moved_bytes,
+    detail=kernel_rules.detail,
     side_effect=True,
     mixes_keys=True,
 )

@@ -334,6 +334,19 @@ def convolution_labels(op: Any) -> list[list[str]]:
     return [re.split(r",\s*", label_list) for label_list in label_lists[:3]]
 
 
+def always(op: Any) -> bool:
+    """Whatever the op's attributes are."""
+    return True
+
+
+def has_groups(op: Any) -> bool:
+    """Does this convolution have groups of features or of examples?"""
+    from toast_lab._jaxlib import ir
+
+    keys = ("feature_group_count", "batch_group_count")
+    return any(ir.IntegerAttr(op.attributes[key]).value > 1 for key in keys)
+
+
 def ints(op: Any, key: str) -> list[int] | None:
     """The integers of an attribute, None if the op does not have it."""
     from toast_lab._jaxlib import ir

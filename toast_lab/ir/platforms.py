@@ -10,7 +10,7 @@ Start reading at ``Lowerings.program``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab import isolate
@@ -36,6 +36,8 @@ class LoweredProgram(NamedTuple):
 class Lowerings:
     """The programs of one function by platform, each made once.
 
+    Code of wrapped kernels (``frontends.wrapped_kernels``) comes from ``kernel_body``, likewise.
+
     Pickling keeps ``child`` but neither the trace nor the programs.
     """
 
@@ -54,6 +56,9 @@ class Lowerings:
             rounds: given to loops of unknown rounds, one after the other.
         """
         self.lower, self.child, self.rounds = lower, child, rounds
+        #: (name, shapes and element types of operands, platform) -> StableHLO of a wrapped kernel
+        self.kernel_body: Callable[..., str] | None = None
+        self._bodies: dict[Any, str] = {}
         self.programs: dict[str, LoweredProgram] = {}
         #: analyses of these programs, by platform and the options of the analysis
         self.analyses: dict[Any, Any] = {}
@@ -89,6 +94,31 @@ class Lowerings:
             program = counting(program, rounds)
         notes = recounted_notes(lowered.notes, lowered.program, program)
         return lowered._replace(program=program, notes=notes)
+
+    def body(self, name: str, shapes: Sequence[tuple[tuple[int, ...], str]], platform: str) -> str:
+        """StableHLO of the wrapped kernel ``name`` for these operands on a platform.
+
+        Raises FrontendError if it is not available, or cannot be lowered for them.
+        """
+        key = (name, tuple(shapes), platform)
+        if key not in self._bodies:
+            if self.kernel_body is not None:
+                self._bodies[key] = self.kernel_body(*key)
+            elif self.child is not None:
+                self._bodies[key] = isolate.run_in_child(
+                    self.child[0],
+                    *self.child[1:],
+                    platform,
+                    (name, tuple(shapes)),
+                    env=isolate.WITHOUT_ACCELERATOR,
+                    activity=f"lowering the kernel {name}",
+                )
+            else:
+                raise FrontendError(
+                    f"the kernel {name} is not in this process; load the model in it "
+                    "(tl.from_jax, tl.load)"
+                )
+        return self._bodies[key]
 
     def _lowered(self, name: str, platform: str) -> LoweredProgram:
         if self.lower is not None:

@@ -122,9 +122,28 @@ class ShardMap(NamedTuple):
         return math.prod(size for _, size in self.mesh)
 
     @property
+    def flops(self) -> float:
+        """Floating point operations of all devices."""
+        return float(self.body.flops @ self.body.trips) * self.n_devices
+
+    @property
     def free_axes(self) -> tuple[str, ...]:
         """Axes of its mesh that it leaves to the compiler, on which plans keep it whole."""
         return tuple(axis for axis, _ in self.mesh if axis not in self.manual_axes)
+
+
+class HostMemory(NamedTuple):
+    """What is in host memory, by number; see ``host_memory``."""
+
+    arguments: tuple[int, ...] = ()
+    results: tuple[int, ...] = ()  #: positions among the program's results
+    values: tuple[int, ...] = ()  #: that no device holds; arguments among them
+
+    def __bool__(self) -> bool:
+        return bool(self.arguments or self.results or self.values)
+
+
+NO_HOST_MEMORY = HostMemory()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,10 +212,13 @@ class Program:
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
+    #: (op, bytes that the whole op moves to and from memory) of kernels whose rule says so
+    moved_bytes: tuple[tuple[int, float], ...] = ()
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order
     collectives: tuple[WrittenCollective, ...] = ()  #: only in the body of a ``shard_map``
+    host: HostMemory = NO_HOST_MEMORY  #: what is in host memory
 
     def __repr__(self) -> str:
         return (
@@ -343,7 +365,7 @@ class Program:
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
                 continue  # keeps the digests that programs without keys had before this field
-            if field.name in ("shard_maps", "collectives"):
+            if field.name in ("shard_maps", "collectives", "host", "moved_bytes"):
                 if not value:
                     continue  # likewise
                 if field.name == "shard_maps":

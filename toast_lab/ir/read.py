@@ -19,6 +19,7 @@ from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
 from toast_lab.ir.dead import operations, terminator
+from toast_lab.ir.host_memory import read_host_memory
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
 from toast_lab.ir.program import (
     MONOIDS,
@@ -56,12 +57,14 @@ def parse(
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
     keys: Keys | None = None,
+    on_host: Sequence[bool] | None = None,
     file: str = "",
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
     ``file`` is the path that the text was read from; ops without a location get its lines. ``keys``
-    are the program's typed random keys, which StableHLO does not show.
+    are the program's typed random keys, which StableHLO does not show, ``on_host`` says for each
+    argument whether it is in host memory.
 
     Raises:
         FrontendError: the input is not StableHLO, is malformed, or holds ops that cannot be
@@ -80,7 +83,12 @@ def parse(
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     program = read_program(
-        module, name, argument_paths=argument_paths, output_paths=output_paths, donated=donated
+        module,
+        name,
+        argument_paths=argument_paths,
+        output_paths=output_paths,
+        donated=donated,
+        on_host=on_host,
     )
     return Parsed(mark(program, keys) if keys is not None else program, text, notes)
 
@@ -96,6 +104,7 @@ def read_program(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
+    on_host: Sequence[bool] | None = None,
 ) -> Program:
     """Read ``@main`` of a canonical module that carries Shardy's rules.
 
@@ -118,9 +127,12 @@ def read_program(
     annotations = read_annotations(
         module, main, program=read.program, numbers=read.value_numbers, op_results=read.op_results
     )
-    return (
-        dataclasses.replace(read.program, annotations=annotations) if annotations else read.program
+    host = read_host_memory(
+        main, read.program, read.value_numbers, read.op_results, arguments_on_host=on_host
     )
+    if not annotations and not host:
+        return read.program
+    return dataclasses.replace(read.program, annotations=annotations, host=host)
 
 
 class _ReadBlock(NamedTuple):
@@ -208,7 +220,7 @@ class _BlockReader:
         mesh, manual_axes, specs, trouble = interface(operation, self.meshes)
         if trouble:
             raise FrontendError(
-                f"a shard_map{unsupported.place(operation)} that cannot be kept: {trouble}"
+                f"a shard_map{source_names.place(operation)} that cannot be kept: {trouble}"
             )
         (block,) = operation.regions[0].blocks
         read = self.block(
@@ -293,7 +305,6 @@ def _new_op(
         return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
     if shard_map is not None:
         specs = (*shard_map.operand_specs, *shard_map.result_specs)
-        body = shard_map.body
         return NewOp(
             kind,
             operands,
@@ -301,7 +312,7 @@ def _new_op(
             shard_map_rule(shapes, result_shapes, specs),
             origin=origin,
             detail=",".join(shard_map.manual_axes),
-            flops=float(body.flops @ body.trips) * shard_map.n_devices,
+            flops=shard_map.flops,
             region=item.region,
         )
     shardy_rule = cache.shardy_rule(operation, shapes, result_shapes)
@@ -318,6 +329,7 @@ def _new_op(
         detail=facts.detail(operation, monoid) if facts.detail is not None else "",
         monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
+        moved_bytes=facts.moved_bytes(operation) if facts.moved_bytes is not None else None,
         region=item.region,
     )
 

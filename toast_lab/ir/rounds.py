@@ -29,22 +29,32 @@ HOW_TO_GIVE = "give them with model.with_rounds(...) or --rounds"
 class UnknownLoop(NamedTuple):
     """A loop whose rounds the program does not state."""
 
-    body: int  #: index of its body among the regions
+    #: index of the ``shard_map`` whose body it is in, -1: none; index of its body among the regions
+    body: tuple[int, int]
     where: str  #: the user's source line
     rounds: float  #: what it is counted as
 
 
 def unknown_loops(program: Program) -> list[UnknownLoop]:
-    """The loops whose rounds are unknown, in program order, outer ones first."""
-    return [
+    """The loops whose rounds are unknown, in program order, outer ones first.
+
+    Those inside shard_maps come last.
+    """
+    own = [
         UnknownLoop(
-            body=index,
+            body=(-1, index),
             where=program.where(min(program.regions[region.parent].begin, program.n_ops - 1)),
             rounds=region.times,
         )
         for index, region in enumerate(program.regions)
         if region.kind == "body" and not region.known
     ]
+    inside = [
+        loop._replace(body=(position, loop.body[1]))
+        for position, shard_map in enumerate(program.shard_maps)
+        for loop in unknown_loops(shard_map.body)
+    ]
+    return own + inside
 
 
 def with_rounds(program: Program, rounds: Rounds) -> Program:
@@ -123,9 +133,18 @@ def op_trips(regions: Sequence[Region], region_of_op: np.ndarray) -> np.ndarray:
     return trips[region_of_op]
 
 
-def _counted(program: Program, counts: Mapping[int, float]) -> Program:
-    """The program whose bodies, by region, run as often as ``counts`` says."""
-    loop_rounds = {program.regions[body].parent: count for body, count in counts.items()}
+def _counted(program: Program, counts: Mapping[tuple[int, int], float]) -> Program:
+    """The program whose loops run as often as ``counts`` says."""
+    shard_maps, flops = [], program.flops.copy()
+    for position, shard_map in enumerate(program.shard_maps):
+        inside = {(-1, body): count for (where, body), count in counts.items() if where == position}
+        if inside:
+            shard_map = shard_map._replace(body=_counted(shard_map.body, inside))
+            flops[shard_map.op] = shard_map.flops
+        shard_maps.append(shard_map)
+    loop_rounds = {
+        program.regions[body].parent: count for (where, body), count in counts.items() if where < 0
+    }
     regions = []
     for region in program.regions:
         count = loop_rounds.get(region.parent) if region.kind in ("body", "cond") else None
@@ -133,7 +152,9 @@ def _counted(program: Program, counts: Mapping[int, float]) -> Program:
             region = region._replace(times=count + (region.kind == "cond"))
         regions.append(region)
     trips = op_trips(regions, program.region)
-    return dataclasses.replace(program, regions=tuple(regions), trips=trips)
+    return dataclasses.replace(
+        program, regions=tuple(regions), trips=trips, shard_maps=tuple(shard_maps), flops=flops
+    )
 
 
 def _lines(loops: Sequence[UnknownLoop]) -> list[str]:

@@ -93,6 +93,10 @@ def rule_for(
     facts = op_kind(kind)
     if facts.per_device:  # in the body of a shard_map, which no plan splits any further
         return separate(operands, results, NEED_REPLICATION)
+    if facts.given is not None and operation is not None:
+        rule = facts.given(operands, results, operation)
+        if rule is not None:
+            return rule
     if shardy is not None:
         return narrow(kind, shardy, operation)
     rule = facts.rule(operands, results, operation) if facts.rule is not None and results else None

@@ -35,7 +35,7 @@ def rule(operands: Shapes, results: Shapes, specs: Sequence[Spec]) -> Rule:
     shared: dict[tuple[tuple[str, ...], int], int] = {}
     tensors = []
     for shape, spec in zip((*operands, *results), specs, strict=True):
-        dims = []
+        dims: list[tuple[int, ...]] = []
         for size, axes in zip(shape, spec, strict=True):
             factor = shared.get((axes, size), len(sizes)) if axes else len(sizes)
             if factor == len(sizes):

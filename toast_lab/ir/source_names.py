@@ -11,11 +11,15 @@ import ast
 import functools
 import linecache
 import re
-from typing import NamedTuple
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from toast_lab import syntax
 
 _FRAME = re.compile(r'"([^"\n]+)":(\d+):(\d+)(?: to (\d*):(\d+))?')
+
+
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/frontends/")
 
 
 class SourceRange(NamedTuple):
@@ -40,6 +44,25 @@ def frames(location: str) -> list[SourceRange]:
         )
         for file, line, column, end_line, end_column in _FRAME.findall(location)
     ]
+
+
+def place(operation: Any) -> str:
+    """The user's line of an op, as ``" (model.py:12)"``, else its innermost line.
+
+    Empty if the op has no location.
+    """
+    ranges = frames(str(operation.location))
+    if not ranges:
+        return ""
+    user_frames = (
+        frame
+        for frame in ranges
+        if not any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
+    )
+    frame = next(user_frames, ranges[0])
+    if frame.file == "-":
+        return f" (line {frame.line})"
+    return f" ({PurePath(frame.file).name}:{frame.line})"
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import PurePath
 from typing import Any
 
 from toast_lab._jaxlib import ir
@@ -30,7 +29,6 @@ from toast_lab.ir.shard_maps import SHARD_MAP
 DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
 _CALLBACK = re.compile(r'"(?:[^"]*/)?(debug_print|debug_callback|io_callback|pure_callback):?"')
 _DYNAMIC = re.compile(r"tensor<[^>]*\?[^>]*>+")
-_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/frontends/")
 
 _ADVICE = {
     "dynamic": "Dynamic shapes: export the model with fixed sizes.",
@@ -58,7 +56,9 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
     prints = [op for op, fault, _ in faults if fault == "print"]
     _raise((op, fault, text) for op, fault, text in faults if fault and fault != "print")
     notes = tuple(
-        dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints)
+        dict.fromkeys(
+            f"dropped {_primitive(op)}{source_names.place(op)}: it only prints" for op in prints
+        )
     )
     for op in prints:
         op.erase()
@@ -90,7 +90,7 @@ def _raise(faults: Iterable[tuple[Any, str, str]]) -> None:
     offenders: dict[str, None] = {}
     advice: dict[str, None] = {}
     for op, fault, description in faults:
-        offenders[f"{_title(op)}{place(op)}: {description}"] = None
+        offenders[f"{_title(op)}{source_names.place(op)}: {description}"] = None
         advice[_ADVICE[fault]] = None
     if offenders:
         count_text = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
@@ -150,25 +150,6 @@ def _title(operation: Any) -> str:
         return f"func.func @{ir.StringAttr(operation.attributes['sym_name']).value}"
     target = f" @{_target(operation)}" if operation.name == "stablehlo.custom_call" else ""
     return f"{operation.name}{target}"
-
-
-def place(operation: Any) -> str:
-    """The user's line of an op, as ``" (model.py:12)"``, else its innermost line.
-
-    Empty if the op has no location.
-    """
-    frames = source_names.frames(str(operation.location))
-    if not frames:
-        return ""
-    user_frames = (
-        frame
-        for frame in frames
-        if not any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
-    )
-    frame = next(user_frames, frames[0])
-    if frame.file == "-":
-        return f" (line {frame.line})"
-    return f" ({PurePath(frame.file).name}:{frame.line})"
 
 
 def _drop_unused_meshes(module: ir.Module) -> None:

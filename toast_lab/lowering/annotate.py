@@ -38,9 +38,9 @@ Four choices are not obvious:
   their constant operands, because XLA would not simplify those.
 * A ``shard_map`` stays as its user wrote it, on the plan's mesh; what it takes and leaves in other
   shardings than its specs say is constrained around it.
-* A Fourier transform is wrapped in an ``sdy.manual_computation``, in which each device transforms
-  its own part, as planned and priced: otherwise XLA's partitioner would gather its operand
-  (``ir.fourier`` has the versions).
+* Fourier transforms, top-k, triangular solves and convolutions with groups are wrapped in an
+  ``sdy.manual_computation``, in which each device computes its own part, as planned and priced:
+  otherwise compilers would gather their operands (see ``ir.local_ops``).
 
 Reference: TOAST section 3.2; Shardy's sharding representation. Start reading at ``annotate``.
 """
@@ -56,10 +56,13 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, fourier, op_kinds, walk
+from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
+from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
+from toast_lab.ir.platforms import PLATFORMS
 from toast_lab.ir.program import ELEMENTWISE, Program
+from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
 
 MESH_NAME = "mesh"
 # Annotations that the input may have
-_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", MEMORY_KIND)
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
@@ -84,6 +87,7 @@ def annotate(
     numbered: bool = False,
     located: bool = False,
     constrained: Container[int] | None = None,
+    platform: str | None = None,
 ) -> str:
     """The canonical module annotated with ``plan``, as StableHLO text.
 
@@ -102,6 +106,8 @@ def annotate(
             keeps locations as ``op_name``. ``split_name`` parses such a name.
         constrained: values that get a constraint after their op, as ``needed_constraints`` finds
             them; None for all. The values of loops and branches always have one.
+        platform: "cpu", "tpu" or "gpu", for which the code of wrapped kernels is made; by default
+            the first for which the program is.
 
     Raises:
         InvalidPlan: the plan shards another program than that of this text.
@@ -115,10 +121,15 @@ def annotate(
         >>> "sdy.mesh" in text, text.count("sdy.sharding_constraint")
         (True, 4)
     """
+    bodies = None
     if isinstance(model, str):
         text = model
     else:
-        text = plan.own_model(model).stablehlo
+        own = plan.own_model(model)
+        text = own.stablehlo
+        if kernel_rules.WRAPPED in text:
+            chosen = platform or next(name for name in PLATFORMS if name in own.platforms)
+            bodies = functools.partial(_bodies, own, chosen)
     writer = Writer(
         plan,
         reuse=reuse,
@@ -126,8 +137,15 @@ def annotate(
         numbered=numbered,
         located=located,
         constrained=constrained,
+        bodies=bodies,
     )
     return writer.write(text, as_it_came=isinstance(model, str))
+
+
+def _bodies(
+    model: Model, platform: str, name: str, shapes: Sequence[tuple[tuple[int, ...], str]]
+) -> str:
+    return model.lowerings.body(name, shapes, platform)
 
 
 class Writer:
@@ -145,15 +163,15 @@ class Writer:
         numbered: bool,
         located: bool,
         constrained: Container[int] | None = None,
+        bodies: local_kernels.Bodies | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.bodies = plan, bodies
         self.constrained = constrained
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
-        # Numbered ops are for looking at the results of Shardy's passes: there, transforms stay
-        # ordinary ops.
-        self.local_transforms = scattered and not numbered
+        # Numbered ops are for looking at the results of Shardy's passes, which see ordinary ops.
+        self.local_ops = scattered and not numbered
         self.scattered = scattered
         self.kept, self.used = plan.lowered.kept, plan.lowered.used
         self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: meshes that the module came with
@@ -204,6 +222,8 @@ class Writer:
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
+            if i in program.host.arguments:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
             result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
@@ -213,8 +233,10 @@ class Writer:
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
-        for value, attributes in zip(outputs, results, strict=True):
+        for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
             forget_annotations(attributes)
+            if i in program.host.results:
+                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
@@ -243,10 +265,14 @@ class Writer:
         for op_index, item in numbered_items:
             self.results(op_index, item)
         for op_index, item in numbered_items:
-            if self.local_transforms and item.kind == "fft":
-                self._transform(op_index, item.operation)
-            if item.kind == "shard_map":
+            gathered = op_kinds.op_kind(item.kind).gathered
+            if self.local_ops and gathered is not None and gathered(item.operation):
+                self._run_locally(op_index, item.operation)
+            elif self.local_ops and local_kernels.is_kernel(item.operation):
+                self._kernel(op_index, item.operation)
+            elif item.kind == "shard_map":
                 self.shard_map(op_index, item.operation)
+                self._kernels_inside(op_index, item.operation)
 
     def _number(self, op_index: int, item: walk.Item) -> None:
         """Put on an op of the module the index of the program's op that it stands for.
@@ -301,15 +327,54 @@ class Writer:
         _, spec, *_ = _jaxlib.sharding_parts(attribute, self.meshes, rank)
         return self.attribute(tuple(tuple(axis for axis in dim if axis != "*") for dim in spec))
 
-    def _transform(self, op_index: int, operation: Any) -> None:
-        """Make every device run a Fourier transform on its own part, if the plan does."""
-        program, mesh = self.plan.program, self.plan.mesh
-        value = program.results(op_index)[0]
-        spec = self.on_op[value]
-        if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[op_index])]:
+    def _kernels_inside(self, op_index: int, shard_map: Any) -> None:
+        """Put the code of wrapped kernels into a ``shard_map``, where shapes are those of parts."""
+        for operation in list(itertools.islice(operations(shard_map), 1, None)):
+            is_call = operation.name == "stablehlo.custom_call"
+            if self.local_ops and is_call and local_kernels.is_wrapped(operation):
+                local_kernels.write_kernel(
+                    operation,
+                    [],
+                    [],
+                    mesh=self.plan.mesh,
+                    attribute=self.attribute,
+                    bodies=self.bodies,
+                    where=self.plan.program.where(op_index),
+                )
+
+    def _kernel(self, op_index: int, operation: Any) -> None:
+        """Make every device run a hand-written kernel on its own part, if the plan cuts it."""
+        program = self.plan.program
+        local_kernels.write_kernel(
+            operation,
+            [self.used[use] for use in program.uses(op_index)],
+            [self.on_op[value] for value in program.results(op_index)],
+            mesh=self.plan.mesh,
+            attribute=self.attribute,
+            bodies=self.bodies,
+            where=program.where(op_index),
+        )
+
+    def _run_locally(self, op_index: int, operation: Any) -> None:
+        """Make every device run an op on its own parts, if the plan leaves no partial sums."""
+        program, lowered = self.plan.program, self.plan.lowered
+        uses, values = program.uses(op_index), program.results(op_index)
+        if any(
+            program.value_is_constant[value]
+            or lowered.partial[value]
+            or self.on_op[value] != lowered.natural[value]
+            for value in values
+        ):
             return
-        ways = [mesh.ways(axes) for axes in spec]
-        fourier.run_locally(operation, self.attribute(spec), ways, mesh.axes)
+        local_ops.run_locally(
+            operation,
+            [self._part(self.used[use]) for use in uses],
+            [self._part(self.on_op[value]) for value in values],
+            self.plan.mesh.axes,
+        )
+
+    def _part(self, spec: Spec) -> local_ops.Part:
+        return local_ops.Part(self.attribute(spec), [self.plan.mesh.ways(axes) for axes in spec])
 
     def operands(
         self,
@@ -347,13 +412,18 @@ class Writer:
             forget_annotations(operation.attributes)
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
+            if operation.name == CONSTRAINT:  # on the user's own mesh
+                open_dims = [()] * len(program.dims(values[0]))
+                operation.attributes["sharding"] = _jaxlib.sharding_attribute(
+                    MESH_NAME, open_dims, closed=False
+                )
             return
         # The user's own constraint: the plan decides its sharding
         if operation.name == CONSTRAINT:
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        is_free = self.constrained is not None and not control
-        if is_free and not any(value in self.constrained for value in values):
+        constrained = None if control else self.constrained
+        if constrained is not None and not any(value in constrained for value in values):
             return
         for i, result in enumerate((*item.results, *item.aliases)):
             value = values[min(i, len(values) - 1)]

@@ -49,7 +49,7 @@ class _Sparse(Writer):
     ) -> None:
         super().__init__(plan, reuse=False, scattered=True, numbered=numbered, located=False)
         self.at_results, self.at_operands = at_results, at_operands
-        self.local_transforms = False  # users write no manual computations
+        self.local_ops = False  # users write no manual computations
 
     def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
         """Write the given constraints on the op's operands."""

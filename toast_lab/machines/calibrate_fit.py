@@ -159,6 +159,7 @@ def fit(
         unfused_numbers_per_s=base.unfused_numbers_per_s,
         vector_steps_per_s=base.vector_steps_per_s,
         gathered_ahead=base.gathered_ahead,
+        host_link_bytes_per_s=base.host_link_bytes_per_s,
         compiler=base.compiler,
         # Full waves of tiles reach the measured FLOP/s, so the sustained share is 1.
         products=base.products and base.products._replace(sustained=1.0, sustained_f32=0.0),

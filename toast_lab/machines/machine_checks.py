@@ -34,6 +34,7 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         "transposed_numbers_per_s",
         "unfused_numbers_per_s",
         "vector_steps_per_s",
+        "host_link_bytes_per_s",
     ):
         value = fields.get(key, 0.0)
         if not at_least_zero(value):

@@ -17,6 +17,7 @@ A file is read into the fields of a ``Machine``; ``Machine.from_toml`` then make
     unfused_numbers_per_s = 1e11  # optional, TPU: extra cost of a kernel of one op, as a rate
     vector_steps_per_s = 1.5e9   # optional, TPU: steps of its vector unit, which is its clock
     gathered_ahead = 0.9         # optional: share of gathers that overlaps with earlier products
+    host_link_bytes_per_s = 64e9  # optional: link between a device and host memory, one way
     compiler = "gpu"             # whose fusions to expect: "cpu" (default), "gpu" or "tpu"
     [flops]
     f32 = 15e12
@@ -70,6 +71,7 @@ _NUMBERS = {
     "unfused_numbers_per_s": False,
     "vector_steps_per_s": False,
     "gathered_ahead": False,
+    "host_link_bytes_per_s": False,
 }
 #: Keys with a table, and whether the file must have them.
 _TABLES = {"flops": True, "sources": False, "provenance": False}

@@ -71,6 +71,8 @@ class Machine:
     #: Share, 0 to 1, of a gather that overlaps with earlier products if its operand, such as a
     #: weight, exists long before; at most the computing time of the op that needs it is hidden.
     gathered_ahead: float = 0.0
+    #: Rate of the link between one device and its host's memory, one way; 0: unknown.
+    host_link_bytes_per_s: float = 0.0
     #: Compiler whose way of fusing is expected, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
     #: GPU: how products fill it, instead of ``tile``.

@@ -141,7 +141,7 @@ def compile_plan(
         model.name,
         plan,
         _Target(wanted, compiler, versions, flags),
-        annotate(model, plan, located=True, constrained=needed),
+        annotate(model, plan, located=True, constrained=needed, platform=wanted.platform),
         time_limit_s=time_limit_s,
         on_progress=on_progress,
         cancel=cancel,
@@ -167,7 +167,6 @@ def compile_written(
     *,
     left_open: LeftOpen,
     time_limit_s: float = 600.0,
-    on_progress: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     store: bool | PathLike = True,
 ) -> Compiled:
@@ -180,7 +179,6 @@ def compile_written(
         topology: as for ``compile_plan``, which documents the further arguments and errors.
         left_open: arguments and results whose sharding the compiler chooses.
         time_limit_s: limit in seconds for the child process.
-        on_progress: receives ``RunProgress``.
         cancel: polled; True stops the child.
         store: as for ``compile_plan``.
     """
@@ -209,7 +207,7 @@ def compile_written(
         stablehlo,
         left_open=left_open,
         time_limit_s=time_limit_s,
-        on_progress=on_progress,
+        on_progress=None,
         cancel=cancel,
     )
     if store is not False:

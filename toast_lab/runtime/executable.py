@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from toast_lab.errors import RunFailed
-from toast_lab.ir.program import Program
+from toast_lab.ir.host_memory import PINNED_HOST
+from toast_lab.ir.program import NO_HOST_MEMORY, HostMemory, Program
 from toast_lab.runtime import _jax_private, compiler_bugs, hlo
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
@@ -35,6 +36,7 @@ class ShardedProgram:
     mesh: Mesh
     argument_specs: tuple[Spec, ...]
     result_specs: tuple[Spec, ...]
+    host: HostMemory = NO_HOST_MEMORY  #: arguments and results in host memory
 
 
 def whole_job(
@@ -44,11 +46,16 @@ def whole_job(
 
     ``text`` has the arguments of ``program`` and, unless ``result_shapes`` are given, its results.
     """
-    if result_shapes is None:
-        result_shapes = output_shapes(program)
     argument_shapes = map(program.dims, range(program.n_arguments))
+    # Other results than the program's, such as its gradients, are on the device
+    results = program.host.results if result_shapes is None else ()
+    result_shapes = output_shapes(program) if result_shapes is None else result_shapes
     return ShardedProgram(
-        text, Mesh(("one",), (1,)), _whole_specs(argument_shapes), _whole_specs(result_shapes)
+        text,
+        Mesh(("one",), (1,)),
+        argument_specs=_whole_specs(argument_shapes),
+        result_specs=_whole_specs(result_shapes),
+        host=program.host._replace(results=results),
     )
 
 
@@ -107,12 +114,13 @@ class Executable:
                 raise RunFailed(cause) from error
             raise
 
-    def _sharding(self, spec: Spec) -> Any:
+    def _sharding(self, spec: Spec, on_host: bool) -> Any:
         from jax.sharding import NamedSharding
 
         from toast_lab.lowering.specs import to_partition_spec
 
-        return NamedSharding(self.mesh, to_partition_spec(spec))
+        memory = PINNED_HOST if on_host else None
+        return NamedSharding(self.mesh, to_partition_spec(spec), memory_kind=memory)
 
     def put(self, arrays: Sequence[np.ndarray]) -> None:
         """Put arrays on the devices, except those that are still there."""
@@ -123,7 +131,7 @@ class Executable:
             if on_device is not None and not self.donated[i] and not on_device.is_deleted():
                 continue
             self._put[i] = on_device = None  # frees it before the copy is made
-            sharding = self._sharding(self.job.argument_specs[i])
+            sharding = self._sharding(self.job.argument_specs[i], i in self.job.host.arguments)
             if sharding.is_fully_addressable:
                 self._put[i] = jax.device_put(array, sharding)
             else:
@@ -184,9 +192,11 @@ class Executable:
         import jax
 
         return [
-            jax.make_array_from_single_device_arrays(shape, self._sharding(spec), list(shards))
-            for shape, spec, shards in zip(
-                self.result_shapes, self.job.result_specs, outputs, strict=True
+            jax.make_array_from_single_device_arrays(
+                shape, self._sharding(spec, i in self.job.host.results), list(shards)
+            )
+            for i, (shape, spec, shards) in enumerate(
+                zip(self.result_shapes, self.job.result_specs, outputs, strict=True)
             )
         ]
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem
+from toast_lab.ir.kernel_rules import WRAPPED
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.runtime import agreement, child
@@ -195,7 +196,8 @@ def run_many(
     chosen_devices = dev.find(devices, device_count, **limits)
     carried = [carry(model, plan, chosen_devices.platform) for plan in plans]
     model, plans = carried[0].model, [each.plan for each in carried]
-    reference = reference_job(model, plans[0]) if execution.reference else None
+    platform = chosen_devices.platform
+    reference = reference_job(model, plans[0], platform) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
         execution = dataclasses.replace(execution, inputs=arrays)
@@ -204,7 +206,7 @@ def run_many(
         child.RunRequest(
             program=model.program,
             reference=reference,
-            jobs=tuple(job_of(model, plan) for plan in plans),
+            jobs=tuple(job_of(model, plan, platform) for plan in plans),
             devices=chosen_devices,
             options=execution,
         ),
@@ -236,18 +238,20 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
     return counts[0]
 
 
-def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
-    """The program that a child compiles and runs for ``plan``."""
+def job_of(model: Model, plan: ShardingPlan, platform: str | None = None) -> ShardedProgram:
+    """The program that a child compiles and runs for ``plan`` on a platform."""
     specs = plan.value_specs()
+    needed = needed_constraints(model, plan)
     return ShardedProgram(
-        annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
+        annotate(model, plan, located=True, constrained=needed, platform=platform),
         plan.mesh,
-        tuple(specs[: plan.program.n_arguments]),
-        tuple(specs[int(value)] for value in plan.program.outputs),
+        argument_specs=tuple(specs[: plan.program.n_arguments]),
+        result_specs=tuple(specs[int(value)] for value in plan.program.outputs),
+        host=plan.program.host,
     )
 
 
-def reference_job(model: Model, plan: ShardingPlan) -> ShardedProgram:
+def reference_job(model: Model, plan: ShardingPlan, platform: str | None = None) -> ShardedProgram:
     """The job with whose results those of ``plan`` are compared: the unsharded program.
 
     It runs on one device, without any shardings that the program came with. A ``shard_map`` cannot
@@ -256,13 +260,13 @@ def reference_job(model: Model, plan: ShardingPlan) -> ShardedProgram:
     model, program = plan.own_model(model), plan.program
     if program.shard_maps:
         whole = Sharding.whole(program, len(plan.mesh.axes))
-        return job_of(model, ShardingPlan(program, plan.mesh, whole))
-    if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
+        return job_of(model, ShardingPlan(program, plan.mesh, whole), platform)
+    is_plain = not any(word in model.stablehlo for word in ("sdy.", "mhlo.sharding", WRAPPED))
+    if is_plain and not program.host:
         return whole_job(program, model.stablehlo)
     one_device = Mesh(("one",), (1,))
-    return whole_job(
-        program, annotate(model, ShardingPlan(program, one_device, Sharding.whole(program, 1)))
-    )
+    unsharded = ShardingPlan(program, one_device, Sharding.whole(program, 1))
+    return whole_job(program, annotate(model, unsharded, platform=platform))
 
 
 def _result(

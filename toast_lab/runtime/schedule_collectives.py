@@ -46,13 +46,14 @@ def _nbytes(shape: Block) -> float:
     return size * math.prod(_numbers(shape, "dimensions"))
 
 
-def device_groups(block: Block, n_devices: int) -> list[list[int]]:
+def device_groups(block: Block, n_devices: int, *, is_permute: bool = False) -> list[list[int]]:
     """Groups of devices that communicate with each other; for a permute its pairs.
 
-    All devices form one group if the text lists none.
+    All devices form one group if the text lists none, except for a permute, which then sends
+    nothing.
     """
     pairs = block.get("source_target_pairs", ())
-    if pairs:
+    if pairs or is_permute:
         return [[_number(pair, "source"), _number(pair, "target")] for pair in pairs]
     for listed in block.get("collective_device_list", ()):
         groups = device_groups(listed, n_devices)

@@ -174,10 +174,10 @@ class _StepMaker(NamedTuple):
                 return self.clocked(step, self.clocks.collective_s.get(name))
             return self.clocked(step._replace(own_s=span_s), None)
         if kind and not (opcode == "fusion" and self._multiplies(instruction)):
-            step = step._replace(role=SYNC)
+            step = self._sized(step._replace(role=SYNC), instruction)
             if not self.clocks.of_tpu:
                 return self.clocked(step, self.clocks.collective_s.get(name))
-            return self.clocked(self._sized(step, instruction)._replace(own_s=length_s), None)
+            return self.clocked(step._replace(own_s=length_s), None)
         if name in self.clocks.compute_s:
             return step._replace(role=COMPUTE, time_s=self.clocks.compute_s[name])
         # The scheduler gives one cycle to every instruction that it has no time for
@@ -203,9 +203,13 @@ class _StepMaker(NamedTuple):
             ),
             None,
         )
-        if described is None:
+        if described is None or not _is_same(step.kind, hlo.kind_of_opcode(described.opcode)):
             return step
-        groups = schedule_collectives.device_groups(described.block, math.prod(self.mesh.values()))
+        groups = schedule_collectives.device_groups(
+            described.block,
+            math.prod(self.mesh.values()),
+            is_permute=step.kind == "collective_permute",
+        )
         size = schedule_collectives.local_bytes(described.block)
         if described.opcode == "reduce-scatter":
             # Its shape is that of the result; an all-reduce that is sliced has the whole shape
@@ -228,7 +232,8 @@ class _StepMaker(NamedTuple):
             wrapped = self.module.computations.get(instruction.called("calls"))
             instructions = wrapped.instructions if wrapped is not None else ()
             instruction = next(filter(hlo.kind_of, instructions), None)
-        if instruction is None or not hlo.kind_of(instruction):
+        # XLA may give the name of a scheduled instruction to another one afterwards
+        if instruction is None or not _is_same(step.kind, hlo.kind_of(instruction)):
             return step._replace(time_s=None)
         groups = hlo.device_groups(instruction, math.prod(self.mesh.values()))
         size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
@@ -253,6 +258,15 @@ class _StepMaker(NamedTuple):
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
         return with_condition(step._replace(role=LOOP, rounds=rounds, body=body), *conditions)
+
+
+def _is_same(kind: str, described_kind: str) -> bool:
+    """May a collective of this kind be described as one of the other?
+
+    A reduce-scatter may be an all-reduce with a slice.
+    """
+    sums = ("all_reduce", "reduce_scatter")
+    return kind == described_kind or (kind in sums and described_kind in sums)
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:

@@ -49,7 +49,9 @@ def carry(model: Model, plan: ShardingPlan, platform: str) -> Carried:
         FrontendError: JAX cannot lower the function for the platform.
     """
     own = plan.own_model(model)
-    target = own.lowered_for(platform)
+    lowered = own.lowered_for(platform)
+    # Code of wrapped kernels is made for the platform that a model says
+    target = dataclasses.replace(lowered, platforms=frozenset({platform}))
     if target.program is own.program or plan.is_of(target.program):
         return Carried(target, plan, ())
     spans = _spans(own.program, target.program)

@@ -56,7 +56,8 @@ class ShardingPlan:
     actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
     analysis: Analysis | None = None  #: of the program; None: not available in this process
-    notes: tuple[str, ...] = ()  #: the parts of a saved plan that do not fit this program, and why
+    #: what was asked for and left out, and why: parts of a saved plan, cuts of arguments
+    notes: tuple[str, ...] = ()
     #: a judge's verdict on it, set by ``ConfirmedResult.with_judgement``; None: not judged
     judged: Mapping[str, Any] | None = None
 
@@ -267,11 +268,52 @@ def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingP
     ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of axis
     names. Trailing dims may be left out. Typed random keys have only the dims that JAX shows.
 
+    A cut that changes nothing more, because cuts before it have spread there, is left out. The
+    plan's ``notes`` name every dim that lacks an axis that was asked for.
+
     Raises:
-        InvalidPlan: a path, a dim or an axis does not exist, a spec would cut the words of a random
-            key, or nothing changes.
+        InvalidPlan: a path, a dim or an axis does not exist, the axis does not divide the dim, or a
+            spec would cut the words of a random key (all offenders are listed).
     """
-    analysis, program = space.analysis, space.analysis.program
+    cuts, offenders = _cuts_of(space, in_specs)
+    if offenders:
+        raise InvalidPlan(
+            "these arguments cannot be sharded as requested: " + join_offenders(offenders)
+        )
+    state, taken = State(space), list[Action]()
+    for action in dict.fromkeys(cut.action for cut in cuts):
+        if state.apply(action):
+            taken.append(action)
+    plan = plan_of_state(state, taken)
+    notes = []
+    for cut in cuts:
+        spec = plan.lowered.kept[cut.value]
+        if cut.axis in spec[cut.dim]:
+            continue
+        if not any(spec) and cut.action not in taken:
+            raise InvalidPlan(no_effect(space, cut.action))
+        winner = [
+            f", since dim {dim} has it first" for dim, axes in enumerate(spec) if cut.axis in axes
+        ]
+        notes.append(
+            f"{cut.path} is {spec_text(spec)}: dim {cut.dim} is not on {cut.axis}{''.join(winner)}"
+        )
+    return dataclasses.replace(plan, notes=tuple(notes))
+
+
+class _Cut(NamedTuple):
+    """One mesh axis that is asked for on one dim of an argument."""
+
+    path: str
+    value: int
+    dim: int
+    axis: str
+    action: Action
+
+
+def _cuts_of(space: Space, in_specs: dict[str, Iterable[Any]]) -> tuple[list[_Cut], list[str]]:
+    """The cuts that argument shardings ask for, in their order, and all that is wrong with them."""
+    analysis, program, mesh = space.analysis, space.analysis.program, space.mesh
     argument_of = {program.value_name[value]: value for value in range(program.n_arguments)}
     unknown = [path for path in in_specs if path not in argument_of]
     if unknown:
@@ -279,13 +321,12 @@ def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingP
             f"no argument is called {', '.join(unknown[:20])}; arguments: "
             f"{', '.join(list(argument_of)[:20])}"
         )
-    requested: dict[tuple[str, str], None] = {}
-    offenders = []
+    cuts, offenders = list[_Cut](), list[str]()
     for path, spec in in_specs.items():
         value, dim_specs = argument_of[path], list(spec)
-        rank = len(program.dims(value))
-        if len(dim_specs) > rank:
-            offenders.append(f"{path}: {len(dim_specs)} entries for {rank} dims")
+        sizes = program.dims(value)
+        if len(dim_specs) > len(sizes):
+            offenders.append(f"{path}: {len(dim_specs)} entries for {len(sizes)} dims")
             continue
         for dim, dim_spec in enumerate(dim_specs):
             axes = (dim_spec,) if isinstance(dim_spec, str) else tuple(dim_spec or ())
@@ -293,13 +334,16 @@ def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingP
                 offenders.append(f"{path}: {offence}")
                 continue
             colour = analysis.colour[program.def_names(value)[dim]]
+            group = analysis.group_name[analysis.group[colour]]
             for axis in axes:
-                requested[analysis.group_name[analysis.group[colour]], axis] = None
-    if offenders:
-        raise InvalidPlan(
-            "these arguments cannot be sharded as requested: " + join_offenders(offenders)
-        )
-    return plan_of_actions(space, list(requested))
+                action = parse_action(analysis, mesh, (group, axis))
+                cuts.append(_Cut(path, value, dim, axis=axis, action=action))
+            if not mesh.divides(sizes[dim], axes):
+                offenders.append(
+                    f"{path}: dim {dim} has size {sizes[dim]}, not divisible by {mesh.ways(axes)} "
+                    f"({' and '.join(axes)})"
+                )
+    return cuts, offenders
 
 
 def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:

@@ -16,6 +16,7 @@ shardings come before the exceptions.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -32,6 +33,10 @@ from toast_lab.sharding.plan_rules import (
 )
 from toast_lab.text import bounded, counted, first_items_text, line_text
 
+_NAME = re.compile(r"[^\W\d]\w*")
+#: in paths of leaves whose container gives no keys
+_FLAT_INDEX = re.compile(r"\[<flat index (\d+)>\]")
+_CLOSING = re.compile(r"^([^\[\]]*?)['\"]\]")  #: of the key that a path's rest begins in
 _WIDEST = 48  #: most characters of the left column
 _ROLES = 8  #: most roles that one line names
 
@@ -165,12 +170,23 @@ def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[
     return lines if program.n_ops else []
 
 
+def short_path(path: str) -> str:
+    """A path from its last key that is a name on.
+
+    >>> short_path("params['layers'][0]['w']"), short_path("opt[0].mu['w'][1]"), short_path("p[0]")
+    ('w', 'w[1]', 'p[0]')
+    """
+    path = _FLAT_INDEX.sub(r"[\1]", path)
+    names = [*_NAME.finditer(path)]
+    return names[-1][0] + _CLOSING.sub(r"\1", path[names[-1].end() :]) if names else path
+
+
 def _value_name(plan: ShardingPlan, value: int) -> str:
     """The user's name of a value; unnamed values are named after the op that makes them."""
     program = plan.program
     name = program.value_name[value]
     if value < program.n_arguments:
-        return name.rpartition(".")[2].rpartition("[")[2].strip("'\"]") or name
+        return short_path(name)
     if not name.startswith("%"):
         return name
     op = int(program.value_op[value])

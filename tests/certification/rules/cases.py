@@ -636,6 +636,13 @@ def _(d: Draw) -> Made:
     ]
 
 
+# The tensor of indices that StableHLO had is [positions, i]; the op that is certified has [i].
+@case("gather", "by position")
+def _(d: Draw) -> Made:
+    b, n = d.size(), d.size()
+    return lambda x, i: x[jnp.arange(b), i], [d.floats(b, n, 4), d.ints(n, b)]
+
+
 @case("gather", "integers and bools")
 def _(d: Draw) -> Made:
     n = d.size()
@@ -684,6 +691,16 @@ def _(d: Draw) -> Made:
         d.floats(b, n),
         d.ints(n, b, k),
         d.floats(b, k),
+    ]
+
+
+@case("scatter", "by position")
+def _(d: Draw) -> Made:
+    b, n = d.size(), d.size()
+    return lambda x, i, u: x.at[jnp.arange(b), i].set(u), [
+        d.floats(b, n, 4),
+        d.ints(n + 3, b),  # some of them out of bounds
+        d.floats(b, 4),
     ]
 
 

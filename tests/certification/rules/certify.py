@@ -62,10 +62,6 @@ NOT_COMPILED = {
 # the better compiler. "TPU" refers to programs that jaxlib 0.10.2 and libtpu compiled ahead of time
 # for v5e:2x2.
 XLA_COMMUNICATES = {
-    "chlo.top_k/": "the CPU compiler gathers a batch-sharded top-k; TPU's does not",
-    "triangular_solve/": "the CPU compiler gathers right-hand sides; TPU's does not",
-    "convolution/feature groups": "the CPU compiler rewrites grouped convolutions first; TPU's "
-    "does not",
     "custom_call/Qr": "a TPU op: the CPU compiler gathers it, TPU's does not",
     "custom_call/ProductOfElementaryHouseholderReflectors": "a TPU op: the CPU compiler gathers "
     "it, TPU's does not",

@@ -405,8 +405,9 @@ class _RelaxationBuilder:
         readings = Readings(roots, ptr, flat, fewest_bytes, coarse=coarse)
         listed, times = self.folded.listed, float(self.folded.times[op])
         in_ring, is_listed = bool(self.in_rings[op]), bool(listed.begin[op] < listed.end[op])
-        # Only the matrix unit's time depends on the layout to which its result goes.
-        needs_kept = is_heavy.py_func(facts, op) and not (in_ring and is_listed)
+        # No other time depends on the layout to which a result goes.
+        reads_kept = is_heavy.py_func(facts, op) or facts.op.joins[op]
+        needs_kept = reads_kept and not (in_ring and is_listed)
         kept = self._layouts_of(int(results[0])) if needs_kept else np.zeros(0, np.int64)
         kept_own_s, kept_move_s = np.zeros((2, len(menu), len(kept)))
         computing_times(

@@ -1,0 +1,89 @@
+"""Training steps as they are written in production: with kernels, sharded by hand, scanned.
+
+They are loaded, planned around their kernels, audited, exported, compiled and executed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests import eight_devices
+from toast_lab.runtime import gpu_compiler
+
+HERE = "tests.real_code.trial"
+WHICH = ("decoder", "experts")
+TARGETS = [
+    pytest.param(
+        "tpu-v5e",
+        "tpu:v5e:2x4",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+        ),
+    ),
+    pytest.param(
+        "h100",
+        "gpu:h100:8",
+        marks=pytest.mark.skipif(
+            gpu_compiler.find() is None, reason="the compiler for GPUs is not installed"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
+def test_a_decoder_is_planned_around_its_kernels(machine: str) -> None:
+    facts = eight_devices.call(f"{HERE}:facts", "decoder", machine)
+    assert facts["platforms"] == [{"tpu-v5e": "tpu", "h100": "gpu"}[machine]]
+    assert facts["shard_maps"] >= 5  # attention and loss, forward and backward
+    assert facts["kernels"] >= 3  # forward, again for the backward pass, and backward
+    assert facts["relative"] < 0.6
+    assert "shard_map" in facts["listed"]
+    assert any("in host memory" in note for note in facts["notes"])
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
+def test_experts_cost_what_their_tokens_need(machine: str) -> None:
+    facts = eight_devices.call(f"{HERE}:facts", "experts", machine)
+    rate = {"tpu-v5e": 197e12, "h100": 990e12}[machine]
+    # three products forward, and two for each of them backward, of every token's two experts
+    flops = 3 * 3 * 2 * (16384 * 2) * 2048 * 8192
+    assert facts["unsharded"] < 8 * flops / rate  # eight experts, each with all tokens, take more
+    assert facts["unsharded"] > flops / rate
+    assert facts["relative"] < 0.6
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_two_steps_by_the_plan_are_those_sharded_by_hand(which: str) -> None:
+    differences = eight_devices.call(f"{HERE}:executed", which)
+    assert differences["loss"] < 1e-4
+    # The decoder computes in bfloat16
+    assert differences["state"] < (3e-2 if which == "decoder" else 1e-5)
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_plans_are_exported(which: str) -> None:
+    text = eight_devices.call(f"{HERE}:exported", which)
+    assert "jax.jit" in text
+
+
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize(("machine", "topology"), TARGETS)
+def test_plans_compile_for_their_target(which: str, machine: str, topology: str) -> None:
+    compiled = eight_devices.call(f"{HERE}:compiled", which, machine, topology)
+    assert not compiled["refused"]
+    assert compiled["time_s"] > 0
+
+
+@pytest.mark.parametrize(("machine", "topology"), TARGETS)
+def test_the_audit_names_the_lines_of_what_is_sharded_by_hand(machine: str, topology: str) -> None:
+    audit = eight_devices.call(f"{HERE}:audited", "decoder", machine, topology)
+    assert any("decoder.py" in line for line in audit["lines"])
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
+def test_a_kernel_of_another_platform_is_refused_by_name(machine: str) -> None:
+    message = eight_devices.call(f"{HERE}:refused_for", machine)
+    assert {"tpu-v5e": "TPU", "h100": "GPU"}[machine] in message
+    assert "decoder.py" in message

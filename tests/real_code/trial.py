@@ -1,0 +1,136 @@
+"""Calls that the tests of real code make in a child with eight devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import toast_lab as tl
+from tests.real_code import decoder, experts
+from toast_lab.errors import ToastError
+
+#: sizes at which cutting pays
+LARGE: dict[str, Any] = {
+    "decoder": decoder.Sizes(
+        layers=2, batch=32, sequence=1024, embed=1024, heads=8, hidden=4096, vocabulary=16384
+    ),
+    "experts": experts.Sizes(tokens=16384, embed=2048, hidden=8192, experts=8),
+}
+MESHES = {"decoder": decoder.MESH, "experts": experts.MESH}
+KERNELS = {"tpu-v5e": "splash", "h100": "triton", "cpu": "interpreted"}
+
+
+def mesh_of(which: str) -> Any:
+    """The mesh of all devices that the program is sharded on by hand."""
+    sizes = MESHES[which]
+    auto = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=auto)
+
+
+def made(which: str, machine: str, *, large: bool, host: bool = True) -> tuple[Any, tuple]:
+    """The step as it is sharded by hand, with the kernels of a machine, and its arguments."""
+    sizes = LARGE[which] if large else None
+    if which == "experts":
+        return experts.make(sizes, mesh=mesh_of(which))
+    return decoder.make(sizes, mesh=mesh_of(which), kernel=KERNELS[machine], host=host)
+
+
+def planned(which: str, machine: str, *, large: bool = True) -> tuple[Any, Any, Any]:
+    """(the step, its problem, the result of a short search)."""
+    step, args = made(which, machine, large=large)
+    problem = tl.Problem(tl.analyse(tl.from_jax(step, *args)), MESHES[which], machine=machine)
+    return step, problem, tl.search(problem, budget=tl.Budget(None, 600))
+
+
+def facts(which: str, machine: str) -> dict[str, Any]:
+    """What a plan of a step with its kernels says."""
+    _, problem, result = planned(which, machine)
+    program = problem.analysis.program
+    inside = [
+        kind for part in program.shard_maps for kind in part.body.kind if "custom_call" in kind
+    ]
+    return {
+        "platforms": sorted(problem.analysis.model.platforms),
+        "shard_maps": program.kind.count("shard_map"),
+        "kernels": len(inside),
+        "relative": result.cost.relative_time,
+        "listed": str(tl.listing(problem, result.plan)),
+        "coverage": str(tl.coverage(problem.analysis)),
+        "notes": problem.analysis.model.notes,
+        "unsharded": tl.price(problem, tl.replicated(problem)).time_s,
+    }
+
+
+def executed(which: str) -> dict[str, float]:
+    """Largest differences between two steps by the plan and as they are sharded by hand."""
+    step, args = made(which, "cpu", large=False, host=False)
+    problem = tl.Problem(tl.analyse(tl.from_jax(step, *args)), MESHES[which])
+    plan = tl.search(problem, budget=tl.Budget(None, 300)).plan
+    module = {"decoder": decoder, "experts": experts}[which]
+    ours, theirs = plan.jit(step), step
+    differences: dict[str, float] = {"loss": 0.0, "state": 0.0}
+    left, right = module.values(), module.values()
+    for _ in range(2):
+        state, loss = ours(*left)
+        other_state, other_loss = theirs(*right)
+        differences["loss"] = max(differences["loss"], abs(float(loss) - float(other_loss)))
+        left, right = (state, *left[1:]), (other_state, *right[1:])
+    # Adam divides by its squares, so that rounding alone moves a weight whose gradient is near 0
+    compared = [s.means if which == "decoder" else s for s in (left[0], right[0])]
+    for ours_leaf, theirs_leaf in zip(*map(jax.tree.leaves, compared), strict=True):
+        scale = float(np.abs(np.asarray(theirs_leaf)).max()) or 1.0
+        error = float(np.abs(np.asarray(ours_leaf) - np.asarray(theirs_leaf)).max()) / scale
+        differences["state"] = max(differences["state"], error)
+    return differences
+
+
+def exported(which: str) -> str:
+    """Run the Python that is exported for a plan in a process of its own; its output."""
+    step, args = made(which, "cpu", large=False, host=False)
+    model = tl.from_jax(step, *args)
+    problem = tl.Problem(tl.analyse(model), MESHES[which])
+    plan = tl.search(problem, budget=tl.Budget(None, 300)).plan
+    text = plan.to_python(model=model, seconds=20)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.py"
+        path.write_text(text)
+        run = subprocess.run(
+            [sys.executable, "-m", "py_compile", str(path)], capture_output=True, text=True
+        )
+    assert run.returncode == 0, run.stderr
+    return text
+
+
+def compiled(which: str, machine: str, topology: str) -> dict[str, Any]:
+    """What the compiler of a topology makes of a plan."""
+    _, problem, result = planned(which, machine, large=False)
+    compiled = tl.compile(problem.analysis.model, result.plan, topology=topology, store=False)
+    return {"refused": compiled.refused, "time_s": compiled.time_s, "peak": compiled.peak_bytes}
+
+
+def audited(which: str, machine: str, topology: str) -> dict[str, Any]:
+    """What the audit of a step as it is sharded by hand says."""
+    step, args = made(which, machine, large=False)
+    audit = tl.audit(step, *args, machine=machine, topology=topology, search=False)
+    return {
+        "kinds": [finding.kind for finding in audit.findings],
+        "lines": [str(finding.where) for finding in audit.findings],
+        "text": str(audit),
+    }
+
+
+def refused_for(machine: str) -> str:
+    """The message for a kernel that JAX cannot lower for the machine's platform."""
+    other = {"tpu-v5e": "h100", "h100": "tpu-v5e"}[machine]
+    step, args = made("decoder", other, large=False)
+    try:
+        tl.Problem(tl.analyse(tl.from_jax(step, *args)), MESHES["decoder"], machine=machine)
+    except ToastError as error:
+        return str(error)
+    return ""

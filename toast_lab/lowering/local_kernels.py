@@ -1,0 +1,165 @@
+"""Hand-written kernels in annotated programs: every device runs them on its own part.
+
+No compiler can cut a kernel. So a wrapped one (``frontends.wrapped_kernels``) is replaced by its
+code: for whole shapes if the plan does not cut it, else for those of a part, inside an
+``sdy.manual_computation``. The call of a kernel whose code does not hold its shapes (an FFI call)
+goes into one as it is. Any other kernel that a plan cuts is refused, with the ``jax.shard_map``
+that would cut it.
+
+Start reading at ``write_kernel``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toast_lab import _jaxlib
+from toast_lab._jaxlib import ir
+from toast_lab.errors import InvalidPlan
+from toast_lab.ir import canonical, kernel_rules, own_rules
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import Spec
+
+#: (name of a wrapped kernel, (shape, element type) of its operands) -> StableHLO
+Bodies = Callable[[str, Sequence[tuple[tuple[int, ...], str]]], str]
+_HOLDS_SHAPES = re.compile(r"^tpu_custom_call$|^__gpu\$|^__cudnn\$|triton|mosaic", re.I)
+
+
+def is_kernel(operation: Any) -> bool:
+    """Is this a call of a hand-written kernel that has a rule?"""
+    if operation.name != "stablehlo.custom_call":
+        return False
+    return is_wrapped(operation) or kernel_rules.rule_of(operation) is not None
+
+
+def is_wrapped(operation: Any) -> bool:
+    """Is this the call that stands for a wrapped function?"""
+    return own_rules.call_target(operation) == kernel_rules.WRAPPED
+
+
+def write_kernel(
+    operation: Any,
+    operands: Sequence[Spec],
+    results: Sequence[Spec],
+    *,
+    mesh: Mesh,
+    attribute: Callable[[Spec], Any],
+    bodies: Bodies | None,
+    where: str,
+) -> None:
+    """Replace a kernel by what a device runs, in place; needs a current context.
+
+    Args:
+        operation: the call.
+        operands: specs in which the kernel reads its operands.
+        results: specs in which it leaves its results.
+        mesh: of the plan.
+        attribute: the sharding attribute of a spec.
+        bodies: code of wrapped kernels; None leaves their calls.
+        where: the user's line.
+
+    Raises:
+        InvalidPlan: the plan cuts a kernel whose code is for whole shapes.
+    """
+    is_cut = any(any(spec) for spec in (*operands, *results))
+    if not is_cut:
+        if is_wrapped(operation) and bodies is not None:
+            with ir.InsertionPoint(operation):
+                values = _inlined(operation, list(operation.operands), bodies)
+            _replace(operation, values)
+        return
+    if not is_wrapped(operation) and _HOLDS_SHAPES.search(own_rules.call_target(operation)):
+        raise InvalidPlan(_refusal(operation, operands, results, where))
+    if is_wrapped(operation) and bodies is None:
+        return
+    local_operands = [
+        local_type(value.type, spec, mesh)
+        for value, spec in zip(operation.operands, operands, strict=True)
+    ]
+    local_results = [
+        local_type(value.type, spec, mesh)
+        for value, spec in zip(operation.results, results, strict=True)
+    ]
+    with ir.InsertionPoint(operation), operation.location as location:
+        manual = _jaxlib.sdy.ManualComputationOp(
+            [value.type for value in operation.results],
+            list(operation.operands),
+            _jaxlib.sharding_per_value([attribute(spec) for spec in operands]),
+            _jaxlib.sharding_per_value([attribute(spec) for spec in results]),
+            _jaxlib.manual_axes(mesh.axes),
+        ).operation
+        locations = [location] * len(local_operands)
+        block = manual.regions[0].blocks.append(*local_operands, arg_locs=locations)
+        with ir.InsertionPoint(block):
+            arguments = list(block.arguments)
+            values = (
+                _inlined(operation, arguments, bodies)
+                if is_wrapped(operation) and bodies is not None
+                else _called(operation, arguments, local_results)
+            )
+            _jaxlib.sdy.ReturnOp(values)
+    _replace(operation, list(manual.results))
+
+
+def local_type(tensor: Any, spec: Spec, mesh: Mesh) -> Any:
+    """The type of a device's part of a tensor."""
+    sizes = [size // mesh.ways(axes) for size, axes in zip(tensor.shape, spec, strict=True)]
+    return ir.RankedTensorType.get(sizes, tensor.element_type)
+
+
+def _replace(operation: Any, values: Sequence[Any]) -> None:
+    for result, value in zip(operation.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    operation.erase()
+
+
+def _called(operation: Any, arguments: Sequence[Any], result_types: Sequence[Any]) -> list[Any]:
+    """The same call with other operands."""
+    keys = (getattr(entry, "name", entry) for entry in operation.attributes)
+    attributes = {key: operation.attributes[key] for key in keys}
+    copy = ir.Operation.create(
+        operation.name,
+        results=list(result_types),
+        operands=list(arguments),
+        attributes=attributes,
+        loc=operation.location,
+    )
+    return list(copy.results)
+
+
+def _inlined(operation: Any, arguments: Sequence[Any], bodies: Bodies) -> list[Any]:
+    """The code of a wrapped kernel for these arguments, at the current insertion point."""
+    shapes = [(tuple(value.type.shape), str(value.type.element_type)) for value in arguments]
+    text = bodies(kernel_rules.kernel_name(operation), shapes)
+    module = ir.Module.parse(text, operation.context)
+    canonical.canonicalise(module)
+    main = canonical.main_function(module)
+    return _jaxlib.inline_call(main.operation, list(arguments), operation.location)
+
+
+def _refusal(operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str) -> str:
+    def text(specs: Sequence[Spec]) -> str:
+        entries = ["P(" + ", ".join(_entry(axes) for axes in spec) + ")" for spec in specs]
+        return "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"
+
+    name = kernel_rules.kernel_name(operation)
+    out = text(results) if len(results) > 1 else text(results)[1:-2]
+    return (
+        f"this plan cuts the kernel {name} ({where}), whose code is for whole shapes, so that no "
+        "compiler can cut it. Call it on parts: jax.shard_map(call, mesh=mesh, "
+        f"in_specs={text(operands)}, out_specs={out}), or wrap the function that calls it with "
+        f'@tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
+    )
+
+
+def _rule_text(operation: Any) -> str:
+    rule = kernel_rules.rule_of(operation)
+    return "" if rule is None else rule.text
+
+
+def _entry(axes: Sequence[str]) -> str:
+    if not axes:
+        return "None"
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
