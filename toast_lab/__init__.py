@@ -56,7 +56,7 @@ _NAMES = {
     "replay": "toast_lab.compare.replay:replay",
     "report": "toast_lab.report.report:report",
     "replicated": "toast_lab.pipeline:replicated",
-    "roles": "toast_lab.conflicts.roles:roles",
+    "roles": "toast_lab.conflicts.colour_roles:roles",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
     "start_race": "toast_lab.jobs.background:start_race",
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from toast_lab.confirm.confirmed_result import ConfirmedResult
     from toast_lab.confirm.loop import Judging
     from toast_lab.conflicts.analysis import Analysis, analyse
+    from toast_lab.conflicts.colour_roles import roles
     from toast_lab.conflicts.coverage import coverage
-    from toast_lab.conflicts.roles import roles
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
     from toast_lab.explain.board import conflicts

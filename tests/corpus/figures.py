@@ -96,7 +96,10 @@ def _compared(every: Sequence[Pair]) -> list[str]:
         f"({', '.join(sorted(packages))}), the others were written for this comparison or are "
         "built in.",
         "",
-        "**Plans** of each: data parallel, fully sharded (FSDP) and tensor parallel ones; random "
+        "**Plans** of each: data parallel ones; [usual plans](search.md#usual-plans-and-the-roles-"
+        "of-colours) (fully sharded, data + tensor parallel) of the programs in the README's "
+        "table, and of the others, compiled before these were made from roles, plans that cut the "
+        "weights' dim with most bytes; random "
         "ones of 1 to 6 actions, and of up to 9 where others are too few; what searches find, "
         "which are ours (`mcts`), AutoMap's, Alpa's and a beam search; on TPUs also what XLA's "
         f"AutoSharding finds. {enough} of the {len(on_tpu)} programs on TPU v5e have at least "
@@ -202,8 +205,10 @@ def _rivals(every: Sequence[Pair]) -> list[str]:
         "",
         "Milliseconds of a step by the compiler's clock. The last column is the best rival's time "
         "over ours: above 1 ours is quicker. A dash is a plan that does not fit or was not "
-        "compiled. Data parallel and fully sharded are on both mesh axes where nothing else is "
-        "said; AutoSharding was told how much memory a device has. No rule was read off the "
+        "compiled. Data parallel and fully sharded are on both mesh axes; *tensor* cuts weights by "
+        "heads, hidden dims and vocabulary on the second axis, *heaviest dim* by the one dim with "
+        "most bytes: on the first axis, on both, or on the second. AutoSharding was told how much "
+        "memory a device has. No rule was read off the "
         "programs in italics.",
         "",
         *rivals.table(every),

@@ -165,8 +165,7 @@ _BEGIN, _END = "<!-- rivals: python -m tests.corpus figures -->", "<!-- end of r
 _SHOWN = {
     "data both": "data parallel",
     "fully sharded": "FSDP",
-    "data + tensor parallel": "data + tensor",
-    "fully sharded + tensor parallel": "FSDP + tensor",
+    "data + tensor parallel": "data + tensor parallel",
     plans.RIVAL: "AutoSharding",
     plans.OURS: "TOAST Lab",
 }

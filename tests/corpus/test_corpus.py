@@ -192,7 +192,7 @@ def test_a_rival_that_does_not_fit_is_none() -> None:
     rows.append(pair("mlp", "fsdp", 0.001, 1.0))
     rows[-1].compiled["fits"] = False
     (line,) = rivals.table(rows)[2:]
-    assert line == "| mlp | tpu:v5e:4x4 | 4 | - | - | - | - | 2 | - | - | 0.50 |"
+    assert line == "| mlp | tpu:v5e:4x4 | 4 | - | - | - | - | - | - | - | 2 | - | - | 0.50 |"
     assert len(rivals.table(rows[:1])) == 2, "nobody to compare with"
 
 

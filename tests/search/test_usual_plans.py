@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from toast_lab.conflicts.analysis import Analysis, analyse
-from toast_lab.conflicts.roles import roles
+from toast_lab.conflicts.colour_roles import roles
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan
 from toast_lab.frontends import from_jax, load
@@ -246,7 +246,7 @@ def test_a_cache_with_heads_is_cut_by_them() -> None:
 
 
 def test_experts_are_spread_over_devices() -> None:
-    from tests.conflicts.test_roles import experts_loss, sgd
+    from tests.conflicts.test_colour_roles import experts_loss, sgd
 
     params = {"router": shape(32, 8), "up": shape(8, 32, 128), "down": shape(8, 128, 32)}
     analysis = analyse(from_jax(sgd(experts_loss), params, shape(64, 32), shape(64, 32)))
@@ -257,7 +257,7 @@ def test_experts_are_spread_over_devices() -> None:
 
 
 def test_experts_of_ragged_products_stay_together() -> None:
-    from tests.conflicts.test_roles import ragged_loss, sgd
+    from tests.conflicts.test_colour_roles import ragged_loss, sgd
 
     params = {"router": shape(32, 8), "up": shape(8, 32, 128), "down": shape(8, 128, 32)}
     args = params, shape(64, 32), shape(64, 32)

@@ -1,4 +1,4 @@
-"""How the ops of a program use its colours: facts from which roles follow (see ``roles``).
+"""How the ops of a program use its colours: facts from which roles follow (see ``colour_roles``).
 
 Values have one of three *origins*: constants (and random numbers), weights, and data. A product
 of data with a weight is a *weight product*, one of data with data is a *data product*, as in

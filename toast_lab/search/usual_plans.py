@@ -1,7 +1,7 @@
 """The plans that experts would try first, made from the roles of colours.
 
 A plan that a program or a mesh does not allow is missing with its reason, and what a plan leaves
-whole is noted. Start reading at ``usual_plans``; ``conflicts/roles.py`` finds the roles.
+whole is noted. Start reading at ``usual_plans``; ``conflicts/colour_roles.py`` finds the roles.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from toast_lab.conflicts.colour_roles import ColourRoles, roles
 from toast_lab.conflicts.data_arguments import groups_of
-from toast_lab.conflicts.roles import Roles, roles
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, did_you_mean
 from toast_lab.ir.program import REDUCTION
@@ -170,7 +170,7 @@ class _Makers:
         self.problem = problem
         self.analysis, self.program = problem.analysis, problem.analysis.program
         self.axes: Sequence[str] = problem.mesh.axes
-        self.roles: Roles = roles(problem.analysis)
+        self.roles: ColourRoles = roles(problem.analysis)
         self.weights = sorted(self.roles.arguments.weights)
         layers = set(self.roles.groups("layers"))  # loops take stacked weights one by one
         self.weight_groups = {

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from toast_lab.conflicts.analysis import analyse
-from toast_lab.conflicts.roles import ROLES, Roles, roles
+from toast_lab.conflicts.colour_roles import ROLES, ColourRoles, roles
 from toast_lab.frontends import from_jax, load
 
 
@@ -21,11 +21,11 @@ def key_shape() -> Any:
     return jax.eval_shape(lambda: jax.random.PRNGKey(0))
 
 
-def roles_of(fn: Any, *args: Any, **options: Any) -> Roles:
+def roles_of(fn: Any, *args: Any, **options: Any) -> ColourRoles:
     return roles(analyse(from_jax(fn, *args, **options)))
 
 
-def sizes(parts: Roles, role: str) -> list[int]:
+def sizes(parts: ColourRoles, role: str) -> list[int]:
     return sorted(row.size for row in parts.played if row.role == role)
 
 
@@ -324,7 +324,7 @@ def test_an_optimizer_that_multiplies_matrices_makes_no_sequence() -> None:
 
 
 def test_every_part_is_documented() -> None:
-    from toast_lab.conflicts import roles as module
+    from toast_lab.conflicts import colour_roles as module
 
     assert module.__doc__ is not None
     for role in ROLES:

@@ -1,4 +1,4 @@
-"""``Roles``: the part that each colour plays in a program, found from its use alone.
+"""``ColourRoles``: the part that each colour plays in a program, found from its use alone.
 
 No name is read, except that a colour called "batch" is the batch. The parts:
 
@@ -84,7 +84,7 @@ class PlayedRole(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Roles:
+class ColourRoles:
     """The parts that the colours of a program play.
 
     ``str()`` prints a table with the evidence, and the parts that no colour plays.
@@ -131,7 +131,7 @@ class Roles:
         return as_html(self)
 
 
-def roles(analysis: Analysis) -> Roles:
+def roles(analysis: Analysis) -> ColourRoles:
     """Find the part that each colour plays, with the evidence.
 
     Examples:
@@ -153,7 +153,7 @@ def roles(analysis: Analysis) -> Roles:
     played = tuple(sorted(played, key=lambda row: (ROLES.index(row.role), -row.size, row.group)))
     has_batch = any(row.role == "batch" for row in played)
     doubt = "" if has_batch else (arguments.doubt or parts.why_no_batch)
-    return Roles(
+    return ColourRoles(
         played=played,
         arguments=arguments,
         weight_products=uses.weight_products,
