@@ -40,10 +40,11 @@ REFERENCE = {
         "Model",
         "Program",
     ],
-    "Analysis": ["analyse", "Analysis", "coverage", "conflicts"],
+    "Analysis": ["analyse", "Analysis", "coverage", "conflicts", "roles"],
     "Prices": ["Problem", "Mesh", "Machine", "price", "replicated", "Cost"],
     "Search": [
         "search",
+        "usual_plans",
         "Budget",
         "SearchResult",
         "Judging",

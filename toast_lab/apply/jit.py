@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -291,7 +291,7 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
     for specs, on_host in zip(
         partition_specs(plan), (plan.program.host.arguments, plan.program.host.results), strict=True
     ):
-        leaves, tree = jax.tree_util.tree_flatten(
+        leaves, tree = cast(Any, jax.tree_util).tree_flatten(
             specs, is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec)
         )
         memories = [PINNED_HOST if i in on_host else None for i in range(len(leaves))]

@@ -77,7 +77,8 @@ class Arguments:
         """The same arguments, as weakly typed as ``given``; None if more than that differs."""
         leaves, tree = jax.tree_util.tree_flatten(self.given)
         others, other_tree = jax.tree_util.tree_flatten(tuple(given))
-        if tree != other_tree or any(
+        is_other_tree: bool = tree != other_tree  # type: ignore[operator]
+        if is_other_tree or any(
             calls.type_of(leaf)[:-1] != calls.type_of(other)[:-1]
             for leaf, other in zip(leaves, others, strict=True)
         ):

@@ -153,8 +153,8 @@ def primitive() -> Any:
         return jax.jvp(kernel.flat, primals, list(map(ad.instantiate_zeros, tangents)))
 
     def batched(arrays: Any, dims: Any, *, kernel: WrappedKernel) -> Any:
-        in_axes = [None if dim is batching.not_mapped else dim for dim in dims]
-        results = jax.vmap(kernel.flat, in_axes=in_axes)(*arrays)
+        # ``batching.not_mapped`` is None, which is what ``vmap`` takes
+        results = jax.vmap(kernel.flat, in_axes=list(dims))(*arrays)
         return results, [0] * len(results)
 
     call.def_impl(plain)

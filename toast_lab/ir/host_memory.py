@@ -52,7 +52,8 @@ def read_host_memory(
         )
         if is_host(attributes)
     }
-    placed, brought = set(arguments), set()
+    placed: set[int] = set(arguments)
+    brought: set[int] = set()
     for operation, op_values in op_results:
         kind = _placement(operation)
         if kind:

@@ -69,12 +69,12 @@ Span = tuple[str, int, int, int, int]
 
 def _spans(own: Program, target: Program) -> list[Span]:
     """Which stretches of ops of the two programs are equal, and which replace each other."""
-    keys = [
+    own_keys, target_keys = (
         [_key(program, op) for op in range(program.n_arguments, program.n_ops)]
         for program in (own, target)
-    ]
+    )
     start = min(own.n_arguments, target.n_arguments)
-    matcher = difflib.SequenceMatcher(None, *keys, autojunk=False)
+    matcher = difflib.SequenceMatcher(a=own_keys, b=target_keys, autojunk=False)
     arguments: list[Span] = [("equal", 0, start, 0, start)]
     return arguments + [
         (
