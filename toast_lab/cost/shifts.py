@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
 
-#: Ops that read their operand at another place than they write it.
-SHIFTING = ("slice", "pad", "concatenate")
 #: Readings from here on are those of a stencil: the halves of a value beside the whole, as a rotary
 #: embedding reads them, or a value and its neighbour on one side, are two.
 OVERLAPPING = 2.5
@@ -59,4 +58,4 @@ def readings(
 
 def shifts(program: p.Program, op: int) -> bool:
     """Does an op read its operand at another place than it writes it?"""
-    return program.kind[op] in SHIFTING and len(program.results(op)) == 1
+    return op_kind(program.kind[op]).shifts and len(program.results(op)) == 1

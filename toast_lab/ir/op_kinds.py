@@ -131,6 +131,8 @@ class OpKind:
     done_while_fetched: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
+    #: It reads its operand at another place than it writes it.
+    shifts: bool = False
     #: Its result is in the memory, of the host or a device, that its first operand is in.
     stays_in_memory: bool = False
     #: Compilers first sort its updates, if an element can be written several times.
@@ -344,6 +346,7 @@ _kind(
     moves_elements=True,
     done_while_fetched=True,
     reads_part=True,
+    shifts=True,
     keeps_sign=True,
 )
 _kind(
@@ -381,9 +384,17 @@ _kind(
     cost_class=INDEXING,
     detail=attributes.detail_of("dimension"),
     moves_elements=True,
+    shifts=True,
     keeps_sign=True,
 )
-_kind("pad", cost_class=INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True)
+_kind(
+    "pad",
+    cost_class=INDEXING,
+    narrow=narrowing.narrow_pad,
+    moves_elements=True,
+    shifts=True,
+    keeps_sign=True,
+)
 _kind("reverse", cost_class=INDEXING, moves_elements=True, keeps_sign=True)
 _kind("dynamic_gather", cost_class=INDEXING)
 _kind(
