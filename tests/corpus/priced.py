@@ -16,6 +16,7 @@ from tests.corpus import compiled, plans, programs
 from tests.corpus.compiled import Row, key
 from tests.corpus.op_classes import class_of
 from tests.corpus.targets import target
+from tests.helpers import program_digest
 from toast_lab.cost.problem import Problem, price
 from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.plan import ShardingPlan
@@ -47,7 +48,7 @@ def generate(names: Collection[str] = ()) -> None:
         for topology in dict.fromkeys(row["topology"] for row in members):
             where = target(topology)
             problem = Problem(analysis, where.mesh, where.machine)
-            digest = problem.analysis.program.digest()
+            digest = program_digest(problem.analysis.model)
             for row in members:
                 if row["topology"] == topology and row["digest"] == digest:
                     fresh[key(row)] = _priced(problem, row)
