@@ -172,7 +172,7 @@ def ops_of_other_rule(model: Model) -> frozenset[int]:
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, model.stablehlo)
     _jaxlib.populate_rules(module)
-    items = walk.flatten(canonical.main_function(module)).items
+    items = walk.flatten(canonical.main_function(module).regions[0].blocks[0]).items
     found = set()
     for number, item in zip(program.ops(), items, strict=True):
         if op_kinds.is_control(item.kind):
