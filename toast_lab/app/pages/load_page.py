@@ -429,7 +429,8 @@ class LoadPage:
 
     def _open_report(self) -> None:
         if self._below.visible:
-            [*self._reports.values(), self._audit][self._tabs.active].open()
+            reports: list[TableReport | AuditReport] = [*self._reports.values(), self._audit]
+            reports[self._tabs.active].open()
 
 
 def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
