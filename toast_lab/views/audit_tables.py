@@ -22,7 +22,7 @@ def findings_frame(findings: Sequence[Finding], shares: Sequence[float]) -> pd.D
                 "": number,
                 "finding": finding.title,
                 "line": line_text(finding.where) if finding.where else "arguments",
-                "costs": f"{seconds_text(finding.time_s)}, {bytes_text(finding.bytes)}",
+                "costs": _cost(finding),
                 "saves": "–" if finding.remedy is None else _saving(finding.remedy, share),
                 "change": NO_CHANGE if finding.remedy is None else finding.remedy.text,
             }
@@ -30,6 +30,12 @@ def findings_frame(findings: Sequence[Finding], shares: Sequence[float]) -> pd.D
         ],
         columns=FINDING_COLUMNS,
     )
+
+
+def _cost(finding: Finding) -> str:
+    parts = [seconds_text(finding.time_s)] if finding.time_s > 0 else []
+    parts += [bytes_text(finding.bytes)] if finding.bytes > 0 else []
+    return ", ".join(parts) or "–"
 
 
 def _saving(remedy: Remedy, share: float) -> str:

@@ -20,8 +20,6 @@ from toast_lab.views.audit_tables import FINDING_COLUMNS, changes, figures, find
 from toast_lab.views.markup import Safe, h, join, quiet
 
 PRICE_ALONE = "nothing: price alone"
-#: px of a row, whose text may take three lines, and of a whole table
-ROW_PX, MOST_PX = 62, 300
 
 
 class AuditSection(look.Pane):
@@ -124,7 +122,7 @@ class AuditReport:
                 layout="fit_data_stretch",
                 widths=WIDTHS,
                 wraps=True,
-                height=ROW_PX,
+                sizing_mode="stretch_width",  # as high as its rows: the tab scrolls
             )
             look.on_row(self._table, self.open_finding)
             self._fill()
@@ -151,7 +149,6 @@ class AuditReport:
 
     def _fill(self) -> None:
         self._table.value = self._frame
-        self._table.height = min(38 + ROW_PX * len(self._frame), MOST_PX)
         self._table.visible = bool(len(self._frame))
 
     def open_finding(self, row: int) -> None:
@@ -180,7 +177,7 @@ def _changes_words(outcome: Any) -> Safe:
     return join([h("h2", "what to write"), quiet(COPY), changes(outcome.findings)])
 
 
-WIDTHS = {"": 26, "finding": 160, "line": 90, "costs": 90, "saves": 110}
+WIDTHS = {"": 26, "finding": 140, "line": 88, "costs": 80, "saves": 96}
 CLICK = "A click on a finding shows its op in the graph."
 CLEAN = "Clean: its shardings need all collectives, and no change that was tried saves anything."
 COPY = "A click on a line selects all of it, to be copied."
