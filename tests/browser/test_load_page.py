@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.audit import programs
 from toast_lab.app.gallery import SIZES
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
+from toast_lab.frontends import from_jax
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 
@@ -197,7 +199,7 @@ def test_reports_are_shown_in_full(load_page: Page) -> None:
     page.get_by_label("axes and sizes").fill("data=7")
     page.get_by_role("button", name="Use this mesh and machine").click()
     page.get_by_text(re.compile(r"^Sizes \(4\)")).click(timeout=SLOW)
-    page.get_by_role("button", name="Reports in full").click()
+    page.get_by_role("button", name="In full", exact=True).click()
     expect(page.locator("canvas:visible")).to_have_count(0)
     for words in ("no axis", "remedy"):
         cell = page.get_by_text(words, exact=True).locator("visible=true").first
@@ -206,5 +208,42 @@ def test_reports_are_shown_in_full(load_page: Page) -> None:
         "(c) => c.filter((e) => e.scrollWidth > e.clientWidth + 1).length"
     )
     assert cut == 0, "no text is cut off"
-    page.get_by_role("button", name="Back to the graph").click()
+    page.get_by_role("button", name="Graph", exact=True).click()
     expect(page.locator("canvas").locator("visible=true").first).to_be_visible()
+
+
+def test_a_model_that_is_sharded_already_is_audited(load_page: Page) -> None:
+    page = load_page
+    audit = page.get_by_role("button", name="Audit it as it is sharded")
+    expect(audit).to_have_count(0)
+    open_own(page)
+    fn, args = programs.lost_in_reshape(False)
+    drop(page, "step.mlir", from_jax(fn, *args).stablehlo.encode())
+    expect(page.get_by_text("10 shardings of its own, on data=4,model=4.")).to_be_visible(
+        timeout=SLOW
+    )
+    page.get_by_label("compile for").locator("visible=true").select_option("nothing: price alone")
+    page.get_by_label("and search for a better plan").uncheck()
+    audit.click()
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_enabled()
+    said(page, "auditing step as it is sharded: done in")
+    code = page.locator("pre:visible", has_text="jax.lax.with_sharding_constraint(tokens")
+    expect(code).to_be_visible(timeout=SLOW)
+    code.click()
+    selected = page.evaluate("getSelection().toString()")
+    assert selected.startswith("tokens = jax.lax.with_sharding_constraint"), "ready to be copied"
+    # The last tab is beside the button, not under it
+    tab = page.locator(".bk-tab:visible", has_text="Audit (1)").bounding_box()
+    button = page.get_by_role("button", name="Graph", exact=True).bounding_box()
+    assert tab is not None
+    assert button is not None
+    assert tab["x"] + tab["width"] <= button["x"]
+
+    page.reload()
+    expect(page.get_by_text("Audit (1)")).to_be_visible(timeout=SLOW)
+    page.get_by_text("Audit (1)").click()
+    page.locator(".tabulator-row:visible", has_text="replicated work").click()
+    expect(
+        page.get_by_text("tokens = x.swapaxes(0, 1)").locator("visible=true").first
+    ).to_be_visible(timeout=SLOW)
+    expect(page).to_have_url(re.compile("step=graph"))

@@ -423,6 +423,7 @@ DOING = {
     "race": "racing",
     "confirm": "confirming",
     "compile": "compiling",
+    "audit": "auditing",
     "export": "exporting",
 }
 HEAD = assets.sheet("head")

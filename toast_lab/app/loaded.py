@@ -117,6 +117,11 @@ class Selection(param.Parameterized):
         result_names = (name for value in program.results(op) for name in program.def_names(value))
         self.select(tuple(program.factors(op)) or tuple(result_names))
 
+    def select_values(self, values: Any) -> None:
+        """Select the names of the definitions of values."""
+        program = self._loaded.analysis.program
+        self.select(tuple(int(name) for value in values for name in program.def_names(value)))
+
     @property
     def ops(self) -> list[int]:
         """Ops of the selected names, in program order."""

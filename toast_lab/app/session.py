@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import param
 
+from toast_lab.app.audits import Audits
 from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL, PlanItem
@@ -54,6 +55,7 @@ class Session(param.Parameterized):
         hand: the plan made by hand.
         searches: settings and state of searches and races.
         confirmations: settings and state of searches that a judge confirms.
+        audits: settings and outcome of the audit of the model as it is sharded.
         work: the job that runs.
         exports: the export that runs beside that job.
         notices: messages to the user.
@@ -81,6 +83,7 @@ class Session(param.Parameterized):
         self.confirmations = Confirmations(
             self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
         )
+        self.audits = Audits(self.loaded, self.work, self.notices)
         self.hand = HandPlan(
             loaded=self.loaded,
             selection=self.selection,
@@ -220,6 +223,7 @@ class Session(param.Parameterized):
         self.solved = None
         self.searches.forget()
         self.confirmations.state = ConfirmState()
+        self.audits.outcome = None
         self.notices.say(f"Loaded {loaded.model}.", "good")
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
@@ -328,6 +332,7 @@ class Session(param.Parameterized):
             self.plans,
             self.searches,
             self.confirmations,
+            self.audits,
             self.work,
             self.exports,
         )

@@ -11,6 +11,7 @@ from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.model import Model
 from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import topologies
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import counted
@@ -82,9 +83,9 @@ def _lines(by_mesh: Mapping[tuple[tuple[str, int], ...], Sequence[Annotation]]) 
 
 
 def target_of(
-    mesh: Mesh, machine: str | None, topology: str | None, *, compiled: bool
-) -> tuple[str, str, tuple[str, ...]]:
-    """(name of the machine, topology, notes) for a machine, a topology, or neither.
+    mesh: Mesh, machine: str | Machine | None, topology: str | None, *, compiled: bool
+) -> tuple[str | Machine, str, tuple[str, ...]]:
+    """(machine, topology, notes) for a machine, a topology, or neither.
 
     Without a topology it is one of the machine's with as many devices as the mesh. Where its
     compiler is not installed, or there is no such slice, the program is compiled for virtual CPU
@@ -93,16 +94,17 @@ def target_of(
     if topology:
         return machine or topologies.machine_of(topology, MACHINES), topology, ()
     machine = machine or "tpu-v5e"
+    name = machine if isinstance(machine, str) else machine.name
     fallback = f"cpu:{mesh.n_devices}"
-    if not compiled or machine == "cpu":
+    if not compiled or name == "cpu":
         return machine, fallback, ()
-    own = [t.topology for t in topologies.targets(mesh.n_devices) if t.machine == machine]
+    own = [t.topology for t in topologies.targets(mesh.n_devices) if t.machine == name]
     installed = [name for name in own if topologies.is_installed(name)]
     if installed:
         return machine, installed[0], ()
     reason = (
         f"the compiler for {own[0]} is not installed"
         if own
-        else f"no topology of {machine} has {mesh.n_devices} devices"
+        else f"no topology of {name} has {mesh.n_devices} devices"
     )
     return machine, fallback, (f"{reason}: compiled for {fallback}, virtual devices, instead",)

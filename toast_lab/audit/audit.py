@@ -18,13 +18,18 @@ import dataclasses
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from toast_lab import text
 from toast_lab.audit import asked
 from toast_lab.audit.conflict_sides import ConflictSides
 from toast_lab.audit.detecting import Evidence, detect
-from toast_lab.audit.findings import Finding, InvoluntaryRematerialisation, PaddedTensor
+from toast_lab.audit.findings import (
+    AuditRow,
+    Finding,
+    InvoluntaryRematerialisation,
+    PaddedTensor,
+)
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import with_remedies
 from toast_lab.audit.trials import Outcome, Trials
@@ -35,6 +40,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
 from toast_lab.files import PathLike
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.model import Model
+from toast_lab.machines.machine_model import Machine
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime._jax_private import LeftOpen
 from toast_lab.runtime.compile import compile_written
@@ -53,19 +59,6 @@ WIDTH = 110  #: columns of a report
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
 AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
-
-
-class AuditRow(NamedTuple):
-    """The figures of one sharding of the program."""
-
-    name: str
-    time_s: float  #: of a step, priced
-    peak_bytes: float
-    sent_bytes: float  #: in collectives, by one device in one step
-    fits: bool
-    compiled_s: float | None = None  #: of a step, by the compiler; None: not compiled, or no clock
-    compiled_peak_bytes: float | None = None
-    compiled_sent_bytes: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -191,7 +184,7 @@ def audit(
     fn: Callable[..., Any] | Model,
     *args: Any,
     mesh: Mesh | Mapping[str, int] | str | None = None,
-    machine: str | None = None,
+    machine: str | Machine | None = None,
     topology: str | None = None,
     **options: Any,
 ) -> Audit:
@@ -258,7 +251,7 @@ def audit_model(
     model: Model,
     *,
     mesh: Mesh | Mapping[str, int] | str | None = None,
-    machine: str | None = None,
+    machine: str | Machine | None = None,
     topology: str | None = None,
     on_progress: Callable[[str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -304,7 +297,10 @@ class _Auditor:
         self.notes: list[str] = []
 
     def run(
-        self, mesh: Mesh | Mapping[str, int] | str | None, machine: str | None, topology: str | None
+        self,
+        mesh: Mesh | Mapping[str, int] | str | None,
+        machine: str | Machine | None,
+        topology: str | None,
     ) -> Audit:
         settings = self.settings
         own_mesh = asked.checked_mesh(self.model, mesh)

@@ -6,7 +6,7 @@ Times are of one step, bytes on one device. Start reading at ``Finding``.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from toast_lab.audit.written import Edits
 from toast_lab.text import bytes_text
@@ -159,6 +159,19 @@ class AddedCollective(Finding):
 
     kind: ClassVar[str] = "collective added by the compiler"
     rank: ClassVar[int] = 6
+
+
+class AuditRow(NamedTuple):
+    """The figures of one sharding of the program."""
+
+    name: str
+    time_s: float  #: of a step, priced
+    peak_bytes: float
+    sent_bytes: float  #: in collectives, by one device in one step
+    fits: bool
+    compiled_s: float | None = None  #: of a step, by the compiler; None: not compiled, or no clock
+    compiled_peak_bytes: float | None = None
+    compiled_sent_bytes: float | None = None
 
 
 #: All kinds of findings by their names on the command line.

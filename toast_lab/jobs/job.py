@@ -252,7 +252,7 @@ class Registry:
         A callable that starts its own child processes is accepted too; it runs in a thread.
 
         Args:
-            kind: "load", "search", "race", "run", "compile" or "export".
+            kind: "load", "search", "race", "run", "compile", "audit" or "export".
             title: the job's name for users.
             target: function of the installed package; or a callable that takes a ``Watch`` as
                 ``watch`` and passes it on to the children that it starts.

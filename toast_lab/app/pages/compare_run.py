@@ -165,7 +165,7 @@ class RunPane(look.Pane):
         for pane, message in (
             (
                 self._progress,
-                quiet(idle) if shown_job is None else _progress(shown_job, _ended(session)),
+                quiet(idle) if shown_job is None else progress(shown_job, _ended(session)),
             ),
             (self._exporting, _exported(session.exports.job)),
         ):
@@ -173,7 +173,7 @@ class RunPane(look.Pane):
                 pane.object = message
 
 
-def _progress(job: Job, ended: str) -> Safe:
+def progress(job: Job, ended: str) -> Safe:
     """A job's stage and progress bar while it runs; the text ``ended`` once it is over."""
     if not job.running:
         return quiet(ended)
@@ -183,7 +183,7 @@ def _progress(job: Job, ended: str) -> Safe:
 
 
 def _exported(job: Job | None) -> Safe:
-    return join([]) if job is None else _progress(job, str(job.message))
+    return join([]) if job is None else progress(job, str(job.message))
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"

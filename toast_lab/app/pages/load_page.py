@@ -13,6 +13,7 @@ from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import BILLIONS, SIZES, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import refuse_file
+from toast_lab.app.pages.audit_section import AuditReport, AuditSection
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.welcome import OWN_HELP, Welcome
@@ -110,11 +111,17 @@ class LoadPage:
         self.centre = self._make_centre()
         self.right = self._make_right()
         self._loading_shown, self._note, self._drawn = "", "", None
-        self._is_stale = False
+        self._is_stale = self._is_new_audit = False
         # Users who follow a link, reload the page or bring their own model want to see that model
-        self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
+        self._arrived = (
+            bool(offered)
+            or session.step != "load"
+            or bool(session.hand.actions)
+            or session.audits.outcome is not None
+        )
         look.watch(session.loaded, self._changed, "analysis", "problem")
         look.watch(session, self._shown, "step")
+        look.watch(session.audits, self._audited, "outcome")
         look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
         self.tick()
@@ -144,13 +151,14 @@ class LoadPage:
             name: TableReport(columns, REPORT_WIDTHS[name])
             for name, columns in REPORT_COLUMNS.items()
         }
+        self._audit = AuditReport(self.session)
         self._tabs = look.tabs(*[(name, report.view()) for name, report in self._reports.items()])
         look.watch(self._tabs, self._open_report, "active")
         self.full = look.button(
-            "Reports in full",
+            "In full",
             lambda: self.show_full(self._graph_box.visible),
             sizing_mode="fixed",
-            width=150,
+            width=70,  # five tabs have room beside it
             height=26,
             margin=0,
             styles={"position": "absolute", "right": "0", "top": "2px"},
@@ -180,9 +188,11 @@ class LoadPage:
         )
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(self.session)
+        self.audit = AuditSection(self.session)
         return look.side(
             self.go,
             self.problem,
+            self.audit,
             self._sizes,
             self._apply,
             self._facts,
@@ -199,7 +209,7 @@ class LoadPage:
     def show_full(self, full: bool) -> None:
         """Give the reports the whole centre, or bring the graph back."""
         self._graph_box.visible = not full
-        self.full.name = "Back to the graph" if full else "Reports in full"
+        self.full.name = "Graph" if full else "In full"
         self._below.stylesheets = [look.FILL if full else BELOW]
 
     # -- files -------------------------------------------------------------------------------------
@@ -391,7 +401,17 @@ class LoadPage:
             sentence = REPORT_HELP[name] if len(frame) else REPORT_EMPTY[name]
             report.show(frame, sentence.format(mesh=problem.mesh), verdict)
             titled_views.append((f"{name} ({len(frame)})", report.view()))
+        if self.session.audits.outcome is not None:
+            self._audit.show()
+            titled_views.append((self._audit.title, self._audit.view()))
+        last = len(titled_views) - 1
+        self._tabs.active = min(self._tabs.active, last)
         self._tabs[:] = titled_views
+        if self._is_new_audit:
+            self._is_new_audit = False
+            self._leave_welcome()
+            self._tabs.active = last
+            self.show_full(True)
         self._open_report()
         remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(covered, divisibility)
@@ -402,9 +422,15 @@ class LoadPage:
             ]
         )
 
+    def _audited(self) -> None:
+        """Show an audit that has ended in the whole middle, or remove one of another program."""
+        self._is_new_audit = self.session.audits.outcome is not None
+        self._changed()
+
     def _open_report(self) -> None:
         if self._below.visible:
-            list(self._reports.values())[self._tabs.active].open()
+            reports: list[TableReport | AuditReport] = [*self._reports.values(), self._audit]
+            reports[self._tabs.active].open()
 
 
 def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
