@@ -13,7 +13,7 @@ from typing import Any
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError, did_you_mean
-from toast_lab.frontends import stages, tracing, user_code
+from toast_lab.frontends import stages, tracing, user_code, wrapped_kernels
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
@@ -122,9 +122,12 @@ def lowered(
 ) -> LoweredProgram | str:
     """Runs in a child: the program of a recipe for another platform, or the code of a kernel."""
     if kernel is not None:
-        _example_of(*recipe)  # imports the kernel with the module
-        name, shapes = kernel
-        return tracing.kernel_body(name, shapes, platform)
+        example = _example_of(*recipe)  # imports wrapped kernels with the module
+        name, shapes, parts = kernel
+        if parts is not None or not wrapped_kernels.is_known(name):
+            fn, args, options = _parts_of(recipe.which, example)
+            trace(fn, args, options.get("donate_argnums", ()), platform=platform)
+        return tracing.kernel_body(name, shapes, platform, parts)
     model = load(recipe.which, platform=platform, **recipe.sizes)
     return model.lowerings.program(model.name, platform)
 

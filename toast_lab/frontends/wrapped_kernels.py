@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from toast_lab.errors import FrontendError, InvalidInput
@@ -50,6 +50,11 @@ class WrappedKernel(NamedTuple):
 
 
 _WRAPPED: dict[str, WrappedKernel] = {}
+
+
+def is_known(name: str) -> bool:
+    """Is a function of this name wrapped in this process?"""
+    return name in _WRAPPED
 
 
 @overload
@@ -167,21 +172,42 @@ def primitive() -> Any:
 
 def lower_as_one(context: Any, *operands: Any, kernel: WrappedKernel) -> Any:
     """JAX's lowering rule that leaves a wrapped function one op, for our own traces."""
+    return one_op(context, operands, kernel.name, target=WRAPPED)
+
+
+def one_op(
+    context: Any,
+    operands: Sequence[Any],
+    name: str,
+    *,
+    target: str,
+    configuration: str = "",
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
+    """The call that stands for the function called ``name``, with further ``attributes``."""
+    from jaxlib.mlir import ir
+
+    texts = {"call_target_name": target, "backend_config": configuration, "kernel_name": name}
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=tensor_types(context.avals_out),
+        operands=list(operands),
+        attributes={
+            **{key: ir.StringAttr.get(text) for key, text in texts.items()},
+            **(attributes or {}),
+        },
+    )
+    return list(call.results)
+
+
+def tensor_types(avals: Sequence[Any]) -> list[Any]:
+    """MLIR's types of JAX's abstract arrays."""
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
 
-    types = [
-        ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
-        for aval in context.avals_out
+    return [
+        ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)) for aval in avals
     ]
-    attributes = {"call_target_name": WRAPPED, "backend_config": "", "kernel_name": kernel.name}
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=types,
-        operands=list(operands),
-        attributes={key: ir.StringAttr.get(text) for key, text in attributes.items()},
-    )
-    return list(call.results)
 
 
 def body_text(

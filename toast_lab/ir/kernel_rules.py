@@ -30,6 +30,8 @@ from toast_lab.errors import FrontendError, InvalidInput, did_you_mean, join_off
 from toast_lab.files import PathLike
 from toast_lab.ir import source_names
 from toast_lab.ir.known_kernels import known_rule
+from toast_lab.ir.own_rules import PARTITIONED as PARTITIONED
+from toast_lab.ir.own_rules import WRAPPED as WRAPPED
 from toast_lab.ir.own_rules import Rule, Shapes, call_target, call_without_rule
 from toast_lab.ir.program import NEED_REPLICATION, PASS
 
@@ -39,8 +41,6 @@ Amount = float | str | Callable[[Mapping[str, int]], float] | None
 Dims = tuple[tuple[str, ...], ...] | None
 _MERGED = re.compile(r"\(([^()]*)\)|(\S+)")
 _WHOLE, _REST = "*", "**"
-#: Target of the calls that stand for wrapped functions, see ``frontends.wrapped_kernels``.
-WRAPPED = "toast_kernel"
 _KEYS = ("rule", "whole", "flops", "bytes")
 # Calls that are no kernels: XLA's own linear algebra, which it gathers, and calls of the host
 _NO_KERNELS = ("Eigh", "LuDecomposition", "CustomSPMDPartitioning", "Sharding")

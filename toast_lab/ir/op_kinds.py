@@ -454,6 +454,7 @@ _kind(
 _kind(
     "custom_call",
     cost_class=OPAQUE,
+    monoid="add",
     given=kernel_rules.given,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,

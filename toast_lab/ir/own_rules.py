@@ -25,6 +25,10 @@ from typing import Any
 from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 Shapes = list[tuple[int, ...]]
+#: Target of the calls that stand for wrapped functions, see ``frontends.wrapped_kernels``.
+WRAPPED = "toast_kernel"
+#: The same for functions of ``custom_partitioning``, see ``frontends.partitioned_functions``.
+PARTITIONED = f"{WRAPPED}_partitioned"
 # A constant whose elements are all equal, as printed by MLIR
 SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 

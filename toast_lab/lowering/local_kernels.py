@@ -19,11 +19,12 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, kernel_rules, own_rules
+from toast_lab.ir.platforms import Parts
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 
-#: (name of a wrapped kernel, (shape, element type) of its operands) -> StableHLO
-Bodies = Callable[[str, Sequence[tuple[tuple[int, ...], str]]], str]
+#: (name of a wrapped kernel, (shape, element type) of its operands, how it is cut) -> StableHLO
+Bodies = Callable[[str, Sequence[tuple[tuple[int, ...], str]], Parts | None], str]
 _HOLDS_SHAPES = re.compile(r"^tpu_custom_call$|^__gpu\$|^__cudnn\$|triton|mosaic", re.I)
 
 
@@ -36,7 +37,7 @@ def is_kernel(operation: Any) -> bool:
 
 def is_wrapped(operation: Any) -> bool:
     """Is this the call that stands for a wrapped function?"""
-    return own_rules.call_target(operation) == kernel_rules.WRAPPED
+    return own_rules.call_target(operation) in (kernel_rules.WRAPPED, kernel_rules.PARTITIONED)
 
 
 def write_kernel(
@@ -73,6 +74,14 @@ def write_kernel(
     if not is_wrapped(operation) and _HOLDS_SHAPES.search(own_rules.call_target(operation)):
         raise InvalidPlan(_refusal(operation, operands, results, where))
     if is_wrapped(operation) and bodies is None:
+        return
+    if own_rules.call_target(operation) == kernel_rules.PARTITIONED and bodies is not None:
+        parts = Parts(
+            tuple(zip(mesh.axes, mesh.sizes, strict=True)), tuple(operands), tuple(results)
+        )
+        with ir.InsertionPoint(operation):
+            values = _inlined(operation, list(operation.operands), bodies, parts)
+        _replace(operation, values)
         return
     local_operands = [
         local_type(value.type, spec, mesh)
@@ -129,10 +138,12 @@ def _called(operation: Any, arguments: Sequence[Any], result_types: Sequence[Any
     return list(copy.results)
 
 
-def _inlined(operation: Any, arguments: Sequence[Any], bodies: Bodies) -> list[Any]:
+def _inlined(
+    operation: Any, arguments: Sequence[Any], bodies: Bodies, parts: Parts | None = None
+) -> list[Any]:
     """The code of a wrapped kernel for these arguments, at the current insertion point."""
     shapes = [(tuple(value.type.shape), str(value.type.element_type)) for value in arguments]
-    text = bodies(kernel_rules.kernel_name(operation), shapes)
+    text = bodies(kernel_rules.kernel_name(operation), shapes, parts)
     module = ir.Module.parse(text, operation.context)
     canonical.canonicalise(module)
     main = canonical.main_function(module)
