@@ -114,6 +114,26 @@ def test_a_named_kernel_is_cut_and_priced_as_its_rule_says() -> None:
     assert not tl.price(problem, plan).collectives
 
 
+def test_a_kernel_without_a_cost_is_priced_by_its_bytes_and_that_is_said() -> None:
+    call = jax.ffi.ffi_call("my_opaque", f32(64, 128))
+    model = tl.from_jax(lambda x: call(call(x)) + 1, f32(64, 128))
+    (note,) = (note for note in model.notes if "FLOPs" in note)
+    assert note.startswith("my_opaque at test_kernel_rules.py:")
+    assert 'tl.kernel_rule("my_opaque", "a b -> a b", flops=...)' in note
+    problem = tl.Problem(tl.analyse(model), {"data": 2})
+    assert note in str(tl.price(problem, tl.replicated(problem)))
+    assert "flops=...) gives it some" in str(tl.coverage(problem.analysis))
+    # Its rule is kept in the line, and a rule with FLOPs or bytes is a cost.
+    tl.kernel_rule("my_opaque", "rows _ -> rows _")
+    again = tl.from_jax(lambda x: call(x), f32(64, 128))
+    assert 'tl.kernel_rule("my_opaque", "rows _ -> rows _", flops=...)' in str(again.notes)
+    for cost in ({"flops": 0}, {"bytes": 1e6}):
+        tl.kernel_rule("my_opaque", "rows _ -> rows _", **cost)
+        assert not tl.from_jax(lambda x: call(x), f32(64, 128)).program.without_cost
+    # Linear algebra of JAX is no kernel of the user's.
+    assert not tl.from_jax(jnp.linalg.cholesky, f32(8, 8)).program.without_cost
+
+
 def test_an_expression_knows_dims_and_arithmetic_only() -> None:
     tl.kernel_rule("my_call", "a b -> a b", flops="__import__('os')")
     with pytest.raises(FrontendError, match="gives no number for the sizes a=4, b=8"):

@@ -28,7 +28,7 @@ from typing import Any
 
 from toast_lab.errors import FrontendError, InvalidInput, did_you_mean, join_offenders
 from toast_lab.files import PathLike
-from toast_lab.ir import source_names
+from toast_lab.ir import own_rules, source_names
 from toast_lab.ir.known_kernels import known_rule
 from toast_lab.ir.own_rules import PARTITIONED as PARTITIONED
 from toast_lab.ir.own_rules import WRAPPED as WRAPPED
@@ -221,6 +221,26 @@ def detail(op: Any, monoid: str) -> str:
 def moved_bytes(op: Any) -> float | None:
     """Bytes that a whole kernel moves, None: those of its operands and results."""
     return amounts(op, *_shapes_of(op))[1]
+
+
+def without_cost(op: Any) -> str:
+    """What would give a kernel FLOPs that has neither these nor bytes; empty for all others."""
+    target = call_target(op)
+    if not op.results or target in _NO_KERNELS or "callback" in target:
+        return ""
+    shapes = _shapes_of(op)
+    if own_rules.custom_call(*shapes, op) is not None:  # a call that XLA knows
+        return ""
+    kernel = rule_of(op)
+    if _estimates(op) or (kernel is not None and (kernel.flops, kernel.bytes) != (None, None)):
+        return ""
+    name = kernel_name(op)
+    if target == WRAPPED:
+        return f"flops=... in its @tl.kernel_rule({kernel.text if kernel else ''!r})"
+    given = (
+        example(name, *shapes) if kernel is None else f'tl.kernel_rule("{name}", "{kernel.text}")'
+    )
+    return f"{given[:-1]}, flops=...)"
 
 
 def _shapes_of(op: Any) -> tuple[Shapes, Shapes]:

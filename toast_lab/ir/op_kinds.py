@@ -88,6 +88,8 @@ class OpKind:
     flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
     #: Bytes that the whole op moves, None: those of its operands and results.
     moved_bytes: Callable[[Any], float | None] | None = None
+    #: The line that would give the op FLOPs, empty if it needs none.
+    without_cost: Callable[[Any], str] | None = None
     #: (op, monoid) -> the attributes that matter to readers, as listings print them after the op.
     detail: Callable[[Any, str], str] | None = None
 
@@ -462,6 +464,7 @@ _kind(
     without_rule=kernel_rules.without_rule,
     flops=kernel_rules.flops,
     moved_bytes=kernel_rules.moved_bytes,
+    without_cost=kernel_rules.without_cost,
     detail=kernel_rules.detail,
     side_effect=True,
     mixes_keys=True,
