@@ -213,6 +213,62 @@ def test_attention_of_cudnn_shares_keys_among_heads() -> None:
     assert model.program.flops.sum() == 4 * 4 * 8 * 128 * 128 * 64
 
 
+@pytest.mark.parametrize("columns", [384, 256])
+def test_grouped_products_are_known_by_the_function_that_calls_them(columns: int) -> None:
+    from jax.experimental.pallas.ops.tpu.megablox import ops
+
+    def loss(x: Any, w: Any, sizes: Any) -> Any:
+        return ops.gmm(x, w, sizes).sum()
+
+    args = f32(512, 256), f32(4, 256, columns), S((4,), "int32")
+    model = tl.from_jax(jax.grad(loss, argnums=(0, 1)), *args, platform="tpu")
+    program = model.program
+    kernels = [op for op in program.ops() if program.kind[op] == "custom_call"]
+    assert [program.detail[op] for op in kernels] == ["gmm", "gmm", "tgmm"]
+    assert set(program.flops[kernels]) == {2 * 512 * 256 * columns}
+    # Rows and groups stay whole; of a square matrix nobody can tell which dim is summed over.
+    assert shardable_sizes(model) == {256, columns}
+    assert len(program.missing_rules) == (2 if columns == 256 else 0)
+
+
+def test_paged_attention_is_cut_along_batch_and_key_heads() -> None:
+    from jax.experimental.pallas.ops.tpu import paged_attention
+
+    pages = f32(8, 64, 16, 128)
+    model = tl.from_jax(
+        lambda q, k, v, lengths, lists: paged_attention.paged_attention(
+            q, k, v, lengths, lists, pages_per_compute_block=4
+        ),
+        f32(4, 32, 128),
+        pages,
+        pages,
+        S((4,), "int32"),
+        S((4, 16), "int32"),
+        platform="tpu",
+    )
+    assert not model.program.missing_rules
+    assert shardable_sizes(model) == {4, 8}
+    assert model.program.flops.sum() >= 4 * 4 * 16 * 16 * 32 * 128
+
+
+def test_a_rule_names_a_kernel_or_the_jitted_function_around_it() -> None:
+    @jax.jit
+    def doubled(x: Any) -> Any:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] * 2
+
+        return pl.pallas_call(kernel, out_shape=S(x.shape, x.dtype))(x)
+
+    def sizes() -> set[int]:
+        return shardable_sizes(tl.from_jax(lambda x: doubled(x), f32(64, 128), platform="tpu"))
+
+    assert sizes() == set()
+    tl.kernel_rule("doubled", "a _ -> a _")
+    assert sizes() == {64}
+    tl.kernel_rule("kernel", "_ b -> _ b")  # its own name comes first
+    assert sizes() == {128}
+
+
 def test_an_example_has_the_ranks_of_the_kernel() -> None:
     assert example("k", [(8, 8), (), (4,)], [(8, 4)]) == ('tl.kernel_rule("k", "a b, *, c -> a c")')
 

@@ -166,8 +166,32 @@ def forget(name: str) -> None:
     _REGISTERED[:] = [rule for rule in _REGISTERED if rule.name != name]
 
 
+# Names that kernels have whose author gave them none
+_ANY_KERNEL = re.compile(r"_?(kernel|body|wrapped|lambda|unnamed)_?", re.I)
+_STACK = re.compile(r'loc\("([^"]*)"')
+_JITTED = re.compile(r"\bp?jit\((\w+)\)")
+
+
 def kernel_name(op: Any) -> str:
     """The name of the kernel that a ``custom_call`` runs: its own if it has one, else the target's.
+
+    One that is just called "kernel" goes by the jitted function that calls it.
+    """
+    own, *functions = _names(op)
+    return functions[0] if functions and _ANY_KERNEL.fullmatch(own) else own
+
+
+def _names(op: Any) -> list[str]:
+    """The kernel's own name and, of those of Pallas, the innermost jitted function around it."""
+    own = _own_name(op)
+    if own == call_target(op) or own_rules.is_wrapped(op):
+        return [own]
+    stack = _STACK.match(str(op.location))
+    return [own, *_JITTED.findall(stack.group(1) if stack else "")[-1:]]
+
+
+def _own_name(op: Any) -> str:
+    """The kernel's name as its author gave it, else the call's target.
 
     Pallas writes it into the attribute ``kernel_name`` for TPUs, and into the configuration for
     GPUs.
@@ -185,10 +209,11 @@ def kernel_name(op: Any) -> str:
 
 def rule_of(op: Any) -> KernelRule | None:
     """The rule for a ``custom_call``: the user's for its name, else ours, else None."""
+    for name in _names(op):
+        for rule in _REGISTERED:
+            if re.fullmatch(rule.name, name):
+                return rule
     name = kernel_name(op)
-    for rule in _REGISTERED:
-        if re.fullmatch(rule.name, name):
-            return rule
     known = known_rule(name, *_shapes_of(op))
     return None if known is None else KernelRule(re.escape(name), *known)
 

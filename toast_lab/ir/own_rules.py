@@ -301,6 +301,11 @@ def call_target(op: Any) -> str:
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
+def is_wrapped(op: Any) -> bool:
+    """Is this the call that stands for a wrapped function?"""
+    return call_target(op) in (WRAPPED, PARTITIONED)
+
+
 def _batch_dims(op: Any) -> int | None:
     """Number of leading dims that JAX declares as batch dims, None if it declares nothing."""
     if "mhlo.frontend_attributes" not in op.attributes:

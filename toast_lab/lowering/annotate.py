@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, walk
+from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, own_rules, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
@@ -335,7 +335,7 @@ class Writer:
         """Put the code of wrapped kernels into a ``shard_map``, where shapes are those of parts."""
         for operation in list(itertools.islice(operations(shard_map), 1, None)):
             is_call = operation.name == "stablehlo.custom_call"
-            if self.local_ops and is_call and local_kernels.is_wrapped(operation):
+            if self.local_ops and is_call and own_rules.is_wrapped(operation):
                 local_kernels.write_kernel(
                     operation,
                     [],

@@ -32,12 +32,7 @@ def is_kernel(operation: Any) -> bool:
     """Is this a call of a hand-written kernel that has a rule?"""
     if operation.name != "stablehlo.custom_call":
         return False
-    return is_wrapped(operation) or kernel_rules.rule_of(operation) is not None
-
-
-def is_wrapped(operation: Any) -> bool:
-    """Is this the call that stands for a wrapped function?"""
-    return own_rules.call_target(operation) in (kernel_rules.WRAPPED, kernel_rules.PARTITIONED)
+    return own_rules.is_wrapped(operation) or kernel_rules.rule_of(operation) is not None
 
 
 def write_kernel(
@@ -66,14 +61,16 @@ def write_kernel(
     """
     is_cut = any(any(spec) for spec in (*operands, *results))
     if not is_cut:
-        if is_wrapped(operation) and bodies is not None:
+        if own_rules.is_wrapped(operation) and bodies is not None:
             with ir.InsertionPoint(operation):
                 values = _inlined(operation, list(operation.operands), bodies)
             _replace(operation, values)
         return
-    if not is_wrapped(operation) and _HOLDS_SHAPES.search(own_rules.call_target(operation)):
+    if not own_rules.is_wrapped(operation) and _HOLDS_SHAPES.search(
+        own_rules.call_target(operation)
+    ):
         raise InvalidPlan(_refusal(operation, operands, results, where))
-    if is_wrapped(operation) and bodies is None:
+    if own_rules.is_wrapped(operation) and bodies is None:
         return
     if own_rules.call_target(operation) == kernel_rules.PARTITIONED and bodies is not None:
         parts = Parts(
@@ -105,7 +102,7 @@ def write_kernel(
             arguments = list(block.arguments)
             values = (
                 _inlined(operation, arguments, bodies)
-                if is_wrapped(operation) and bodies is not None
+                if own_rules.is_wrapped(operation) and bodies is not None
                 else _called(operation, arguments, local_results)
             )
             _jaxlib.sdy.ReturnOp(values)
