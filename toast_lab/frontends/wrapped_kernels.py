@@ -159,7 +159,11 @@ def primitive() -> Any:
 
     def batched(arrays: Any, dims: Any, *, kernel: WrappedKernel) -> Any:
         # ``batching.not_mapped`` is None, which is what ``vmap`` takes
-        results = jax.vmap(kernel.flat, in_axes=list(dims))(*arrays)
+        leading = [
+            array if dim is None else jax.numpy.moveaxis(array, dim, 0)
+            for array, dim in zip(arrays, dims, strict=True)
+        ]
+        results = call.bind(*leading, kernel=_mapped(kernel, leading, dims))
         return results, [0] * len(results)
 
     call.def_impl(plain)
@@ -168,6 +172,28 @@ def primitive() -> Any:
     batching.primitive_batchers[call] = batched
     mlir.register_lowering(call, mlir.lower_fun(plain, multiple_results=True))
     return call
+
+
+def _mapped(kernel: WrappedKernel, arrays: Sequence[Any], dims: Sequence[Any]) -> WrappedKernel:
+    """What ``jax.vmap`` makes of a kernel, with its rule for a new first dim of ``arrays``."""
+    import jax
+
+    is_mapped = [dim is not None for dim in dims]
+    in_axes = [0 if each else None for each in is_mapped]
+    flat = jax.vmap(kernel.flat, in_axes=in_axes)
+    digits = "".join(str(int(each)) for each in is_mapped)
+    # One name in every process: a child that traces the function again has to find it
+    mapped = WrappedKernel(f"{kernel.name}_mapped_{digits}", flat)
+    rule = kernel_rules.registered_for(kernel.name)
+    structs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    results = [len(result.shape) - 1 for result in jax.eval_shape(flat, *structs)]
+    operands = [
+        (len(array.shape) - each, each) for array, each in zip(arrays, is_mapped, strict=True)
+    ]
+    if rule is not None:
+        kernel_rules.register(kernel_rules.mapped(rule, re.escape(mapped.name), operands, results))
+    _WRAPPED[mapped.name] = mapped
+    return mapped
 
 
 def lower_as_one(context: Any, *operands: Any, kernel: WrappedKernel) -> Any:

@@ -92,6 +92,57 @@ class KernelRule:
         return before, after
 
 
+@dataclasses.dataclass(frozen=True)
+class _EachOf:
+    """FLOPs or bytes of as many kernels as the dim ``name`` is long, each of ``amount``."""
+
+    amount: Callable[[Mapping[str, int]], float]
+    name: str
+
+    def __call__(self, sizes: Mapping[str, int]) -> float:
+        return self.amount(sizes) * sizes[self.name]
+
+
+def mapped(
+    kernel: KernelRule, name: str, operands: Sequence[tuple[int, bool]], results: Sequence[int]
+) -> KernelRule:
+    """The rule of a kernel that ``jax.vmap`` runs for each entry of a new first dim.
+
+    Args:
+        kernel: the rule of one run.
+        name: the name of the mapped kernel, a regular expression.
+        operands: rank in one run, and whether there is one for each entry.
+        results: ranks in one run; there is one for each entry.
+
+    >>> mapped(KernelRule("k", "a b, b -> a", "a*b"), "ks", [(2, True), (1, False)], [1])
+    KernelRule(name='ks', text='v a b, b -> v a', flops='(a*b) * v', bytes=None, whole=frozenset())
+    """
+    used = {name for dims in kernel._tensors() for name in dims}
+    new = "v"
+    while new in used:
+        new += "v"
+
+    def side(text: str, tensors: Sequence[tuple[int, bool]]) -> str:
+        given = [tensor.strip() for tensor in text.split(",")]
+        if given[-1] == _REST:
+            given[-1:] = [_WHOLE] * (len(tensors) - len(given) + 1)
+        return ", ".join(
+            f"{new} {' '.join(['_'] * rank) if tensor == _WHOLE else tensor}".strip()
+            if is_mapped
+            else tensor
+            for tensor, (rank, is_mapped) in zip(given, tensors, strict=True)
+        )
+
+    def times(amount: Amount) -> Amount:
+        if amount is None:
+            return None
+        return _EachOf(amount, new) if callable(amount) else f"({amount}) * {new}"
+
+    before, after = kernel.text.split("->")
+    text = f"{side(before, operands)} -> {side(after, [(rank, True) for rank in results])}"
+    return KernelRule(name, text, times(kernel.flops), times(kernel.bytes), whole=kernel.whole)
+
+
 def _dims(text: str) -> Dims:
     if text.strip() == _WHOLE:
         return None
@@ -112,6 +163,11 @@ def register(rule: KernelRule) -> None:
 def registered() -> tuple[KernelRule, ...]:
     """The rules of users."""
     return tuple(_REGISTERED)
+
+
+def registered_for(name: str) -> KernelRule | None:
+    """The user's rule for the kernel called ``name``, the latest that matches."""
+    return next((rule for rule in _REGISTERED if re.fullmatch(rule.name, name)), None)
 
 
 def read_file(path: PathLike) -> None:
@@ -210,9 +266,8 @@ def _own_name(op: Any) -> str:
 def rule_of(op: Any) -> KernelRule | None:
     """The rule for a ``custom_call``: the user's for its name, else ours, else None."""
     for name in _names(op):
-        for rule in _REGISTERED:
-            if re.fullmatch(rule.name, name):
-                return rule
+        if rule := registered_for(name):
+            return rule
     name = kernel_name(op)
     known = known_rule(name, *_shapes_of(op))
     return None if known is None else KernelRule(re.escape(name), *known)
