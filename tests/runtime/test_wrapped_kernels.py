@@ -14,7 +14,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import toast_lab as tl
-from toast_lab.errors import FrontendError, InvalidPlan
+from toast_lab.errors import FrontendError, InvalidInput, InvalidPlan
 from toast_lab.ir import kernel_rules
 
 S = jax.ShapeDtypeStruct
@@ -255,3 +255,23 @@ def test_a_cost_that_cannot_leave_its_process_is_refused(tmp_path: Any, monkeypa
     with pytest.raises(FrontendError, match="local functions") as caught:
         tl.load("module_with_lambda:make")
     assert "scaled: a b, b -> a b" in str(caught.value)
+
+
+def test_a_declared_sum_is_cut_and_the_results_of_parts_are_added() -> None:
+    @tl.kernel_rule("a c, c b -> a b", reduces="c", flops="2*a*b*c")
+    def product(x: Any, w: Any) -> Any:
+        return pl.pallas_call(
+            lambda x_ref, w_ref, o_ref: o_ref.__setitem__(..., x_ref[...] @ w_ref[...]),
+            out_shape=S((x.shape[0], w.shape[1]), x.dtype),
+        )(x, w)
+
+    model = tl.from_jax(lambda x, w: product(x, w) + 1, f32(8, 16), f32(16, 4))
+    problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2}, machine="tpu-v5e")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", "model"), "w": ("model",)})
+    (collective,) = tl.price(problem, plan).collectives
+    assert (collective.kind, collective.axes) == ("all_reduce", ("model",))
+    measured = tl.run(model, plan, devices="cpu:4", repeats=1, warmup=0)
+    assert measured.agrees
+    assert measured.collective_counts == {"all_reduce": 1}
+    with pytest.raises(InvalidInput, match="reduces='a'"):
+        tl.kernel_rule("some", "a c, c b -> a b", reduces="a")

@@ -59,13 +59,26 @@ def is_known(name: str) -> bool:
 
 @overload
 def kernel_rule(
-    rule: str, /, *, flops: Amount = ..., bytes: Amount = ..., whole: str = ...
+    rule: str,
+    /,
+    *,
+    flops: Amount = ...,
+    bytes: Amount = ...,
+    whole: str = ...,
+    reduces: str = ...,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
 
 @overload
 def kernel_rule(
-    name: str, rule: str, /, *, flops: Amount = ..., bytes: Amount = ..., whole: str = ...
+    name: str,
+    rule: str,
+    /,
+    *,
+    flops: Amount = ...,
+    bytes: Amount = ...,
+    whole: str = ...,
+    reduces: str = ...,
 ) -> None: ...
 
 
@@ -77,6 +90,7 @@ def kernel_rule(
     flops: Amount = None,
     bytes: Amount = None,
     whole: str = "",
+    reduces: str = "",
 ) -> Any:
     """Give a rule to the kernels of a name, or, as a decorator, to the function that calls one.
 
@@ -91,6 +105,8 @@ def kernel_rule(
         bytes: moved between memory and the device's cores, likewise; by default those of its
             operands and results.
         whole: names of dims that stay whole.
+        reduces: names of dims that only operands have and that may be cut: the results for parts of
+            them add up to the whole result. Softmaxes and norms are no such sums.
 
     Raises:
         InvalidInput: the rule cannot be read.
@@ -104,9 +120,9 @@ def kernel_rule(
         >>> model.program.kind[1]
         'custom_call'
     """
-    names = frozenset(whole.split())
+    dims = {"whole": frozenset(whole.split()), "reduces": frozenset(reduces.split())}
     if rule is not None:
-        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, whole=names))
+        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, **dims))
         return None
     if "->" not in name_or_rule:
         raise InvalidInput(
@@ -116,7 +132,7 @@ def kernel_rule(
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{fn.__module__}.{fn.__qualname__}"
-        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, whole=names))
+        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, **dims))
         kernel = _WRAPPED[name] = WrappedKernel(name, fn)
 
         @functools.wraps(fn)

@@ -6,8 +6,9 @@ the manner of an einsum which dims of its operands and results are one:
     b s h d, b t h d, b t h d -> b s h d
 
 A dim whose name occurs in a result can be cut; each device then runs the kernel on its part. One
-that occurs only in operands (``t``) stays whole, since the kernel sums over it in its own way, and
-so do those that ``whole`` lists. ``_`` is a dim that stays whole, ``(k g)`` one that is made of two
+that occurs only in operands (``t``) stays whole, since the kernel sums over it in its own way,
+unless ``reduces`` lists it: the results of parts then add up to the whole one. Those that ``whole``
+lists stay whole, too. ``_`` is a dim that stays whole, ``(k g)`` one that is made of two
 (heads in groups that share keys), ``*`` a whole operand and ``**`` all further ones.
 
 ``register`` adds rules; those of well-known kernels are in ``known_kernels``. Start reading at
@@ -33,7 +34,7 @@ from toast_lab.ir.known_kernels import known_rule
 from toast_lab.ir.own_rules import PARTITIONED as PARTITIONED
 from toast_lab.ir.own_rules import WRAPPED as WRAPPED
 from toast_lab.ir.own_rules import Rule, Shapes, call_target, call_without_rule
-from toast_lab.ir.program import NEED_REPLICATION, PASS
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 #: FLOPs or bytes of a whole kernel: a number, an expression of the sizes, or a function of them.
 Amount = float | str | Callable[[Mapping[str, int]], float] | None
@@ -41,7 +42,7 @@ Amount = float | str | Callable[[Mapping[str, int]], float] | None
 Dims = tuple[tuple[str, ...], ...] | None
 _MERGED = re.compile(r"\(([^()]*)\)|(\S+)")
 _WHOLE, _REST = "*", "**"
-_KEYS = ("rule", "whole", "flops", "bytes")
+_KEYS = ("rule", "whole", "reduces", "flops", "bytes")
 # Calls that are no kernels: XLA's own linear algebra, which it gathers, and calls of the host
 _NO_KERNELS = ("Eigh", "LuDecomposition", "CustomSPMDPartitioning", "Sharding")
 
@@ -55,6 +56,7 @@ class KernelRule:
     flops: Amount = None
     bytes: Amount = None  #: moved between memory and the device's cores
     whole: frozenset[str] = frozenset()  #: names of dims that stay whole
+    reduces: frozenset[str] = frozenset()  #: names of dims over which results of parts add up
 
     def __post_init__(self) -> None:
         if self.text.count("->") != 1:
@@ -72,6 +74,17 @@ class KernelRule:
         if unknown:
             raise InvalidInput(
                 f"kernel {self.name}: whole={' '.join(unknown)!r} is not in its rule {self.text!r}"
+            )
+
+        operands, results = (
+            {name for dims in side for names in dims or () for name in names}
+            for side in self.dims()
+        )
+        unsummed = sorted(self.reduces - (operands - results - self.whole))
+        if unsummed:
+            raise InvalidInput(
+                f"kernel {self.name}: reduces={' '.join(unsummed)!r}: only dims of operands that "
+                f"no result has are summed over, see its rule {self.text!r}"
             )
 
     def _tensors(self) -> list[set[str]]:
@@ -114,8 +127,8 @@ def mapped(
         operands: rank in one run, and whether there is one for each entry.
         results: ranks in one run; there is one for each entry.
 
-    >>> mapped(KernelRule("k", "a b, b -> a", "a*b"), "ks", [(2, True), (1, False)], [1])
-    KernelRule(name='ks', text='v a b, b -> v a', flops='(a*b) * v', bytes=None, whole=frozenset())
+    >>> mapped(KernelRule("k", "a b, b -> a", "a*b"), "ks", [(2, True), (1, False)], [1]).text
+    'v a b, b -> v a'
     """
     used = {name for dims in kernel._tensors() for name in dims}
     new = "v"
@@ -140,7 +153,9 @@ def mapped(
 
     before, after = kernel.text.split("->")
     text = f"{side(before, operands)} -> {side(after, [(rank, True) for rank in results])}"
-    return KernelRule(name, text, times(kernel.flops), times(kernel.bytes), whole=kernel.whole)
+    return dataclasses.replace(
+        kernel, name=name, text=text, flops=times(kernel.flops), bytes=times(kernel.bytes)
+    )
 
 
 def _dims(text: str) -> Dims:
@@ -177,7 +192,7 @@ def read_file(path: PathLike) -> None:
 
         ["my_norm"]
         rule = "b s d, d -> b s d"
-        whole = "d"               # optional
+        whole = "d"               # optional, likewise reduces
         flops = "8 * b * s * d"   # optional: a number or an expression of the dims
         bytes = 4e6               # optional, likewise
 
@@ -212,9 +227,8 @@ def _read_table(name: str, table: Any) -> KernelRule:
     amounts_given = table.get("flops"), table.get("bytes")
     if not all(value is None or type(value) in (int, float, str) for value in amounts_given):
         raise InvalidInput(f'["{name}"]: flops and bytes are numbers or expressions of the dims')
-    return KernelRule(
-        name, table["rule"], *amounts_given, whole=frozenset(str(table.get("whole", "")).split())
-    )
+    whole, reduces = (frozenset(str(table.get(key, "")).split()) for key in ("whole", "reduces"))
+    return KernelRule(name, table["rule"], *amounts_given, whole=whole, reduces=reduces)
 
 
 def forget(name: str) -> None:
@@ -343,7 +357,11 @@ def fitted(kernel: KernelRule, operands: Shapes, results: Shapes, where: str) ->
     factor_of = {name: i for i, name in enumerate(sizes)}
     factor_sizes = list(sizes.values())
     classes = [
-        PASS if name in in_results & in_operands - kernel.whole else NEED_REPLICATION
+        PASS
+        if name in in_results & in_operands - kernel.whole
+        else REDUCTION
+        if name in kernel.reduces
+        else NEED_REPLICATION
         for name in sizes
     ]
     tensors = []

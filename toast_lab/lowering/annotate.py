@@ -358,6 +358,14 @@ class Writer:
             operation,
             [self.used[use] for use in program.uses(op_index)],
             results,
+            partial=[
+                [
+                    axis
+                    for bit, axis in enumerate(self.plan.mesh.axes)
+                    if int(lowered.partial[value]) >> bit & 1
+                ]
+                for value in values
+            ],
             mesh=self.plan.mesh,
             attribute=self.attribute,
             bodies=self.bodies,
