@@ -307,6 +307,16 @@ def flops(op: Any, rule: Rule, results: Any) -> float:
     return amounts(op, *_shapes_of(op))[0]
 
 
+def monoid(op: Any) -> str:
+    """How results for parts are combined: they add up if the kernel's rule declares sums."""
+    if op is None:
+        return "none"
+    if call_target(op) == PARTITIONED:
+        return "add"
+    kernel = rule_of(op)
+    return "add" if kernel is not None and kernel.reduces else "none"
+
+
 def detail(op: Any, monoid: str) -> str:
     """The kernel's name without its module, as listings print it."""
     return kernel_name(op).rpartition(".")[2]

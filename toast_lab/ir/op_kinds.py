@@ -78,8 +78,9 @@ class OpKind:
     collective: str = ""
 
     # -- partial results, work, text ---------------------------------------------------------------
-    #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
-    monoid: str = "none"
+    #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``,
+    #: by the kind or by each op.
+    monoid: str | Callable[[Any], str] = "none"
     #: Number of the region whose body determines the monoid instead, None if there is none.
     combiner_region: int | None = None
     #: The monoid of a reduction whose body consists of this op.
@@ -456,7 +457,7 @@ _kind(
 _kind(
     "custom_call",
     cost_class=OPAQUE,
-    monoid="add",
+    monoid=kernel_rules.monoid,
     given=kernel_rules.given,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,
