@@ -49,7 +49,7 @@ def rows(analysis: Analysis, reason: UnsplitReason) -> dict[str, CoverageRow]:
 def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     report = coverage(from_text(SECRET))
     row = rows(from_text(SECRET), UnsplitReason.NO_RULE)["custom_call"]
-    assert (row.op_count, row.lines, row.why) == (
+    assert (row.op_count, row.lines, row.why.partition(". ")[0]) == (
         2,
         (("model.py:7", 2),),
         "no sharding rule for custom_call @secret. A rule lets plans cut it, such as "

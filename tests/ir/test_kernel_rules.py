@@ -114,6 +114,26 @@ def test_a_named_kernel_is_cut_and_priced_as_its_rule_says() -> None:
     assert not tl.price(problem, plan).collectives
 
 
+def test_a_kernel_without_a_cost_is_priced_by_its_bytes_and_that_is_said() -> None:
+    call = jax.ffi.ffi_call("my_opaque", f32(64, 128))
+    model = tl.from_jax(lambda x: call(call(x)) + 1, f32(64, 128))
+    (note,) = (note for note in model.notes if "FLOPs" in note)
+    assert note.startswith("my_opaque at test_kernel_rules.py:")
+    assert 'tl.kernel_rule("my_opaque", "a b -> a b", flops=...)' in note
+    problem = tl.Problem(tl.analyse(model), {"data": 2})
+    assert note in str(tl.price(problem, tl.replicated(problem)))
+    assert "flops=...) gives it some" in str(tl.coverage(problem.analysis))
+    # Its rule is kept in the line, and a rule with FLOPs or bytes is a cost.
+    tl.kernel_rule("my_opaque", "rows _ -> rows _")
+    again = tl.from_jax(lambda x: call(x), f32(64, 128))
+    assert 'tl.kernel_rule("my_opaque", "rows _ -> rows _", flops=...)' in str(again.notes)
+    for cost in ({"flops": 0}, {"bytes": 1e6}):
+        tl.kernel_rule("my_opaque", "rows _ -> rows _", **cost)
+        assert not tl.from_jax(lambda x: call(x), f32(64, 128)).program.without_cost
+    # Linear algebra of JAX is no kernel of the user's.
+    assert not tl.from_jax(jnp.linalg.cholesky, f32(8, 8)).program.without_cost
+
+
 def test_an_expression_knows_dims_and_arithmetic_only() -> None:
     tl.kernel_rule("my_call", "a b -> a b", flops="__import__('os')")
     with pytest.raises(FrontendError, match="gives no number for the sizes a=4, b=8"):
@@ -191,6 +211,62 @@ def test_attention_of_cudnn_shares_keys_among_heads() -> None:
     model = tl.from_jax(attention, q, k, k)
     assert shardable_sizes(model) == {4, 2}
     assert model.program.flops.sum() == 4 * 4 * 8 * 128 * 128 * 64
+
+
+@pytest.mark.parametrize("columns", [384, 256])
+def test_grouped_products_are_known_by_the_function_that_calls_them(columns: int) -> None:
+    from jax.experimental.pallas.ops.tpu.megablox import ops
+
+    def loss(x: Any, w: Any, sizes: Any) -> Any:
+        return ops.gmm(x, w, sizes).sum()
+
+    args = f32(512, 256), f32(4, 256, columns), S((4,), "int32")
+    model = tl.from_jax(jax.grad(loss, argnums=(0, 1)), *args, platform="tpu")
+    program = model.program
+    kernels = [op for op in program.ops() if program.kind[op] == "custom_call"]
+    assert [program.detail[op] for op in kernels] == ["gmm", "gmm", "tgmm"]
+    assert set(program.flops[kernels]) == {2 * 512 * 256 * columns}
+    # Rows and groups stay whole; of a square matrix nobody can tell which dim is summed over.
+    assert shardable_sizes(model) == {256, columns}
+    assert len(program.missing_rules) == (2 if columns == 256 else 0)
+
+
+def test_paged_attention_is_cut_along_batch_and_key_heads() -> None:
+    from jax.experimental.pallas.ops.tpu import paged_attention
+
+    pages = f32(8, 64, 16, 128)
+    model = tl.from_jax(
+        lambda q, k, v, lengths, lists: paged_attention.paged_attention(
+            q, k, v, lengths, lists, pages_per_compute_block=4
+        ),
+        f32(4, 32, 128),
+        pages,
+        pages,
+        S((4,), "int32"),
+        S((4, 16), "int32"),
+        platform="tpu",
+    )
+    assert not model.program.missing_rules
+    assert shardable_sizes(model) == {4, 8}
+    assert model.program.flops.sum() >= 4 * 4 * 16 * 16 * 32 * 128
+
+
+def test_a_rule_names_a_kernel_or_the_jitted_function_around_it() -> None:
+    @jax.jit
+    def doubled(x: Any) -> Any:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] * 2
+
+        return pl.pallas_call(kernel, out_shape=S(x.shape, x.dtype))(x)
+
+    def sizes() -> set[int]:
+        return shardable_sizes(tl.from_jax(lambda x: doubled(x), f32(64, 128), platform="tpu"))
+
+    assert sizes() == set()
+    tl.kernel_rule("doubled", "a _ -> a _")
+    assert sizes() == {64}
+    tl.kernel_rule("kernel", "_ b -> _ b")  # its own name comes first
+    assert sizes() == {128}
 
 
 def test_an_example_has_the_ranks_of_the_kernel() -> None:

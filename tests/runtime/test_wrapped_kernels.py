@@ -14,7 +14,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import toast_lab as tl
-from toast_lab.errors import InvalidPlan
+from toast_lab.errors import FrontendError, InvalidInput, InvalidPlan
 from toast_lab.ir import kernel_rules
 
 S = jax.ShapeDtypeStruct
@@ -220,3 +220,58 @@ def test_kernels_of_a_loaded_module_are_made_in_a_child(tmp_path: Any, monkeypat
     problem = tl.Problem(tl.analyse(model), {"data": 2})
     plan = tl.Plan.from_specs(problem, {"x": ("data",)})
     assert tl.run(model, plan, devices="cpu:2", repeats=1, warmup=0).agrees
+
+
+def test_a_mapped_kernel_keeps_its_rule_with_a_new_first_dim() -> None:
+    @tl.kernel_rule("a b, b, * -> a b", whole="b", flops="3*a*b")
+    def scaled(x: Any, w: Any, shift: Any) -> Any:
+        return x * w + shift
+
+    def fn(x: Any, w: Any, shift: Any) -> Any:
+        return jax.vmap(scaled, in_axes=(1, None, 0), out_axes=1)(x, w, shift) * 2
+
+    model = tl.from_jax(fn, f32(8, 4, 16), f32(16), f32(4, 16))
+    (kernel,) = (op for op in model.program.ops() if model.program.kind[op] == "custom_call")
+    assert model.program.flops[kernel] == 3 * 8 * 4 * 16
+    problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+    plan = tl.Plan.from_specs(problem, {"x": ("data", "model"), "shift": ("model",)})
+    assert (plan.op_factor[kernel] >= 0).all()
+    measured = tl.run(model, plan, devices="cpu:4", repeats=1, warmup=0)
+    assert measured.agrees
+    assert not measured.collective_counts
+    # Mapped twice, and outside of TOAST Lab.
+    twice = jax.vmap(jax.vmap(scaled, in_axes=(0, None, None)), in_axes=(0, None, 0))
+    x = jnp.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    np.testing.assert_allclose(
+        twice(x, jnp.ones(5), jnp.ones((2, 5))), x + 1, rtol=1e-6, err_msg="vmap"
+    )
+
+
+def test_a_cost_that_cannot_leave_its_process_is_refused(tmp_path: Any, monkeypatch: Any) -> None:
+    text = MODULE.replace('flops="a*b"', 'flops=lambda sizes: sizes["a"]')
+    (tmp_path / "module_with_lambda.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with pytest.raises(FrontendError, match="local functions") as caught:
+        tl.load("module_with_lambda:make")
+    assert "scaled: a b, b -> a b" in str(caught.value)
+
+
+def test_a_declared_sum_is_cut_and_the_results_of_parts_are_added() -> None:
+    @tl.kernel_rule("a c, c b -> a b", reduces="c", flops="2*a*b*c")
+    def product(x: Any, w: Any) -> Any:
+        return pl.pallas_call(
+            lambda x_ref, w_ref, o_ref: o_ref.__setitem__(..., x_ref[...] @ w_ref[...]),
+            out_shape=S((x.shape[0], w.shape[1]), x.dtype),
+        )(x, w)
+
+    model = tl.from_jax(lambda x, w: product(x, w) + 1, f32(8, 16), f32(16, 4))
+    problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2}, machine="tpu-v5e")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", "model"), "w": ("model",)})
+    (collective,) = tl.price(problem, plan).collectives
+    assert (collective.kind, collective.axes) == ("all_reduce", ("model",))
+    measured = tl.run(model, plan, devices="cpu:4", repeats=1, warmup=0)
+    assert measured.agrees
+    assert measured.collective_counts == {"all_reduce": 1}
+    with pytest.raises(InvalidInput, match="reduces='a'"):
+        tl.kernel_rule("some", "a c, c b -> a b", reduces="a")

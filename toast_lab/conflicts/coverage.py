@@ -64,6 +64,7 @@ class UnsplitReason(enum.Enum):
         "the number of rounds of this loop is not known in advance: its body is counted once"
     )
     UNKNOWN_BRANCH = "which branch runs is not known in advance: all are counted as equally likely"
+    WITHOUT_COST = "nobody says how many FLOPs this kernel has: it is priced by its bytes"
 
 
 WHOLE_REASONS = (UnsplitReason.NO_RULE, UnsplitReason.ALL_WHOLE, UnsplitReason.KEPT_WHOLE)
@@ -150,7 +151,11 @@ class Coverage:
             sentence += f"; they need {share} of the bytes whole"
             if self.kept_bytes:
                 sentence += f", {bytes_text(self.kept_bytes)} always stay whole"
-        unknown = (UnsplitReason.UNKNOWN_TRIPS, UnsplitReason.UNKNOWN_BRANCH)
+        unknown = (
+            UnsplitReason.UNKNOWN_TRIPS,
+            UnsplitReason.UNKNOWN_BRANCH,
+            UnsplitReason.WITHOUT_COST,
+        )
         assumed = any(row.reason in unknown for row in self.rows)
         return sentence + ("; some counts are assumed" if assumed else "")
 
@@ -285,6 +290,9 @@ def coverage(analysis: Analysis) -> Coverage:
                 program.results(shard_map.op)
             )
     _assumed(program, flops, drafts)
+    for op, line in program.without_cost:
+        why = f"{UnsplitReason.WITHOUT_COST.value}. {line} gives it some"
+        drafts.of(UnsplitReason.WITHOUT_COST, op, why).values.update(program.results(op))
 
     held_whole = np.zeros(program.n_values, bool)
     held_whole[[value for values in values_of_whole_op.values() for value in values]] = True

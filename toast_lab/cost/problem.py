@@ -21,7 +21,7 @@ from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
-from toast_lab.ir.rounds import rounds_notes
+from toast_lab.ir.program_notes import program_notes
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
@@ -497,7 +497,7 @@ class Pricer:
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
-            notes=rounds_notes(program),
+            notes=program_notes(program),
         )
 
     def _rows(self, totals: Totals) -> _CostRows:

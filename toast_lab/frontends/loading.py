@@ -6,14 +6,15 @@ import dataclasses
 import importlib
 import inspect
 import pickle
+import re
 import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from toast_lab import fork_server, isolate
-from toast_lab.errors import FrontendError, did_you_mean
-from toast_lab.frontends import stages, tracing, user_code
+from toast_lab.errors import FrontendError, did_you_mean, join_offenders
+from toast_lab.frontends import stages, tracing, user_code, wrapped_kernels
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
@@ -122,9 +123,12 @@ def lowered(
 ) -> LoweredProgram | str:
     """Runs in a child: the program of a recipe for another platform, or the code of a kernel."""
     if kernel is not None:
-        _example_of(*recipe)  # imports the kernel with the module
-        name, shapes = kernel
-        return tracing.kernel_body(name, shapes, platform)
+        example = _example_of(*recipe)  # imports wrapped kernels with the module
+        name, shapes, parts = kernel
+        if parts is not None or not wrapped_kernels.is_known(name):
+            fn, args, options = _parts_of(recipe.which, example)
+            trace(fn, args, options.get("donate_argnums", ()), platform=platform)
+        return tracing.kernel_body(name, shapes, platform, parts)
     model = load(recipe.which, platform=platform, **recipe.sizes)
     return model.lowerings.program(model.name, platform)
 
@@ -149,7 +153,7 @@ def _make_foreign(
     except Exception:
         # Custom pytree nodes do not survive the trip to the parent; paths still do
         traced = traced._replace(trees=None)
-    rules = tuple(filter(_survives, kernel_rules.registered()))
+    rules = _portable_rules(traced.text, which)
     traced = traced._replace(lower=None, kernel_body=None, kernel_rules=rules)
     facts = {
         "dim_names": dict(options.get("dim_names") or {}),
@@ -161,13 +165,35 @@ def _make_foreign(
     return traced, name, facts
 
 
-def _survives(rule: kernel_rules.KernelRule) -> bool:
-    """Can a rule go to the parent? Those with local functions as costs cannot."""
-    try:
-        pickle.dumps(rule)
-    except Exception:
-        return False
-    return True
+# Names by which a rule may be for a kernel in StableHLO
+_NAMES = re.compile(r'\b(?:kernel_)?name = "([^"]+)"|custom_call @([^\s(]+)|jit\((\w+)\)')
+
+
+def _portable_rules(text: str, which: str) -> tuple[kernel_rules.KernelRule, ...]:
+    """The rules that can go to the parent: those with local functions as costs cannot.
+
+    Raises FrontendError if the program ``text`` needs one of these.
+    """
+    portable, stuck = [], []
+    for rule in kernel_rules.registered():
+        try:
+            pickle.dumps(rule)
+            portable.append(rule)
+        except Exception:
+            stuck.append(rule)
+    names = {name for groups in _NAMES.findall(text) for name in groups if name} if stuck else set()
+    offenders = [
+        f"kernel {rule.name}: {rule.text}"
+        for rule in stuck
+        if any(re.fullmatch(rule.name, name) for name in names)
+    ]
+    if offenders:
+        raise FrontendError(
+            f"{which}: flops and bytes of these kernels are local functions, which cannot leave "
+            f"the process that loads the module:\n{join_offenders(offenders)}\nGive an expression "
+            'of the dims, such as flops="4*b*d", or a function that the module defines by name'
+        )
+    return tuple(portable)
 
 
 def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -5,8 +5,9 @@ JAX lowers most primitives alike for every platform. For the others it has a rul
 a jaxpr for them. Where rules differ, it lowers that one equation for each platform and compares the
 texts, so that it need not know what a rule depends on.
 
-All private names of JAX that tracing needs are in this file. Without them every program counts as
-that of one platform, and is lowered again for the others.
+All private names of JAX that tracing needs are in this file, but for those of
+``partitioned_functions``. Without them every program counts as that of one platform, and is lowered
+again for the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import jax
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import user_code, wrapped_kernels
+from toast_lab.frontends import partitioned_functions, user_code, wrapped_kernels
 from toast_lab.ir.kernel_rules import WRAPPED
 from toast_lab.ir.platforms import PLATFORMS
 
@@ -74,6 +75,7 @@ def lower(traced: Any, platform: str) -> Any:
 def lower_own(traced: Any, platforms: tuple[str, ...] | None, *, interpreted: bool = False) -> Any:
     """``traced.lower`` with wrapped kernels as one op, and all others interpreted if asked."""
     rules = _interpreting() if interpreted else []
+    rules = [*rules, *partitioned_functions.rules(_equations(traced.jaxpr))]
     if any(eqn.primitive.name == WRAPPED for eqn in _equations(traced.jaxpr)):
         rules = [*rules, (wrapped_kernels.primitive(), wrapped_kernels.lower_as_one)]
     if not rules:
@@ -93,13 +95,23 @@ def offenders(jaxpr: Any, platform: str) -> list[str]:
     for eqn, callers in _called_equations(jaxpr):
         is_kernel = eqn.primitive.name in _KERNELS and not eqn.params.get("interpret")
         if rules(eqn.primitive, jax_name) is None or is_kernel:
-            lines = user_code.line_of(
-                (frame.file_name, frame.line_num)
-                for nested in (eqn, *callers)
-                for frame in getattr(nested.source_info.traceback, "frames", ())
-            )
-            texts.append(f"{eqn.primitive.name}{lines}")
+            texts.append(f"{eqn.primitive.name}{_line(eqn, callers)}")
     return list(dict.fromkeys(texts))
+
+
+def _line(eqn: Any, callers: tuple[Any, ...]) -> str:
+    return user_code.line_of(
+        (frame.file_name, frame.line_num)
+        for nested in (eqn, *callers)
+        for frame in getattr(nested.source_info.traceback, "frames", ())
+    )
+
+
+def notes(jaxpr: Any) -> list[str]:
+    """What is not as the user may expect of the functions that partition themselves."""
+    return partitioned_functions.notes(
+        (eqn, _line(eqn, callers)) for eqn, callers in _called_equations(jaxpr)
+    )
 
 
 def has_kernels(jaxpr: Any) -> bool:
@@ -168,6 +180,8 @@ def alike(jaxpr: Any, platform: str) -> frozenset[str]:
     for eqn in _equations(jaxpr):
         if len(remaining) == 1:
             break
+        if partitioned_functions.has_rule(eqn):
+            continue
         if eqn.primitive.name in _GROUPS:
             remaining &= _group(_GROUPS[eqn.primitive.name](eqn), platform)
             continue
@@ -298,7 +312,8 @@ def _called_equations(jaxpr: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
         visited.add(id(current))
         for eqn in current.eqns:
             yield eqn, callers
-            if eqn.primitive.name in _KERNELS and not eqn.params.get("interpret"):
+            is_kernel = eqn.primitive.name in _KERNELS and not eqn.params.get("interpret")
+            if is_kernel or partitioned_functions.has_rule(eqn):
                 continue
             pending.extend((inner, (eqn, *callers)) for inner in _jaxprs(eqn))
 

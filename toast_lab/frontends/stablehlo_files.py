@@ -17,7 +17,7 @@ from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends.traced import identifier, in_child
 from toast_lab.ir import canonical, read, unsupported
 from toast_lab.ir.model import Model
-from toast_lab.ir.rounds import rounds_notes
+from toast_lab.ir.program_notes import program_notes
 from toast_lab.prepare import start_early
 
 #: Runs once, for all children that are forked to work in this module (``fork_server``).
@@ -99,7 +99,7 @@ def from_stablehlo(
         dim_names={},
         trees=trees,
         source=title,
-        notes=(*notes, *rounds_notes(program)),
+        notes=(*notes, *program_notes(program)),
     )
 
 

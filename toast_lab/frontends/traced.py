@@ -16,8 +16,8 @@ from toast_lab.ir.kernel_rules import KernelRule, register
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
 from toast_lab.ir.program import Program
+from toast_lab.ir.program_notes import program_notes
 from toast_lab.ir.random_keys import Keys
-from toast_lab.ir.rounds import rounds_notes
 from toast_lab.text import counted
 
 
@@ -90,7 +90,7 @@ def read_program(traced: Traced, name: str) -> LoweredProgram:
         parsed.program,
         annotations=(*_placed(parsed.program, traced.placements), *parsed.program.annotations),
     )
-    notes = (*traced.notes, *parsed.notes, *rounds_notes(program), *_host_notes(program))
+    notes = (*traced.notes, *parsed.notes, *program_notes(program), *_host_notes(program))
     return LoweredProgram(program, parsed.text, traced.platforms, notes)
 
 

@@ -16,6 +16,7 @@ from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import (
     arguments,
     calls,
+    partitioned_functions,
     platform_rules,
     stages,
     traced_keys,
@@ -25,7 +26,7 @@ from toast_lab.frontends import (
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platforms import PLATFORMS, Parts
 from toast_lab.prepare import start_early
 
 
@@ -136,7 +137,12 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
             jax.tree_util.tree_structure(separated.given),
             jax.tree_util.tree_structure(info),
         ),
-        notes=(*separated.notes, *first.notes, *_closed_over(first.traced)),
+        notes=(
+            *separated.notes,
+            *first.notes,
+            *platform_rules.notes(first.traced.jaxpr),
+            *_closed_over(first.traced),
+        ),
         function=function,
         placements=tuple(map(_placement, separated.leaves)),
     )
@@ -175,15 +181,24 @@ def _struct(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
 
 
-def kernel_body(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], platform: str) -> str:
-    """StableHLO of the wrapped kernel ``name`` for operands of (shape, element type)."""
+def kernel_body(
+    name: str,
+    shapes: Sequence[tuple[tuple[int, ...], str]],
+    platform: str,
+    parts: Parts | None = None,
+) -> str:
+    """StableHLO of the wrapped kernel ``name`` for operands of (shape, element type).
+
+    ``parts`` is how a function of ``custom_partitioning`` is cut, whose shapes are whole.
+    """
 
     def lower(traced: Any) -> str:
         return str(platform_rules.lower(traced, platform).as_text())
 
-    return wrapped_kernels.body_text(
-        name, [(shape, _dtype(element)) for shape, element in shapes], platform, lower
-    )
+    typed = [(shape, _dtype(element)) for shape, element in shapes]
+    if partitioned_functions.is_known(name):
+        return partitioned_functions.body_text(name, typed, parts, lower)
+    return wrapped_kernels.body_text(name, typed, platform, lower)
 
 
 def _dtype(element: str) -> Any:

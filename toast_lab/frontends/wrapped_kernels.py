@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 from toast_lab.errors import FrontendError, InvalidInput
@@ -52,15 +52,33 @@ class WrappedKernel(NamedTuple):
 _WRAPPED: dict[str, WrappedKernel] = {}
 
 
+def is_known(name: str) -> bool:
+    """Is a function of this name wrapped in this process?"""
+    return name in _WRAPPED
+
+
 @overload
 def kernel_rule(
-    rule: str, /, *, flops: Amount = ..., bytes: Amount = ..., whole: str = ...
+    rule: str,
+    /,
+    *,
+    flops: Amount = ...,
+    bytes: Amount = ...,
+    whole: str = ...,
+    reduces: str = ...,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
 
 @overload
 def kernel_rule(
-    name: str, rule: str, /, *, flops: Amount = ..., bytes: Amount = ..., whole: str = ...
+    name: str,
+    rule: str,
+    /,
+    *,
+    flops: Amount = ...,
+    bytes: Amount = ...,
+    whole: str = ...,
+    reduces: str = ...,
 ) -> None: ...
 
 
@@ -72,6 +90,7 @@ def kernel_rule(
     flops: Amount = None,
     bytes: Amount = None,
     whole: str = "",
+    reduces: str = "",
 ) -> Any:
     """Give a rule to the kernels of a name, or, as a decorator, to the function that calls one.
 
@@ -86,6 +105,8 @@ def kernel_rule(
         bytes: moved between memory and the device's cores, likewise; by default those of its
             operands and results.
         whole: names of dims that stay whole.
+        reduces: names of dims that only operands have and that may be cut: the results for parts of
+            them add up to the whole result. Softmaxes and norms are no such sums.
 
     Raises:
         InvalidInput: the rule cannot be read.
@@ -99,9 +120,9 @@ def kernel_rule(
         >>> model.program.kind[1]
         'custom_call'
     """
-    names = frozenset(whole.split())
+    dims = {"whole": frozenset(whole.split()), "reduces": frozenset(reduces.split())}
     if rule is not None:
-        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, whole=names))
+        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, **dims))
         return None
     if "->" not in name_or_rule:
         raise InvalidInput(
@@ -111,7 +132,7 @@ def kernel_rule(
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{fn.__module__}.{fn.__qualname__}"
-        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, whole=names))
+        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, **dims))
         kernel = _WRAPPED[name] = WrappedKernel(name, fn)
 
         @functools.wraps(fn)
@@ -154,7 +175,11 @@ def primitive() -> Any:
 
     def batched(arrays: Any, dims: Any, *, kernel: WrappedKernel) -> Any:
         # ``batching.not_mapped`` is None, which is what ``vmap`` takes
-        results = jax.vmap(kernel.flat, in_axes=list(dims))(*arrays)
+        leading = [
+            array if dim is None else jax.numpy.moveaxis(array, dim, 0)
+            for array, dim in zip(arrays, dims, strict=True)
+        ]
+        results = call.bind(*leading, kernel=_mapped(kernel, leading, dims))
         return results, [0] * len(results)
 
     call.def_impl(plain)
@@ -165,23 +190,66 @@ def primitive() -> Any:
     return call
 
 
+def _mapped(kernel: WrappedKernel, arrays: Sequence[Any], dims: Sequence[Any]) -> WrappedKernel:
+    """What ``jax.vmap`` makes of a kernel, with its rule for a new first dim of ``arrays``."""
+    import jax
+
+    is_mapped = [dim is not None for dim in dims]
+    in_axes = [0 if each else None for each in is_mapped]
+    flat = jax.vmap(kernel.flat, in_axes=in_axes)
+    digits = "".join(str(int(each)) for each in is_mapped)
+    # One name in every process: a child that traces the function again has to find it
+    mapped = WrappedKernel(f"{kernel.name}_mapped_{digits}", flat)
+    rule = kernel_rules.registered_for(kernel.name)
+    structs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    results = [len(result.shape) - 1 for result in jax.eval_shape(flat, *structs)]
+    operands = [
+        (len(array.shape) - each, each) for array, each in zip(arrays, is_mapped, strict=True)
+    ]
+    if rule is not None:
+        kernel_rules.register(kernel_rules.mapped(rule, re.escape(mapped.name), operands, results))
+    _WRAPPED[mapped.name] = mapped
+    return mapped
+
+
 def lower_as_one(context: Any, *operands: Any, kernel: WrappedKernel) -> Any:
     """JAX's lowering rule that leaves a wrapped function one op, for our own traces."""
+    return one_op(context, operands, kernel.name, target=WRAPPED)
+
+
+def one_op(
+    context: Any,
+    operands: Sequence[Any],
+    name: str,
+    *,
+    target: str,
+    configuration: str = "",
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
+    """The call that stands for the function called ``name``, with further ``attributes``."""
+    from jaxlib.mlir import ir
+
+    texts = {"call_target_name": target, "backend_config": configuration, "kernel_name": name}
+    call = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=tensor_types(context.avals_out),
+        operands=list(operands),
+        attributes={
+            **{key: ir.StringAttr.get(text) for key, text in texts.items()},
+            **(attributes or {}),
+        },
+    )
+    return list(call.results)
+
+
+def tensor_types(avals: Sequence[Any]) -> list[Any]:
+    """MLIR's types of JAX's abstract arrays."""
     from jax.interpreters import mlir
     from jaxlib.mlir import ir
 
-    types = [
-        ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
-        for aval in context.avals_out
+    return [
+        ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype)) for aval in avals
     ]
-    attributes = {"call_target_name": WRAPPED, "backend_config": "", "kernel_name": kernel.name}
-    call = ir.Operation.create(
-        "stablehlo.custom_call",
-        results=types,
-        operands=list(operands),
-        attributes={key: ir.StringAttr.get(text) for key, text in attributes.items()},
-    )
-    return list(call.results)
 
 
 def body_text(

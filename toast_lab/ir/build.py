@@ -43,6 +43,7 @@ class NewOp(NamedTuple):
     monoid: int = 0  #: index into MONOIDS
     flops: float = 0.0
     moved_bytes: float | None = None  #: as in ``Program.moved_bytes``
+    without_cost: str = ""  #: as in ``Program.without_cost``; empty if there is a cost
     #: The op whose factors ``rule`` refers to, -1: this one. An owner may be added later; ``rule``
     #: has no factors of its own then.
     owner: int = -1
@@ -204,6 +205,9 @@ def finish(
             (op_index, op.moved_bytes)
             for op_index, op in enumerate(ops)
             if op.moved_bytes is not None
+        ),
+        without_cost=tuple(
+            (op_index, op.without_cost) for op_index, op in enumerate(ops) if op.without_cost
         ),
     )
 

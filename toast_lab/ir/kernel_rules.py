@@ -6,8 +6,9 @@ the manner of an einsum which dims of its operands and results are one:
     b s h d, b t h d, b t h d -> b s h d
 
 A dim whose name occurs in a result can be cut; each device then runs the kernel on its part. One
-that occurs only in operands (``t``) stays whole, since the kernel sums over it in its own way, and
-so do those that ``whole`` lists. ``_`` is a dim that stays whole, ``(k g)`` one that is made of two
+that occurs only in operands (``t``) stays whole, since the kernel sums over it in its own way,
+unless ``reduces`` lists it: the results of parts then add up to the whole one. Those that ``whole``
+lists stay whole, too. ``_`` is a dim that stays whole, ``(k g)`` one that is made of two
 (heads in groups that share keys), ``*`` a whole operand and ``**`` all further ones.
 
 ``register`` adds rules; those of well-known kernels are in ``known_kernels``. Start reading at
@@ -28,10 +29,12 @@ from typing import Any
 
 from toast_lab.errors import FrontendError, InvalidInput, did_you_mean, join_offenders
 from toast_lab.files import PathLike
-from toast_lab.ir import source_names
+from toast_lab.ir import own_rules, source_names
 from toast_lab.ir.known_kernels import known_rule
+from toast_lab.ir.own_rules import PARTITIONED as PARTITIONED
+from toast_lab.ir.own_rules import WRAPPED as WRAPPED
 from toast_lab.ir.own_rules import Rule, Shapes, call_target, call_without_rule
-from toast_lab.ir.program import NEED_REPLICATION, PASS
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 #: FLOPs or bytes of a whole kernel: a number, an expression of the sizes, or a function of them.
 Amount = float | str | Callable[[Mapping[str, int]], float] | None
@@ -39,9 +42,7 @@ Amount = float | str | Callable[[Mapping[str, int]], float] | None
 Dims = tuple[tuple[str, ...], ...] | None
 _MERGED = re.compile(r"\(([^()]*)\)|(\S+)")
 _WHOLE, _REST = "*", "**"
-#: Target of the calls that stand for wrapped functions, see ``frontends.wrapped_kernels``.
-WRAPPED = "toast_kernel"
-_KEYS = ("rule", "whole", "flops", "bytes")
+_KEYS = ("rule", "whole", "reduces", "flops", "bytes")
 # Calls that are no kernels: XLA's own linear algebra, which it gathers, and calls of the host
 _NO_KERNELS = ("Eigh", "LuDecomposition", "CustomSPMDPartitioning", "Sharding")
 
@@ -55,6 +56,7 @@ class KernelRule:
     flops: Amount = None
     bytes: Amount = None  #: moved between memory and the device's cores
     whole: frozenset[str] = frozenset()  #: names of dims that stay whole
+    reduces: frozenset[str] = frozenset()  #: names of dims over which results of parts add up
 
     def __post_init__(self) -> None:
         if self.text.count("->") != 1:
@@ -74,6 +76,17 @@ class KernelRule:
                 f"kernel {self.name}: whole={' '.join(unknown)!r} is not in its rule {self.text!r}"
             )
 
+        operands, results = (
+            {name for dims in side for names in dims or () for name in names}
+            for side in self.dims()
+        )
+        unsummed = sorted(self.reduces - (operands - results - self.whole))
+        if unsummed:
+            raise InvalidInput(
+                f"kernel {self.name}: reduces={' '.join(unsummed)!r}: only dims of operands that "
+                f"no result has are summed over, see its rule {self.text!r}"
+            )
+
     def _tensors(self) -> list[set[str]]:
         operands, results = self.dims()
         return [{name for names in dims or () for name in names} for dims in (*operands, *results)]
@@ -90,6 +103,59 @@ class KernelRule:
         """Does the text end in ``**`` for operands and for results?"""
         before, after = (side.split(",")[-1].strip() == _REST for side in self.text.split("->"))
         return before, after
+
+
+@dataclasses.dataclass(frozen=True)
+class _EachOf:
+    """FLOPs or bytes of as many kernels as the dim ``name`` is long, each of ``amount``."""
+
+    amount: Callable[[Mapping[str, int]], float]
+    name: str
+
+    def __call__(self, sizes: Mapping[str, int]) -> float:
+        return self.amount(sizes) * sizes[self.name]
+
+
+def mapped(
+    kernel: KernelRule, name: str, operands: Sequence[tuple[int, bool]], results: Sequence[int]
+) -> KernelRule:
+    """The rule of a kernel that ``jax.vmap`` runs for each entry of a new first dim.
+
+    Args:
+        kernel: the rule of one run.
+        name: the name of the mapped kernel, a regular expression.
+        operands: rank in one run, and whether there is one for each entry.
+        results: ranks in one run; there is one for each entry.
+
+    >>> mapped(KernelRule("k", "a b, b -> a", "a*b"), "ks", [(2, True), (1, False)], [1]).text
+    'v a b, b -> v a'
+    """
+    used = {name for dims in kernel._tensors() for name in dims}
+    new = "v"
+    while new in used:
+        new += "v"
+
+    def side(text: str, tensors: Sequence[tuple[int, bool]]) -> str:
+        given = [tensor.strip() for tensor in text.split(",")]
+        if given[-1] == _REST:
+            given[-1:] = [_WHOLE] * (len(tensors) - len(given) + 1)
+        return ", ".join(
+            f"{new} {' '.join(['_'] * rank) if tensor == _WHOLE else tensor}".strip()
+            if is_mapped
+            else tensor
+            for tensor, (rank, is_mapped) in zip(given, tensors, strict=True)
+        )
+
+    def times(amount: Amount) -> Amount:
+        if amount is None:
+            return None
+        return _EachOf(amount, new) if callable(amount) else f"({amount}) * {new}"
+
+    before, after = kernel.text.split("->")
+    text = f"{side(before, operands)} -> {side(after, [(rank, True) for rank in results])}"
+    return dataclasses.replace(
+        kernel, name=name, text=text, flops=times(kernel.flops), bytes=times(kernel.bytes)
+    )
 
 
 def _dims(text: str) -> Dims:
@@ -114,6 +180,11 @@ def registered() -> tuple[KernelRule, ...]:
     return tuple(_REGISTERED)
 
 
+def registered_for(name: str) -> KernelRule | None:
+    """The user's rule for the kernel called ``name``, the latest that matches."""
+    return next((rule for rule in _REGISTERED if re.fullmatch(rule.name, name)), None)
+
+
 def read_file(path: PathLike) -> None:
     """Register the rules of a TOML file.
 
@@ -121,7 +192,7 @@ def read_file(path: PathLike) -> None:
 
         ["my_norm"]
         rule = "b s d, d -> b s d"
-        whole = "d"               # optional
+        whole = "d"               # optional, likewise reduces
         flops = "8 * b * s * d"   # optional: a number or an expression of the dims
         bytes = 4e6               # optional, likewise
 
@@ -156,9 +227,8 @@ def _read_table(name: str, table: Any) -> KernelRule:
     amounts_given = table.get("flops"), table.get("bytes")
     if not all(value is None or type(value) in (int, float, str) for value in amounts_given):
         raise InvalidInput(f'["{name}"]: flops and bytes are numbers or expressions of the dims')
-    return KernelRule(
-        name, table["rule"], *amounts_given, whole=frozenset(str(table.get("whole", "")).split())
-    )
+    whole, reduces = (frozenset(str(table.get(key, "")).split()) for key in ("whole", "reduces"))
+    return KernelRule(name, table["rule"], *amounts_given, whole=whole, reduces=reduces)
 
 
 def forget(name: str) -> None:
@@ -166,8 +236,32 @@ def forget(name: str) -> None:
     _REGISTERED[:] = [rule for rule in _REGISTERED if rule.name != name]
 
 
+# Names that kernels have whose author gave them none
+_ANY_KERNEL = re.compile(r"_?(kernel|body|wrapped|lambda|unnamed)_?", re.I)
+_STACK = re.compile(r'loc\("([^"]*)"')
+_JITTED = re.compile(r"\bp?jit\((\w+)\)")
+
+
 def kernel_name(op: Any) -> str:
     """The name of the kernel that a ``custom_call`` runs: its own if it has one, else the target's.
+
+    One that is just called "kernel" goes by the jitted function that calls it.
+    """
+    own, *functions = _names(op)
+    return functions[0] if functions and _ANY_KERNEL.fullmatch(own) else own
+
+
+def _names(op: Any) -> list[str]:
+    """The kernel's own name and, of those of Pallas, the innermost jitted function around it."""
+    own = _own_name(op)
+    if own == call_target(op) or own_rules.is_wrapped(op):
+        return [own]
+    stack = _STACK.match(str(op.location))
+    return [own, *_JITTED.findall(stack.group(1) if stack else "")[-1:]]
+
+
+def _own_name(op: Any) -> str:
+    """The kernel's name as its author gave it, else the call's target.
 
     Pallas writes it into the attribute ``kernel_name`` for TPUs, and into the configuration for
     GPUs.
@@ -185,10 +279,10 @@ def kernel_name(op: Any) -> str:
 
 def rule_of(op: Any) -> KernelRule | None:
     """The rule for a ``custom_call``: the user's for its name, else ours, else None."""
-    name = kernel_name(op)
-    for rule in _REGISTERED:
-        if re.fullmatch(rule.name, name):
+    for name in _names(op):
+        if rule := registered_for(name):
             return rule
+    name = kernel_name(op)
     known = known_rule(name, *_shapes_of(op))
     return None if known is None else KernelRule(re.escape(name), *known)
 
@@ -213,6 +307,16 @@ def flops(op: Any, rule: Rule, results: Any) -> float:
     return amounts(op, *_shapes_of(op))[0]
 
 
+def monoid(op: Any) -> str:
+    """How results for parts are combined: they add up if the kernel's rule declares sums."""
+    if op is None:
+        return "none"
+    if call_target(op) == PARTITIONED:
+        return "add"
+    kernel = rule_of(op)
+    return "add" if kernel is not None and kernel.reduces else "none"
+
+
 def detail(op: Any, monoid: str) -> str:
     """The kernel's name without its module, as listings print it."""
     return kernel_name(op).rpartition(".")[2]
@@ -221,6 +325,26 @@ def detail(op: Any, monoid: str) -> str:
 def moved_bytes(op: Any) -> float | None:
     """Bytes that a whole kernel moves, None: those of its operands and results."""
     return amounts(op, *_shapes_of(op))[1]
+
+
+def without_cost(op: Any) -> str:
+    """What would give a kernel FLOPs that has neither these nor bytes; empty for all others."""
+    target = call_target(op)
+    if not op.results or target in _NO_KERNELS or "callback" in target:
+        return ""
+    shapes = _shapes_of(op)
+    if own_rules.custom_call(*shapes, op) is not None:  # a call that XLA knows
+        return ""
+    kernel = rule_of(op)
+    if _estimates(op) or (kernel is not None and (kernel.flops, kernel.bytes) != (None, None)):
+        return ""
+    name = kernel_name(op)
+    if target == WRAPPED:
+        return f"flops=... in its @tl.kernel_rule({kernel.text if kernel else ''!r})"
+    given = (
+        example(name, *shapes) if kernel is None else f'tl.kernel_rule("{name}", "{kernel.text}")'
+    )
+    return f"{given[:-1]}, flops=...)"
 
 
 def _shapes_of(op: Any) -> tuple[Shapes, Shapes]:
@@ -243,7 +367,11 @@ def fitted(kernel: KernelRule, operands: Shapes, results: Shapes, where: str) ->
     factor_of = {name: i for i, name in enumerate(sizes)}
     factor_sizes = list(sizes.values())
     classes = [
-        PASS if name in in_results & in_operands - kernel.whole else NEED_REPLICATION
+        PASS
+        if name in in_results & in_operands - kernel.whole
+        else REDUCTION
+        if name in kernel.reduces
+        else NEED_REPLICATION
         for name in sizes
     ]
     tensors = []

@@ -1,8 +1,8 @@
 """Rules of kernels that everybody uses, by their names and shapes: attention, products, norms.
 
-Attention kernels can be cut along the batch and the heads. Their sequences stay whole, since masks
-count positions from the first. Products of groups (megablox) can be cut along the features that
-they do not sum over, norms along all dims but those of the weight.
+Attention kernels can be cut along the batch and the heads, with paged keys too. Their sequences
+stay whole, since masks count positions from the first. Products of groups (megablox) can be cut
+along the features that they do not sum over, norms along all dims but those of the weight.
 
 Reference: names of the kernels in jax 0.10.2.
 """
@@ -26,6 +26,7 @@ _ATTENTION = (
     (re.compile(r"__cudnn\$fmha.*Backward.*"), 5, True),
     (re.compile(r"__cudnn\$fmha.*"), 2, True),
 )
+_PAGED = re.compile(r"paged_flash_attention_kernel.*")
 _NORM = re.compile(r"(layer|rms|group)_?norm.*(forward|fwd)?", re.I)
 
 
@@ -34,6 +35,10 @@ def known_rule(name: str, operands: Shapes, results: Shapes) -> KnownRule | None
     for pattern, product_count, heads_third in _ATTENTION:
         if pattern.fullmatch(name):
             return _attention(operands, results, product_count, heads_third=heads_third)
+    if name in ("gmm", "tgmm"):
+        return _grouped_product(operands, results, is_transposed=name == "tgmm")
+    if _PAGED.fullmatch(name):
+        return _paged_attention(operands, results)
     if _NORM.fullmatch(name):
         return _norm(operands, results)
     return None
@@ -93,6 +98,58 @@ def _attention(
     pairs = (batch or 1) * heads * query[sequence_dim] * key[sequence_dim]
     sides = (", ".join(map(text, shapes)) for shapes in (operands, results))
     return " -> ".join(sides), 2.0 * product_count * pairs * query[-1]
+
+
+def _paged_attention(operands: Shapes, results: Shapes) -> KnownRule | None:
+    """One query an example; its keys are in pages that all examples share, a list for each.
+
+    Operands are lengths, the lists, two more scalars, the query [batch, heads, (1,) features], and
+    pages [key heads, pages, rows, features] of keys and values, each perhaps with scales. FLOPs are
+    those of full lists: lengths are not known in advance.
+    """
+    if len(operands) not in (7, 9) or len(operands[4]) < 3 or len(operands[5]) != 4:
+        return None
+    (batch, heads, *_), (shared, _, page_rows, _) = operands[4], operands[5]
+    (listed,) = operands[1]
+    if not shared or heads % shared or not batch or listed % batch:
+        return None
+    heads_text = "(k g)" if heads != shared else "k"
+
+    def query(shape: tuple[int, ...]) -> str:
+        return " ".join(["b", heads_text, *["_"] * (len(shape) - 2)])
+
+    pages = ["k _ _ _"] * (len(operands) - 5)
+    lists = "(b p)" if listed != batch else "b"
+    sides = ["b", lists, "*", "*", query(operands[4]), *pages], [query(shape) for shape in results]
+    flops = 2.0 * 2 * listed * page_rows * heads * operands[4][-1]
+    return " -> ".join(", ".join(side) for side in sides), flops
+
+
+def _grouped_product(operands: Shapes, results: Shapes, *, is_transposed: bool) -> KnownRule | None:
+    """megablox: rows [m, k] times the matrix of their group; transposed, a product for each group.
+
+    Groups start anywhere, so rows and groups stay whole. What comes before are tables of groups.
+    """
+    first = next((i for i, shape in enumerate(operands) if len(shape) == 2), None)
+    if first is None or first + 1 >= len(operands) or len(results) != 1:
+        return None
+    (rows, summed), right, (result,) = operands[first], operands[first + 1], results
+    if is_transposed:
+        right_text, result_text, left_text, columns = "_ n", "_ k n", "_ k", right[-1]
+        if len(right) != 2 or result[1:] != (summed, columns):
+            return None
+    else:
+        # A square matrix may be transposed: its shape does not tell which dim is summed over.
+        if len(right) != 3 or len(result) != 2 or right[1] == right[2]:
+            return None
+        columns = result[1]
+        right_text = "_ _ n" if right[1:] == (summed, columns) else "_ n _"
+        left_text, result_text = "_ _", "_ n"
+    others = operands[first + 2 :]  # a result to add to
+    if any(shape != result for shape in others):
+        return None
+    tensors = ["*"] * first + [left_text, right_text] + [result_text] * len(others)
+    return f"{', '.join(tensors)} -> {result_text}", 2.0 * rows * summed * columns
 
 
 def _norm(operands: Shapes, results: Shapes) -> KnownRule | None:

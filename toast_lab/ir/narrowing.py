@@ -58,8 +58,13 @@ def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """Dims that cannot be computed shard by shard stay whole.
 
     Shardy relates the matrix dims of an eigendecomposition to those of its result, and the sorted
-    dim of a top-k to that of its result if k is the size of the dim.
+    dim of a top-k to that of its result if k is the size of the dim. Only a function that
+    partitions itself combines what its parts sum up.
     """
+    if own_rules.call_target(op) != own_rules.PARTITIONED:
+        for factor, role in enumerate(classes):
+            if role == REDUCTION:
+                classes[factor] = NEED_REPLICATION
     own_rule = own_rules.custom_call(*_shapes(op), op)
     if own_rule is None:
         return

@@ -78,8 +78,9 @@ class OpKind:
     collective: str = ""
 
     # -- partial results, work, text ---------------------------------------------------------------
-    #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
-    monoid: str = "none"
+    #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``,
+    #: by the kind or by each op.
+    monoid: str | Callable[[Any], str] = "none"
     #: Number of the region whose body determines the monoid instead, None if there is none.
     combiner_region: int | None = None
     #: The monoid of a reduction whose body consists of this op.
@@ -88,6 +89,8 @@ class OpKind:
     flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
     #: Bytes that the whole op moves, None: those of its operands and results.
     moved_bytes: Callable[[Any], float | None] | None = None
+    #: The line that would give the op FLOPs, empty if it needs none.
+    without_cost: Callable[[Any], str] | None = None
     #: (op, monoid) -> the attributes that matter to readers, as listings print them after the op.
     detail: Callable[[Any, str], str] | None = None
 
@@ -454,6 +457,7 @@ _kind(
 _kind(
     "custom_call",
     cost_class=OPAQUE,
+    monoid=kernel_rules.monoid,
     given=kernel_rules.given,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,
@@ -461,6 +465,7 @@ _kind(
     without_rule=kernel_rules.without_rule,
     flops=kernel_rules.flops,
     moved_bytes=kernel_rules.moved_bytes,
+    without_cost=kernel_rules.without_cost,
     detail=kernel_rules.detail,
     side_effect=True,
     mixes_keys=True,

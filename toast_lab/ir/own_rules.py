@@ -25,6 +25,10 @@ from typing import Any
 from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 Shapes = list[tuple[int, ...]]
+#: Target of the calls that stand for wrapped functions, see ``frontends.wrapped_kernels``.
+WRAPPED = "toast_kernel"
+#: The same for functions of ``custom_partitioning``, see ``frontends.partitioned_functions``.
+PARTITIONED = f"{WRAPPED}_partitioned"
 # A constant whose elements are all equal, as printed by MLIR
 SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
@@ -295,6 +299,11 @@ def call_target(op: Any) -> str:
     from toast_lab._jaxlib import ir
 
     return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def is_wrapped(op: Any) -> bool:
+    """Is this the call that stands for a wrapped function?"""
+    return call_target(op) in (WRAPPED, PARTITIONED)
 
 
 def _batch_dims(op: Any) -> int | None:

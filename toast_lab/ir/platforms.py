@@ -24,6 +24,14 @@ PLATFORMS = ("cpu", "tpu", "gpu")
 ALL_PLATFORMS = frozenset(PLATFORMS)
 
 
+class Parts(NamedTuple):
+    """How a plan cuts a function of ``custom_partitioning``: mesh axes per dim of each tensor."""
+
+    mesh: tuple[tuple[str, int], ...]
+    operands: tuple[tuple[tuple[str, ...], ...], ...]
+    results: tuple[tuple[tuple[str, ...], ...], ...]
+
+
 class LoweredProgram(NamedTuple):
     """A function's program for some platforms; the fields are those of ``Model``."""
 
@@ -56,7 +64,7 @@ class Lowerings:
             rounds: given to loops of unknown rounds, one after the other.
         """
         self.lower, self.child, self.rounds = lower, child, rounds
-        #: (name, shapes and element types of operands, platform) -> StableHLO of a wrapped kernel
+        #: (name, shapes and types of operands, platform, parts) -> StableHLO of a wrapped kernel
         self.kernel_body: Callable[..., str] | None = None
         self._bodies: dict[Any, str] = {}
         self.programs: dict[str, LoweredProgram] = {}
@@ -95,12 +103,19 @@ class Lowerings:
         notes = recounted_notes(lowered.notes, lowered.program, program)
         return lowered._replace(program=program, notes=notes)
 
-    def body(self, name: str, shapes: Sequence[tuple[tuple[int, ...], str]], platform: str) -> str:
+    def body(
+        self,
+        name: str,
+        shapes: Sequence[tuple[tuple[int, ...], str]],
+        platform: str,
+        parts: Parts | None = None,
+    ) -> str:
         """StableHLO of the wrapped kernel ``name`` for these operands on a platform.
 
+        ``parts`` is how a function of ``custom_partitioning`` is cut, whose shapes are whole.
         Raises FrontendError if it is not available, or cannot be lowered for them.
         """
-        key = (name, tuple(shapes), platform)
+        key = (name, tuple(shapes), platform, parts)
         if key not in self._bodies:
             if self.kernel_body is not None:
                 self._bodies[key] = self.kernel_body(*key)
@@ -109,7 +124,7 @@ class Lowerings:
                     self.child[0],
                     *self.child[1:],
                     platform,
-                    (name, tuple(shapes)),
+                    (name, tuple(shapes), parts),
                     env=isolate.WITHOUT_ACCELERATOR,
                     activity=f"lowering the kernel {name}",
                 )

@@ -70,6 +70,7 @@ _NOT_ANALYSED = (
     "value_name",
     "detail",
     "annotations",
+    "without_cost",
 )
 
 
@@ -214,6 +215,8 @@ class Program:
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
     #: (op, bytes that the whole op moves to and from memory) of kernels whose rule says so
     moved_bytes: tuple[tuple[int, float], ...] = ()
+    #: (op, line that would give it FLOPs) of kernels that are priced by their bytes alone
+    without_cost: tuple[tuple[int, str], ...] = ()
     #: shardings that the user wrote into the program; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
     shard_maps: tuple[ShardMap, ...] = ()  #: ops that the user has split by hand, in program order

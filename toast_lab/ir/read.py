@@ -330,6 +330,7 @@ def _new_op(
         monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
         moved_bytes=facts.moved_bytes(operation) if facts.moved_bytes is not None else None,
+        without_cost=facts.without_cost(operation) if facts.without_cost is not None else "",
         region=item.region,
     )
 

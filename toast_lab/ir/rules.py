@@ -132,5 +132,5 @@ def monoid(kind: str, operation: Any) -> str:
     """How partial results of an op are combined, one of ``program.MONOIDS``."""
     facts = op_kind(kind)
     if facts.combiner_region is None:
-        return facts.monoid
+        return facts.monoid if isinstance(facts.monoid, str) else facts.monoid(operation)
     return op_kind(narrowing.combiner(operation.regions[facts.combiner_region])).as_combiner

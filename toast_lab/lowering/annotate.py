@@ -56,11 +56,11 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, walk
+from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, own_rules, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platforms import PLATFORMS, Parts
 from toast_lab.ir.program import ELEMENTWISE, Program
 from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -143,9 +143,13 @@ def annotate(
 
 
 def _bodies(
-    model: Model, platform: str, name: str, shapes: Sequence[tuple[tuple[int, ...], str]]
+    model: Model,
+    platform: str,
+    name: str,
+    shapes: Sequence[tuple[tuple[int, ...], str]],
+    parts: Parts | None,
 ) -> str:
-    return model.lowerings.body(name, shapes, platform)
+    return model.lowerings.body(name, shapes, platform, parts)
 
 
 class Writer:
@@ -331,7 +335,7 @@ class Writer:
         """Put the code of wrapped kernels into a ``shard_map``, where shapes are those of parts."""
         for operation in list(itertools.islice(operations(shard_map), 1, None)):
             is_call = operation.name == "stablehlo.custom_call"
-            if self.local_ops and is_call and local_kernels.is_wrapped(operation):
+            if self.local_ops and is_call and own_rules.is_wrapped(operation):
                 local_kernels.write_kernel(
                     operation,
                     [],
@@ -344,11 +348,24 @@ class Writer:
 
     def _kernel(self, op_index: int, operation: Any) -> None:
         """Make every device run a hand-written kernel on its own part, if the plan cuts it."""
-        program = self.plan.program
+        program, lowered = self.plan.program, self.plan.lowered
+        values = program.results(op_index)
+        # A kernel leaves sums whole; the constraint after it scatters them.
+        results = [
+            (lowered.natural if lowered.partial[value] else self.on_op)[value] for value in values
+        ]
         local_kernels.write_kernel(
             operation,
             [self.used[use] for use in program.uses(op_index)],
-            [self.on_op[value] for value in program.results(op_index)],
+            results,
+            partial=[
+                [
+                    axis
+                    for bit, axis in enumerate(self.plan.mesh.axes)
+                    if int(lowered.partial[value]) >> bit & 1
+                ]
+                for value in values
+            ],
             mesh=self.plan.mesh,
             attribute=self.attribute,
             bodies=self.bodies,

@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab import _jaxlib
-from toast_lab._jaxlib import ir
+from toast_lab._jaxlib import ir, stablehlo
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, kernel_rules, own_rules
+from toast_lab.ir.platforms import Parts
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 
-#: (name of a wrapped kernel, (shape, element type) of its operands) -> StableHLO
-Bodies = Callable[[str, Sequence[tuple[tuple[int, ...], str]]], str]
+#: (name of a wrapped kernel, (shape, element type) of its operands, how it is cut) -> StableHLO
+Bodies = Callable[[str, Sequence[tuple[tuple[int, ...], str]], Parts | None], str]
 _HOLDS_SHAPES = re.compile(r"^tpu_custom_call$|^__gpu\$|^__cudnn\$|triton|mosaic", re.I)
 
 
@@ -31,12 +32,7 @@ def is_kernel(operation: Any) -> bool:
     """Is this a call of a hand-written kernel that has a rule?"""
     if operation.name != "stablehlo.custom_call":
         return False
-    return is_wrapped(operation) or kernel_rules.rule_of(operation) is not None
-
-
-def is_wrapped(operation: Any) -> bool:
-    """Is this the call that stands for a wrapped function?"""
-    return own_rules.call_target(operation) == kernel_rules.WRAPPED
+    return own_rules.is_wrapped(operation) or kernel_rules.rule_of(operation) is not None
 
 
 def write_kernel(
@@ -48,6 +44,7 @@ def write_kernel(
     attribute: Callable[[Spec], Any],
     bodies: Bodies | None,
     where: str,
+    partial: Sequence[Sequence[str]] = (),
 ) -> None:
     """Replace a kernel by what a device runs, in place; needs a current context.
 
@@ -59,20 +56,31 @@ def write_kernel(
         attribute: the sharding attribute of a spec.
         bodies: code of wrapped kernels; None leaves their calls.
         where: the user's line.
+        partial: of each result, the mesh axes over which those of parts add up.
 
     Raises:
         InvalidPlan: the plan cuts a kernel whose code is for whole shapes.
     """
     is_cut = any(any(spec) for spec in (*operands, *results))
     if not is_cut:
-        if is_wrapped(operation) and bodies is not None:
+        if own_rules.is_wrapped(operation) and bodies is not None:
             with ir.InsertionPoint(operation):
                 values = _inlined(operation, list(operation.operands), bodies)
             _replace(operation, values)
         return
-    if not is_wrapped(operation) and _HOLDS_SHAPES.search(own_rules.call_target(operation)):
-        raise InvalidPlan(_refusal(operation, operands, results, where))
-    if is_wrapped(operation) and bodies is None:
+    if not own_rules.is_wrapped(operation) and _HOLDS_SHAPES.search(
+        own_rules.call_target(operation)
+    ):
+        raise InvalidPlan(_refusal(operation, operands, results, where, partial=partial))
+    if own_rules.is_wrapped(operation) and bodies is None:
+        return
+    if own_rules.call_target(operation) == kernel_rules.PARTITIONED and bodies is not None:
+        parts = Parts(
+            tuple(zip(mesh.axes, mesh.sizes, strict=True)), tuple(operands), tuple(results)
+        )
+        with ir.InsertionPoint(operation):
+            values = _inlined(operation, list(operation.operands), bodies, parts)
+        _replace(operation, values)
         return
     local_operands = [
         local_type(value.type, spec, mesh)
@@ -82,12 +90,21 @@ def write_kernel(
         local_type(value.type, spec, mesh)
         for value, spec in zip(operation.results, results, strict=True)
     ]
+    summed = [tuple(axes) for axes in partial] or [()] * len(results)
     with ir.InsertionPoint(operation), operation.location as location:
         manual = _jaxlib.sdy.ManualComputationOp(
-            [value.type for value in operation.results],
+            [
+                _stacked(value.type, mesh.ways(axes)) if axes else value.type
+                for value, axes in zip(operation.results, summed, strict=True)
+            ],
             list(operation.operands),
             _jaxlib.sharding_per_value([attribute(spec) for spec in operands]),
-            _jaxlib.sharding_per_value([attribute(spec) for spec in results]),
+            _jaxlib.sharding_per_value(
+                [
+                    attribute((axes, *spec) if axes else spec)
+                    for spec, axes in zip(results, summed, strict=True)
+                ]
+            ),
             _jaxlib.manual_axes(mesh.axes),
         ).operation
         locations = [location] * len(local_operands)
@@ -96,11 +113,43 @@ def write_kernel(
             arguments = list(block.arguments)
             values = (
                 _inlined(operation, arguments, bodies)
-                if is_wrapped(operation) and bodies is not None
+                if own_rules.is_wrapped(operation) and bodies is not None
                 else _called(operation, arguments, local_results)
             )
+            values = [
+                stablehlo.reshape(_stacked(value.type, 1), value) if axes else value
+                for value, axes in zip(values, summed, strict=True)
+            ]
             _jaxlib.sdy.ReturnOp(values)
-    _replace(operation, list(manual.results))
+        sums = [
+            _sum_of_parts(value) if axes else value
+            for value, axes in zip(manual.results, summed, strict=True)
+        ]
+    _replace(operation, sums)
+
+
+def _stacked(tensor: Any, count: int) -> Any:
+    """The type of ``count`` such tensors, along a new first dim."""
+    return ir.RankedTensorType.get([count, *tensor.shape], tensor.element_type)
+
+
+def _sum_of_parts(stacked: Any) -> Any:
+    """The sum over the first dim, at the current insertion point."""
+    element = stacked.type.element_type
+    scalar = ir.RankedTensorType.get([], element)
+    number = "0" if isinstance(element, ir.IntegerType) else "0.0"
+    if isinstance(element, ir.ComplexType):
+        number = "(0.0, 0.0)"
+    zero = stablehlo.constant(ir.Attribute.parse(f"dense<{number}> : {scalar}"))
+    total = ir.RankedTensorType.get(stacked.type.shape[1:], element)
+    dims = ir.DenseI64ArrayAttr.get([0])
+    reduce = stablehlo.ReduceOp([total], [stacked], [zero], dims)
+    block = reduce.regions[0].blocks.append(
+        scalar, scalar, arg_locs=[ir.Location.current, ir.Location.current]
+    )
+    with ir.InsertionPoint(block):
+        stablehlo.return_([stablehlo.add(*block.arguments)])
+    return reduce.results[0]
 
 
 def local_type(tensor: Any, spec: Spec, mesh: Mesh) -> Any:
@@ -129,28 +178,39 @@ def _called(operation: Any, arguments: Sequence[Any], result_types: Sequence[Any
     return list(copy.results)
 
 
-def _inlined(operation: Any, arguments: Sequence[Any], bodies: Bodies) -> list[Any]:
+def _inlined(
+    operation: Any, arguments: Sequence[Any], bodies: Bodies, parts: Parts | None = None
+) -> list[Any]:
     """The code of a wrapped kernel for these arguments, at the current insertion point."""
     shapes = [(tuple(value.type.shape), str(value.type.element_type)) for value in arguments]
-    text = bodies(kernel_rules.kernel_name(operation), shapes)
+    text = bodies(kernel_rules.kernel_name(operation), shapes, parts)
     module = ir.Module.parse(text, operation.context)
     canonical.canonicalise(module)
     main = canonical.main_function(module)
     return _jaxlib.inline_call(main.operation, list(arguments), operation.location)
 
 
-def _refusal(operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str) -> str:
+def _refusal(
+    operation: Any,
+    operands: Sequence[Spec],
+    results: Sequence[Spec],
+    where: str,
+    *,
+    partial: Sequence[Sequence[str]],
+) -> str:
     def text(specs: Sequence[Spec]) -> str:
         entries = ["P(" + ", ".join(_entry(axes) for axes in spec) + ")" for spec in specs]
         return "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"
 
     name = kernel_rules.kernel_name(operation)
+    axes = sorted({axis for summed in partial for axis in summed})
+    total = f", where call ends with jax.lax.psum over {', '.join(axes)}" if axes else ""
     out = text(results) if len(results) > 1 else text(results)[1:-2]
     return (
         f"this plan cuts the kernel {name} ({where}), whose code is for whole shapes, so that no "
         "compiler can cut it. Call it on parts: jax.shard_map(call, mesh=mesh, "
-        f"in_specs={text(operands)}, out_specs={out}), or wrap the function that calls it with "
-        f'@tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
+        f"in_specs={text(operands)}, out_specs={out}){total}, or wrap the function that calls it "
+        f'with @tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
     )
 
 

@@ -21,6 +21,7 @@ FINDINGS = {
     UnsplitReason.STACKED: "stacked by a loop",
     UnsplitReason.UNKNOWN_TRIPS: "trips unknown",
     UnsplitReason.UNKNOWN_BRANCH: "branch unknown",
+    UnsplitReason.WITHOUT_COST: "kernel without FLOPs",
 }
 DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "remedy", "arguments"]
 ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
