@@ -49,7 +49,8 @@ from toast_lab.text import JsonObject, bytes_text
 
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
-WIDTH = 110  #: columns of a report
+WIDTH = 100  #: columns of a report
+CHANGE_WIDTH = 48  #: columns of a change in a table
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
 AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
@@ -147,7 +148,9 @@ class Audit:
                 f"{finding.time_s * 1e3:.3f} ms",
                 bytes_text(finding.bytes),
                 f"{self.share(finding):.1%}",
-                finding.remedy.text if finding.remedy is not None else "no change tried removes it",
+                textwrap.shorten(finding.remedy.text, CHANGE_WIDTH, placeholder=" ...")
+                if finding.remedy is not None
+                else "no change tried removes it",
             )
             for number, finding in enumerate(self.findings, 1)
         ]
@@ -173,12 +176,14 @@ class Audit:
             "",
         ]
         if not self.findings:
+            count = len(self.cost.collectives)
+            needed = f"{text.counted(count, 'collective')}, all needed by the shardings"
             lines.append(
-                f"Clean: {text.counted(len(self.cost.collectives), 'collective')}, all needed by "
-                "the shardings, and no change tried saves anything."
+                f"Clean: {needed if count else 'no collectives'}, and no change tried saves "
+                "anything."
             )
         for number, finding in enumerate(self.findings[:limit], 1):
-            lines += [*_finding_lines(number, finding, self.share(finding)), ""]
+            lines += [*_finding_lines(number, finding), ""]
         if len(self.findings) > limit:
             lines.append(
                 f"... and {len(self.findings) - limit} more: print(audit.table()) lists all"
@@ -538,7 +543,7 @@ def _contenders_text(contenders: Sequence[AuditRow]) -> str:
     return text.table(("", ">step", *clock, ">peak", ">sent"), rows)
 
 
-def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
+def _finding_lines(number: int, finding: Finding) -> list[str]:
     line = text.line_text(finding.where) + ": " if finding.where else ""
     lines = [
         f"{number}. {line}{finding.title}",
@@ -554,11 +559,20 @@ def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
         return [*lines, *_field("change", "none that was tried removes it")]
     return [
         *lines,
-        *_field("change", f"{remedy} ({share:.1%})"),
-        *(f"{'':11}{code}" for code in remedy.code),
+        *_field("change", str(remedy)),
+        *(f"{'':11}{line}" for code in remedy.code for line in _code_lines(code)),
         *_field("proof", remedy.confirmed),
         *_field("also", f"removes {'; '.join(finding.also[:3])}" if finding.also else ""),
     ]
+
+
+def _code_lines(code: str) -> list[str]:
+    """A line of code; its comment stands before it if both do not fit into the width."""
+    line, _, comment = code.partition("  # ")
+    width = WIDTH - 11
+    if len(code) <= width or not comment:
+        return [code]
+    return [textwrap.shorten(f"# {comment}", width, placeholder=" ..."), line]
 
 
 def _field(name: str, sentence: str) -> list[str]:

@@ -99,6 +99,11 @@ def kernel_rule(
         >>> model.program.kind[1]
         'custom_call'
     """
+    if callable(name_or_rule):
+        raise InvalidInput(
+            "kernel_rule decorates with a rule: write "
+            '@tl.kernel_rule("b s h d, b t h d -> b s h d"), with the dims of your kernel'
+        )
     names = frozenset(whole.split())
     if rule is not None:
         kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, whole=names))
@@ -111,7 +116,9 @@ def kernel_rule(
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{fn.__module__}.{fn.__qualname__}"
-        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, whole=names))
+        kernel_rules.register(
+            KernelRule(re.escape(name), name_or_rule, flops, bytes, whole=names, decorates=True)
+        )
         kernel = _WRAPPED[name] = WrappedKernel(name, fn)
 
         @functools.wraps(fn)
