@@ -50,7 +50,7 @@ from toast_lab.text import JsonObject, bytes_text
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
 WIDTH = 100  #: columns of a report
-CHANGE_WIDTH = 48  #: columns of a change in a table
+LEAST_CHANGE_WIDTH = 24  #: columns of a change in a table
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
 AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
@@ -139,8 +139,8 @@ class Audit:
         }
 
     def table(self) -> str:
-        """All findings, one a line."""
-        rows = [
+        """All findings, one a line; long changes are cut off."""
+        rows: list[tuple[str, ...]] = [
             (
                 f"{number}",
                 finding.kind,
@@ -148,14 +148,21 @@ class Audit:
                 f"{finding.time_s * 1e3:.3f} ms",
                 bytes_text(finding.bytes),
                 f"{self.share(finding):.1%}",
-                textwrap.shorten(finding.remedy.text, CHANGE_WIDTH, placeholder=" ...")
-                if finding.remedy is not None
-                else "no change tried removes it",
             )
             for number, finding in enumerate(self.findings, 1)
         ]
-        header = ("", "finding", "at", ">costs", ">bytes", ">saves", "change")
-        return text.table(header, rows, len(rows))
+        header = ("", "finding", "at", ">costs", ">bytes", ">saves")
+        left = WIDTH - 2 - max(map(len, text.table(header, rows, len(rows)).splitlines()))
+        changes = [
+            "none that was tried"
+            if finding.remedy is None
+            else textwrap.shorten(
+                finding.remedy.text, max(left, LEAST_CHANGE_WIDTH), placeholder=" ..."
+            )
+            for finding in self.findings
+        ]
+        rows = [(*row, change) for row, change in zip(rows, changes, strict=True)]
+        return text.table((*header, "change"), rows, len(rows))
 
     def __repr__(self) -> str:
         return f"<Audit of {self.model.name}, {text.counted(len(self.findings), 'finding')}>"

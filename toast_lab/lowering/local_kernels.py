@@ -139,17 +139,41 @@ def _inlined(operation: Any, arguments: Sequence[Any], bodies: Bodies) -> list[A
     return _jaxlib.inline_call(main.operation, list(arguments), operation.location)
 
 
-def _refusal(operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str) -> str:
+def refuse_in_code(
+    operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str
+) -> None:
+    """Raise InvalidPlan if code under plain ``jax.jit`` cannot follow a plan that cuts this kernel.
+
+    Arguments are those of ``write_kernel``.
+    """
+    is_cut = any(any(spec) for spec in (*operands, *results))
+    wrapped = is_wrapped(operation)
+    if not is_cut or not (wrapped or _HOLDS_SHAPES.search(own_rules.call_target(operation))):
+        return
+    decorated = "" if wrapped else f' decorated with @tl.kernel_rule("{_rule_text(operation)}")'
+    raise InvalidPlan(
+        f"this plan cuts the kernel {kernel_rules.kernel_name(operation)} ({where}). Code under "
+        "jax.jit alone calls it whole, and no compiler can cut it: call it on parts yourself, "
+        f"{_shard_map_text(operands, results)}, or use plan.jit, which cuts "
+        f"{'it' if wrapped else 'functions'}{decorated}"
+    )
+
+
+def _shard_map_text(operands: Sequence[Spec], results: Sequence[Spec]) -> str:
     def text(specs: Sequence[Spec]) -> str:
         entries = ["P(" + ", ".join(_entry(axes) for axes in spec) + ")" for spec in specs]
         return "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"
 
-    name = kernel_rules.kernel_name(operation)
     out = text(results) if len(results) > 1 else text(results)[1:-2]
+    return f"jax.shard_map(call, mesh=mesh, in_specs={text(operands)}, out_specs={out})"
+
+
+def _refusal(operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str) -> str:
+    name = kernel_rules.kernel_name(operation)
     return (
         f"this plan cuts the kernel {name} ({where}), whose code is for whole shapes, so that no "
-        "compiler can cut it. Call it on parts: jax.shard_map(call, mesh=mesh, "
-        f"in_specs={text(operands)}, out_specs={out}), or wrap the function that calls it with "
+        f"compiler can cut it. Call it on parts: {_shard_map_text(operands, results)}, or wrap "
+        "the function that calls it with "
         f'@tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
     )
 
