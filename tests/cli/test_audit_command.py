@@ -38,5 +38,5 @@ def test_code_that_makes_its_mesh_is_told_to_give_one(
 
     monkeypatch.setattr(common, "load_model", load_model)
     args = Namespace(mesh=None, machine="tpu-v5e", topology=None, platform=None)
-    with pytest.raises(InvalidInput, match="must be >= 8. Give --mesh, such as"):
+    with pytest.raises(InvalidInput, match=r"must be >= 8\. Give --mesh, such as"):
         _audit(args)
