@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toast_lab.ir.model import Model, Recipe
+from toast_lab.ir.platforms import ALL_PLATFORMS
 
 
 def kept(key: str, make: Callable[[], Model], function: Recipe | None = None) -> Model:
@@ -38,4 +39,5 @@ def kept(key: str, make: Callable[[], Model], function: Recipe | None = None) ->
         partial.write_bytes(pickle.dumps(make(), pickle.HIGHEST_PROTOCOL))
         partial.replace(path)  # if two processes made it, both are the same
     model: Model = pickle.loads(path.read_bytes())
-    return dataclasses.replace(model, function=function)
+    # Like that of a file, it stands for every platform
+    return dataclasses.replace(model, function=function, platforms=ALL_PLATFORMS)

@@ -46,7 +46,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
-from toast_lab.runtime.executable import ShardedProgram
+from toast_lab.runtime.executable import ShardedProgram, whole_job
 from toast_lab.runtime.measuring import Execution
 
 EPSILONS = {"wide": 64, "narrow": 4}
@@ -184,7 +184,7 @@ def prepare(case: Case, source: draw.Source, seed: int = 0) -> tuple[Work, list[
         )
     request = child.RunRequest(
         program=model.program,
-        reference=model.stablehlo,
+        reference=whole_job(model.program, model.stablehlo),
         jobs=tuple(jobs),
         devices=DEVICES,
         options=Execution(repeats=1, warmup=0, seed=seed, inputs=case.arrays(model, seed)),
@@ -356,7 +356,9 @@ def run_all(works: list[tuple[Work, int]]) -> None:
         request, started = work.request, time.perf_counter()
         assert request.options.inputs is not None
         try:
-            _, expected, failure = child.try_reference(request, devices[0], request.options.inputs)
+            _, expected, failure = child.try_reference(
+                request, request.reference, devices, request.options.inputs
+            )
         except Exception as error:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
         if expected is not None and work.finite and not child.all_finite(expected):

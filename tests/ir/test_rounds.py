@@ -54,7 +54,7 @@ def test_unknown_rounds_are_said_with_their_line_and_count(model: tl.Model) -> N
     assert first != second
     assert [note for note in model.notes if "are not known" in note] == [
         f"the rounds of the loop at {line} are not known and counted as 1: give them with "
-        "model.with_rounds(...) or --rounds"
+        "model.with_rounds(...) or --loop-rounds"
         for line in (first, second)
     ]
     again = tl.from_stablehlo(model.stablehlo)
@@ -137,7 +137,7 @@ def test_the_command_line_takes_rounds(
     first, _ = lines(model)
 
     def said(*rounds: str) -> tuple[int, str, str]:
-        status = cli.main(["price", str(path), "--actions", "--json", "--rounds", *rounds])
+        status = cli.main(["price", str(path), "--actions", "--json", "--loop-rounds", *rounds])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 

@@ -506,6 +506,12 @@ def _confirmation(evidence: Evidence, finding: Finding, compiled: Compiled) -> s
             parts.append(
                 f"a step takes {compiled.time_s * 1e3:.3f} ms instead of {before.time_s * 1e3:.3f}"
             )
+            if (
+                finding.remedy is not None
+                and finding.remedy.saved_s > 0
+                and (compiled.time_s >= before.time_s)
+            ):
+                parts.append("which does not confirm the gain")
     return f"compiled for {compiled.topology}: {', '.join(parts) or 'it compiles'}"
 
 

@@ -65,7 +65,7 @@ def model(parser: ArgumentParser) -> None:
         help="sizes of the model, such as layers=2",
     )
     parser.add_argument(
-        "--rounds",
+        "--loop-rounds",
         metavar="N|LINE=N",
         nargs="+",
         action="extend",

@@ -217,8 +217,8 @@ def _output_folder_offence(path: str, option: str) -> str:
 def load_model(args: Namespace) -> Model:
     """Load the model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
-    if args.rounds:
-        model = model.with_rounds(_read_rounds(args.rounds))
+    if args.loop_rounds:
+        model = model.with_rounds(_read_rounds(args.loop_rounds))
     print_notes(model.notes)
     return model
 
@@ -232,11 +232,11 @@ def _read_rounds(texts: Sequence[str]) -> Rounds:
             by_line[line] = float(number)
         except ValueError:
             raise InvalidInput(
-                f"--rounds {text}: {number!r} is not a number; give N, or LINE=N such as "
+                f"--loop-rounds {text}: {number!r} is not a number; give N, or LINE=N such as "
                 "solve.py:12=40"
             ) from None
     if "" in by_line and len(texts) > 1:
-        raise InvalidInput(f"--rounds {' '.join(texts)}: give one number, or numbers by line")
+        raise InvalidInput(f"--loop-rounds {' '.join(texts)}: give one number, or numbers by line")
     return by_line.get("", by_line)
 
 

@@ -23,7 +23,7 @@ from toast_lab.text import counted, line_text
 Rounds = float | Mapping[str, float]
 
 
-HOW_TO_GIVE = "give them with model.with_rounds(...) or --rounds"
+HOW_TO_GIVE = "give them with model.with_rounds(...) or --loop-rounds"
 
 
 class UnknownLoop(NamedTuple):
