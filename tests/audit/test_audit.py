@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import toast_lab as tl
 from tests.audit import programs
-from toast_lab.audit.audit import WIDTH
+from toast_lab.audit.audit import WIDTH, _confirmation
 from toast_lab.audit.code_lines import code_of as code_of_edits
 from toast_lab.audit.code_lines import text_of
 from toast_lab.audit.findings import AvoidableCollective, Finding, PaddedTensor, Remedy
@@ -156,6 +157,18 @@ def test_what_a_change_saves_has_its_share_behind_each_number() -> None:
     assert str(REMEDY) == (
         "shard x as whole: 250.000 ms (25.0% of a step) saved, 512 KiB (50.0% of the peak) more"
     )
+
+
+@pytest.mark.parametrize(("time_s", "confirms"), [(0.5, True), (1.5, False)])
+def test_a_compiled_change_says_whether_the_gain_is_there(time_s: float, confirms: bool) -> None:
+    def compiled(time_s: float) -> Any:
+        return SimpleNamespace(refused="", topology="tpu:v5e:2x2", collectives=[], time_s=time_s)
+
+    evidence: Any = SimpleNamespace(compiled=compiled(1.0))
+    finding = finding_of(AvoidableCollective, REMEDY, 0.2)
+    sentence = _confirmation(evidence, finding, compiled(time_s))
+    assert f"a step takes {time_s * 1e3:.3f} ms instead of 1000.000 ms" in sentence
+    assert ("does not confirm" not in sentence) == confirms
 
 
 def test_a_change_stands_under_the_finding_that_counts() -> None:

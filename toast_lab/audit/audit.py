@@ -503,14 +503,10 @@ def _confirmation(evidence: Evidence, finding: Finding, compiled: Compiled) -> s
         ]
         parts.append(f"sends {bytes_text(sent[1])} instead of {bytes_text(sent[0])}")
         if before.time_s and compiled.time_s:
-            parts.append(
-                f"a step takes {compiled.time_s * 1e3:.3f} ms instead of {before.time_s * 1e3:.3f}"
-            )
-            if (
-                finding.remedy is not None
-                and finding.remedy.saved_s > 0
-                and (compiled.time_s >= before.time_s)
-            ):
+            now_ms, before_ms = compiled.time_s * 1e3, before.time_s * 1e3
+            parts.append(f"a step takes {now_ms:.3f} ms instead of {before_ms:.3f} ms")
+            is_gain = finding.remedy is not None and finding.remedy.saved_s > 0
+            if is_gain and now_ms >= before_ms:
                 parts.append("which does not confirm the gain")
     return f"compiled for {compiled.topology}: {', '.join(parts) or 'it compiles'}"
 
