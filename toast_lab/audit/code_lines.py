@@ -56,12 +56,12 @@ def code_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> tuple[st
             f"in its sharding, instead of {p_text(before)}" if before is not None else "it has none"
         )
         lines.append(f"{paths}: {p_text(after)}  # {now}")
-    for place, before, after in _by_place(roles, edits):
+    for place, old, new in _by_place(roles, edits):
         lines.append(
-            f"# remove with_sharding_constraint(..., {p_text(before)})  # {place}"
-            if after is None
-            else f"jax.lax.with_sharding_constraint(..., {p_text(after)})  # {place}, instead of "
-            f"{p_text(before)}"
+            f"# remove with_sharding_constraint(..., {p_text(old)})  # {place}"
+            if new is None
+            else f"jax.lax.with_sharding_constraint(..., {p_text(new)})  # {place}, instead of "
+            f"{p_text(old)}"
         )
     for name, place, source, spec in _by_line(roles, edits):
         after_line = f", after: {source}" if source else ""
