@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 import pytest
 
-from toast_lab.commands.audit_command import _allowed, _share
+from toast_lab.commands import common
+from toast_lab.commands.audit_command import _allowed, _audit, _share
 from toast_lab.errors import InvalidInput
 
 
@@ -27,3 +28,15 @@ def test_known_findings_need_reasons(tmp_path: Path) -> None:
         _allowed(str(path))
     with pytest.raises(InvalidInput, match="No such file"):
         _allowed(str(tmp_path / "none.txt"))
+
+
+def test_code_that_makes_its_mesh_is_told_to_give_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load_model(args: Namespace) -> None:
+        raise InvalidInput("net:make raised ValueError: Number of devices 1 must be >= 8")
+
+    monkeypatch.setattr(common, "load_model", load_model)
+    args = Namespace(mesh=None, machine="tpu-v5e", topology=None, platform=None)
+    with pytest.raises(InvalidInput, match=r"must be >= 8\. Give --mesh, such as"):
+        _audit(args)

@@ -142,6 +142,29 @@ def test_an_expression_knows_dims_and_arithmetic_only() -> None:
     assert called("my_call", f32(4, 8), result=f32(4, 8)).program.flops.sum() == 48
 
 
+def test_a_function_of_sizes_that_fails_is_named_with_what_it_gets() -> None:
+    tl.kernel_rule("my_call", "a b -> a b", flops=lambda a, b: a * b)
+    with pytest.raises(FrontendError, match="function <lambda>, called with one dict") as caught:
+        called("my_call", f32(4, 8), result=f32(4, 8))
+    assert " at 0x" not in str(caught.value)
+    tl.kernel_rule("my_call", "a b -> a b", flops="8*a*z")
+    with pytest.raises(FrontendError, match="no dim is called z"):
+        called("my_call", f32(4, 8), result=f32(4, 8))
+
+
+def test_a_decorator_that_does_not_fit_gets_a_decorator() -> None:
+    @tl.kernel_rule("a, a -> a")
+    def scaled(x: Any, scale: Any) -> Any:
+        return x * scale
+
+    with pytest.raises(FrontendError, match=r"operand 0 has 2 dims") as caught:
+        tl.from_jax(lambda x, scale: scaled(x, scale), f32(4, 8), f32(8))
+    assert '@tl.kernel_rule("a b, b -> a b")' in str(caught.value)
+    assert "\\" not in str(caught.value)
+    with pytest.raises(InvalidInput, match="decorates with a rule"):
+        tl.kernel_rule(scaled)
+
+
 def test_the_estimate_of_a_pallas_call_is_its_cost() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * 2

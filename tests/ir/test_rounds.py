@@ -65,7 +65,7 @@ def test_a_number_for_all_counts_in_prices_listings_and_reports(model: tl.Model)
     assert products(model) == [3, 1]
     counted = model.with_rounds(40)
     assert products(counted) == [120, 40]
-    assert all("counted as 40" in note for note in counted.notes)
+    assert all("counted as 40, the number that was given" in note for note in counted.notes)
     assert len(counted.notes) == len(model.notes)
 
     once = tl.Problem(tl.analyse(model), {"d": 2})

@@ -181,9 +181,41 @@ def test_a_kernel_known_by_name_alone_is_refused_with_its_shard_map() -> None:
         tl.annotate(model, plan)
     assert "in_specs=(P('data', None),), out_specs=P('data', None)" in str(caught.value)
     assert '@tl.kernel_rule("a b -> a b")' in str(caught.value)
+    with pytest.raises(InvalidPlan, match="calls it whole"):
+        plan.to_python(model=model)
     tl.annotate(model, tl.replicated(problem))  # whole kernels need nothing
     # On a CPU it is interpreted, which is not bound to whole shapes.
     assert tl.run(model, plan, devices="cpu:2", repeats=1, warmup=0).agrees
+
+
+def test_code_for_plain_jax_is_not_written_for_a_plan_that_cuts_a_kernel(
+    model: Any, plan: Any
+) -> None:
+    with pytest.raises(InvalidPlan, match=r"test_wrapped_kernels.*calls it whole") as caught:
+        plan.to_python()
+    assert "in_specs=(P('data', 'model', None, None)" in str(caught.value)
+    whole = tl.replicated(tl.Problem(tl.analyse(model), {"data": 2, "model": 2}))
+    constraints = tl.Plan.of(whole).constraints(minimal=True, model=model)
+    assert constraints.proof == "propagated"
+    assert len(constraints) == 0
+
+
+def test_a_kernel_with_blocks_of_one_dim_is_lowered_for_tpus_anywhere() -> None:
+    def kernel(x_ref: Any, scale_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * scale_ref[...]
+
+    def fn(x: Any, scale: Any) -> Any:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel,
+            grid=(8,),
+            in_specs=[rows, pl.BlockSpec((128,), lambda i: (0,))],
+            out_specs=rows,
+            out_shape=S(x.shape, x.dtype),
+        )(x, scale)
+
+    model = tl.from_jax(fn, f32(64, 128), f32(128), platform="tpu")
+    assert "tpu_custom_call" in model.stablehlo
 
 
 def test_a_call_whose_code_holds_no_shapes_runs_on_parts() -> None:

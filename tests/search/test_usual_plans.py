@@ -11,7 +11,7 @@ import pytest
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.conflicts.colour_roles import roles
 from toast_lab.cost.problem import Cost, Problem, price
-from toast_lab.errors import InvalidPlan
+from toast_lab.errors import InvalidInput, InvalidPlan
 from toast_lab.frontends import from_jax, load
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import data_parallel, usual_plans
@@ -306,3 +306,20 @@ def test_a_step_with_dropout_has_its_usual_plans() -> None:
     usual = usual_plans(Problem(analysis, {"data": 4, "model": 2}))
     assert {"data parallel", "fully sharded", "data + tensor parallel"} <= set(usual)
     assert analysis.groups[usual["data parallel"][0].group].size == 48
+
+
+def test_a_listing_is_narrow_and_a_missing_plan_says_why() -> None:
+    problem = Problem(analyse(load("t2b", layers=2)), {"data": 4, "model": 4})
+    usual = usual_plans(problem)
+    assert max(map(len, str(usual).splitlines())) <= 100
+    # Layers are told together
+    assert "params['layers'][*]['wk']" in str(usual)
+    assert "['layers'][1]" not in str(usual)
+    with pytest.raises(KeyError, match="no colour plays the part of experts"):
+        usual["expert parallel"]
+    with pytest.raises(KeyError, match="no usual plan is called 'fsdp'"):
+        usual["fsdp"]
+    assert usual.get("fsdp") is None
+    assert "data parallel" in repr(usual)
+    with pytest.raises(InvalidInput, match=r"'batches' .did you mean .batch."):
+        roles(problem.analysis).groups("batches")

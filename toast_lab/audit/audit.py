@@ -55,7 +55,8 @@ from toast_lab.text import JsonObject, bytes_text
 
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
-WIDTH = 110  #: columns of a report
+WIDTH = 100  #: columns of a report
+LEAST_CHANGE_WIDTH = 24  #: columns of a change in a table
 #: Findings whose remedies ``confirm`` compiles.
 CONFIRMED_FINDINGS = 3
 AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan found"
@@ -131,8 +132,8 @@ class Audit:
         }
 
     def table(self) -> str:
-        """All findings, one a line."""
-        rows = [
+        """All findings, one a line; long changes are cut off."""
+        rows: list[tuple[str, ...]] = [
             (
                 f"{number}",
                 finding.kind,
@@ -140,12 +141,21 @@ class Audit:
                 f"{finding.time_s * 1e3:.3f} ms",
                 bytes_text(finding.bytes),
                 f"{self.share(finding):.1%}",
-                finding.remedy.text if finding.remedy is not None else "no change tried removes it",
             )
             for number, finding in enumerate(self.findings, 1)
         ]
-        header = ("", "finding", "at", ">costs", ">bytes", ">saves", "change")
-        return text.table(header, rows, len(rows))
+        header = ("", "finding", "at", ">costs", ">bytes", ">saves")
+        left = WIDTH - 2 - max(map(len, text.table(header, rows, len(rows)).splitlines()))
+        changes = [
+            "none that was tried"
+            if finding.remedy is None
+            else textwrap.shorten(
+                finding.remedy.text, max(left, LEAST_CHANGE_WIDTH), placeholder=" ..."
+            )
+            for finding in self.findings
+        ]
+        rows = [(*row, change) for row, change in zip(rows, changes, strict=True)]
+        return text.table((*header, "change"), rows, len(rows))
 
     def __repr__(self) -> str:
         return f"<Audit of {self.model.name}, {text.counted(len(self.findings), 'finding')}>"
@@ -166,12 +176,14 @@ class Audit:
             "",
         ]
         if not self.findings:
+            count = len(self.cost.collectives)
+            needed = f"{text.counted(count, 'collective')}, all needed by the shardings"
             lines.append(
-                f"Clean: {text.counted(len(self.cost.collectives), 'collective')}, all needed by "
-                "the shardings, and no change tried saves anything."
+                f"Clean: {needed if count else 'no collectives'}, and no change tried saves "
+                "anything."
             )
         for number, finding in enumerate(self.findings[:limit], 1):
-            lines += [*_finding_lines(number, finding, self.share(finding)), ""]
+            lines += [*_finding_lines(number, finding), ""]
         if len(self.findings) > limit:
             lines.append(
                 f"... and {len(self.findings) - limit} more: print(audit.table()) lists all"
@@ -487,9 +499,11 @@ def _confirmation(evidence: Evidence, finding: Finding, compiled: Compiled) -> s
         ]
         parts.append(f"sends {bytes_text(sent[1])} instead of {bytes_text(sent[0])}")
         if before.time_s and compiled.time_s:
-            parts.append(
-                f"a step takes {compiled.time_s * 1e3:.3f} ms instead of {before.time_s * 1e3:.3f}"
-            )
+            now_ms, before_ms = compiled.time_s * 1e3, before.time_s * 1e3
+            parts.append(f"a step takes {now_ms:.3f} ms instead of {before_ms:.3f} ms")
+            is_gain = finding.remedy is not None and finding.remedy.saved_s > 0
+            if is_gain and now_ms >= before_ms:
+                parts.append("which does not confirm the gain")
     return f"compiled for {compiled.topology}: {', '.join(parts) or 'it compiles'}"
 
 
@@ -534,7 +548,7 @@ def _contenders_text(contenders: Sequence[AuditRow]) -> str:
     return text.table(("", ">step", *clock, ">peak", ">sent"), rows)
 
 
-def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
+def _finding_lines(number: int, finding: Finding) -> list[str]:
     line = text.line_text(finding.where) + ": " if finding.where else ""
     lines = [
         f"{number}. {line}{finding.title}",
@@ -550,11 +564,20 @@ def _finding_lines(number: int, finding: Finding, share: float) -> list[str]:
         return [*lines, *_field("change", "none that was tried removes it")]
     return [
         *lines,
-        *_field("change", f"{remedy} ({share:.1%})"),
-        *(f"{'':11}{code}" for code in remedy.code),
+        *_field("change", str(remedy)),
+        *(f"{'':11}{line}" for code in remedy.code for line in _code_lines(code)),
         *_field("proof", remedy.confirmed),
         *_field("also", f"removes {'; '.join(finding.also[:3])}" if finding.also else ""),
     ]
+
+
+def _code_lines(code: str) -> list[str]:
+    """A line of code; its comment stands before it if both do not fit into the width."""
+    line, _, comment = code.partition("  # ")
+    width = WIDTH - 11
+    if len(code) <= width or not comment:
+        return [code]
+    return [textwrap.shorten(f"# {comment}", width, placeholder=" ..."), line]
 
 
 def _field(name: str, sentence: str) -> list[str]:

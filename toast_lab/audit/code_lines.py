@@ -33,7 +33,8 @@ def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
     parts = []
     by_role = _by_role(roles, edits)
     for (paths, before, after), _ in list(by_role.items())[:3]:
-        parts.append(f"shard {paths} as {_words(after)} instead of {_words(before)}")
+        instead = f" instead of {_words(before)}" if before is not None else ""
+        parts.append(f"shard {paths} as {_words(after)}{instead}")
     if len(by_role) > 3:
         parts.append(f"and {len(by_role) - 3} more arguments as their counterparts")
     for place, old, new in _by_place(roles, edits):
@@ -49,22 +50,26 @@ def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
 
 def code_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> tuple[str, ...]:
     """The lines to write for some edits."""
-    lines = [
-        f"{paths}: {p_text(after)}  # in its sharding, where it is {p_text(before)}"
-        for paths, before, after in _by_role(roles, edits)
-    ]
-    for place, before, after in _by_place(roles, edits):
+    lines = []
+    for paths, before, after in _by_role(roles, edits):
+        now = (
+            f"in its sharding, instead of {p_text(before)}" if before is not None else "it has none"
+        )
+        lines.append(f"{paths}: {p_text(after)}  # {now}")
+    for place, old, new in _by_place(roles, edits):
         lines.append(
-            f"# remove with_sharding_constraint(..., {p_text(before)})  # {place}"
-            if after is None
-            else f"jax.lax.with_sharding_constraint(..., {p_text(after)})  # {place}, instead of "
-            f"{p_text(before)}"
+            f"# remove with_sharding_constraint(..., {p_text(old)})  # {place}"
+            if new is None
+            else f"jax.lax.with_sharding_constraint(..., {p_text(new)})  # {place}, instead of "
+            f"{p_text(old)}"
         )
     for name, place, source, spec in _by_line(roles, edits):
-        behind = f" behind: {source}" if source else ""
-        lines.append(
-            f"{name} = jax.lax.with_sharding_constraint({name}, {p_text(spec)})  # {place}{behind}"
-        )
+        after_line = f", after: {source}" if source else ""
+        call = f"jax.lax.with_sharding_constraint({name}, {p_text(spec)})"
+        if name.startswith("<"):
+            lines.append(f"{call}  # {place}, in: {source}" if source else f"{call}  # {place}")
+        else:
+            lines.append(f"{name} = {call}  # {place}{after_line}")
     more = len(lines) - _MOST_LINES
     return (*lines[:_MOST_LINES], *([f"# and {more} more lines alike"] if more > 0 else ()))
 
@@ -73,13 +78,17 @@ def _words(spec: Spec) -> str:
     return spec_text(spec)
 
 
-def _by_role(roles: PlacesAlike, edits: Edits) -> dict[tuple[str, Spec, Spec], list[int]]:
-    """Edited arguments by their new spec: (paths, old spec, new spec)."""
-    grouped: dict[tuple[Spec, Spec], list[int]] = defaultdict(list)
+def _by_role(roles: PlacesAlike, edits: Edits) -> dict[tuple[str, Spec | None, Spec], list[int]]:
+    """Edited arguments by their new spec: (paths, old spec or None without one, new spec)."""
+    grouped: dict[tuple[Spec | None, Spec], list[int]] = defaultdict(list)
     for argument, spec in edits.arguments:
         rank = len(roles.program.dims(argument))
-        written = roles.written.get(argument, ((),) * rank)
-        before = tuple(tuple(axis for axis in dim if axis != "*") for dim in written)
+        written = roles.written.get(argument)
+        before = (
+            tuple(tuple(axis for axis in dim if axis != "*") for dim in written)
+            if written is not None
+            else None
+        )
         grouped[before, spec if spec is not None else ((),) * rank].append(argument)
     return {
         (
@@ -116,7 +125,8 @@ def _by_line(roles: PlacesAlike, edits: Edits) -> list[tuple[str, str, str, Spec
         name = _SUFFIX.sub("", program.value_name[value])
         if not name.isidentifier():
             target = _TARGET.match(source)
-            name = target.group(1) if target else f"<{program.kind[op].removeprefix('sdy.')}>"
+            kind = program.kind[op].removeprefix("sdy.")
+            name = target.group(1) if target else f"<result of {kind}>"
         own_frames = frames(program.locations[int(program.location[op])])
         place = frame.short or (own_frames[0].short if own_frames else "unknown line")
         lines.setdefault((name, place), (name, place, source, spec))

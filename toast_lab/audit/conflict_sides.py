@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from toast_lab.audit.detecting import tensor_text
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -41,7 +42,7 @@ class ConflictSides:
             colour = self.analysis.colour_name[settled.colour]
             sentence = (
                 f"dims {place.first_dim} and {place.second_dim} of "
-                f"{program.value_name[place.value]} both have colour {colour}"
+                f"{tensor_text(program, place.value)} both have colour {colour}"
             )
             taken = self._sides(settled.index, axes)
             sides = [

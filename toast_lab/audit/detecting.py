@@ -261,10 +261,13 @@ def duplicated_s(
 ) -> dict[int, float]:
     """Seconds of each op that every device of an axis repeats, and could share."""
     size, plan = outcome.meaning.plan.mesh.sizes[axis], outcome.meaning.plan
+    by_hand = _split_by_hand(program, plan.mesh.axes[axis])
     repeated: dict[int, float] = {}
     for row in outcome.cost.ops:
         op = row.op
         if plan.op_factor[op, axis] >= 0 or program.op_class[op] in (ARGUMENT, CONTROL):
+            continue
+        if op in by_hand:
             continue
         can_be_shared = any(
             shardable[factor] and program.factor_size[factor] % size == 0
@@ -273,6 +276,11 @@ def duplicated_s(
         if can_be_shared:
             repeated[op] = repeated.get(op, 0.0) + row.time_s * (1.0 - 1.0 / size)
     return repeated
+
+
+def _split_by_hand(program: Program, axis: str) -> set[int]:
+    """The shard_maps whose devices along an axis work on parts, though no factor is cut."""
+    return {row.op for row in program.shard_maps if axis in row.manual_axes}
 
 
 def _work(evidence: Evidence) -> Iterator[Finding]:
@@ -284,7 +292,9 @@ def _work(evidence: Evidence) -> Iterator[Finding]:
         if size == 1:
             continue
         repeated = duplicated_s(written, program, axis, shardable)
-        for region in _regions(program, set(repeated), written.meaning.plan.op_factor[:, axis]):
+        factor = written.meaning.plan.op_factor[:, axis].copy()
+        factor[list(_split_by_hand(program, name))] = 0
+        for region in _regions(program, set(repeated), factor):
             time_s = sum(repeated.get(op, 0.0) for op in region)
             if time_s < LEAST_SHARE * written.time_s:
                 continue

@@ -41,10 +41,21 @@ class Remedy:
         }
 
     def __str__(self) -> str:
-        time_text = f"{abs(self.saved_s) * 1e3:.3f} ms"
-        memory = f", {bytes_text(abs(self.saved_bytes))} of peak" if self.saved_bytes else ""
-        memory += (" saved" if self.saved_bytes > 0 else " more") if memory else ""
-        return f"{self.text}: {time_text} {'saved' if self.saved_s >= 0 else 'more'}{memory}"
+        return f"{self.text}: {self.saving_text()}"
+
+    def saving_text(self) -> str:
+        """What it saves of a step and of the peak, each with its share of what was written."""
+        step_s, peak_bytes = self.time_s + self.saved_s, self.peak_bytes + self.saved_bytes
+        time_text = _changed(f"{abs(self.saved_s) * 1e3:.3f} ms", self.saved_s, step_s, "a step")
+        if not self.saved_bytes:
+            return time_text
+        amount = bytes_text(abs(self.saved_bytes))
+        return f"{time_text}, {_changed(amount, self.saved_bytes, peak_bytes, 'the peak')}"
+
+
+def _changed(amount: str, saved: float, whole: float, of: str) -> str:
+    share = f" ({abs(saved) / whole:.1%} of {of})" if whole else ""
+    return f"{amount}{share} {'saved' if saved >= 0 else 'more'}"
 
 
 @dataclasses.dataclass(frozen=True)

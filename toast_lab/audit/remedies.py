@@ -101,7 +101,12 @@ def with_remedies(
             ),
         )
         best = remedies[0] if remedies else None
-        is_fault = finding.rank <= PaddedTensor.rank or isinstance(finding, AddedCollective)
+        is_fault = finding.rank < PaddedTensor.rank or isinstance(finding, AddedCollective)
+        # Slices such as tokens[:, 1:] leave uneven dims everywhere, most of which cost nothing
+        is_fault |= (
+            isinstance(finding, PaddedTensor)
+            and finding.time_s >= LEAST_SAVING * evidence.written.time_s
+        )
         if not is_fault and (best is None or best.saved_share < LEAST_SAVING):
             continue
         if isinstance(finding, ReplicatedState) and (
@@ -127,7 +132,7 @@ def _rounded(share: float) -> float:
 
 def _effort(remedy: Remedy) -> int:
     """Lines to write; a line for a tensor without a name counts for more."""
-    return len(remedy.code) + 2 * sum("<" in line.partition("=")[0] for line in remedy.code)
+    return len(remedy.code) + 2 * sum("(<result of " in line for line in remedy.code)
 
 
 def _joined(findings: Sequence[Finding], step_s: float) -> list[Finding]:
@@ -141,7 +146,7 @@ def _joined(findings: Sequence[Finding], step_s: float) -> list[Finding]:
         leads = warned and finding.cost_share(step_s) >= LEADING_SHARE
         saved_s = finding.remedy.saved_s if finding.remedy is not None else 0.0
         # A small fault is not what a change that saves much more is about
-        is_minor = finding.rank > PaddedTensor.rank and finding.time_s < MINOR_SHARE * saved_s
+        is_minor = finding.rank >= PaddedTensor.rank and finding.time_s < MINOR_SHARE * saved_s
         saved = _rounded(finding.saved_share)
         return not leads, -saved, is_minor, finding.rank, -finding.time_s, finding.op
 

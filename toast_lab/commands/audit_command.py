@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, output
-from toast_lab.errors import InvalidInput
-from toast_lab.text import line_text
+from toast_lab.errors import InvalidInput, ToastError
+from toast_lab.text import counted, line_text
 
 if TYPE_CHECKING:
     from toast_lab.audit.audit import Audit
@@ -75,15 +75,17 @@ def run(args: Namespace) -> int:
         print()
         if failing:
             console.print(
-                f"Failed: {len(failing)} of {len(audit.findings)} findings are above "
-                f"{args.fail_over:.0%} of a step: "
+                f"Failed: {len(failing)} of {counted(len(audit.findings), 'finding')} worth "
+                f"{args.fail_over:.0%} of a step, or of its peak: "
                 + ", ".join(
                     f"{finding.kind} ({line_text(finding.where) or 'arguments'})"
                     for finding in failing[:8]
                 )
             )
         else:
-            console.print(f"Passed: no finding is above {args.fail_over:.0%} of a step.")
+            console.print(
+                f"Passed: no finding is worth {args.fail_over:.0%} of a step, or of its peak."
+            )
 
     report = {
         **audit.to_json(),
@@ -105,7 +107,15 @@ def _audit(args: Namespace) -> Audit:
     args.virtual_devices = mesh.n_devices if mesh is not None else 0
     name = args.machine or (machine_of(args.topology, MACHINES) if args.topology else "tpu-v5e")
     args.platform = args.platform or machine(name).compiler
-    model = common.load_model(args)
+    try:
+        model = common.load_model(args)
+    except ToastError as error:
+        if mesh is None and "devices" in str(error):
+            raise InvalidInput(
+                f"{error}. Give --mesh, such as --mesh data=4,model=2: the function then sees as "
+                "many virtual devices"
+            ) from error
+        raise
     with output.progress("auditing") as update:
         return audit_model(
             model,
@@ -149,6 +159,6 @@ def _allowed(path: str) -> list[str]:
             entries.append(entry.strip())
     if offences:
         raise InvalidInput(
-            f"--allow {path}: give a reason behind '#' for each entry: {', '.join(offences)}"
+            f"--allow {path}: give a reason after '#' for each entry: {', '.join(offences)}"
         )
     return entries

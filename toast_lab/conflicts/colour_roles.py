@@ -49,6 +49,7 @@ from toast_lab.conflicts.uses_of_colours import (
     products_by_colour,
     uses_of_colours,
 )
+from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.text import as_html, table
 
 #: All parts, those of data first.
@@ -98,7 +99,15 @@ class ColourRoles:
     doubt: str  #: why there is no batch; empty if there is one
 
     def groups(self, *roles: str) -> tuple[int, ...]:
-        """The colour groups that play one of these parts."""
+        """The colour groups that play one of these parts.
+
+        Raises:
+            InvalidInput: there is no such part.
+        """
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown:
+            words = ", ".join(f"{role!r}{did_you_mean(role, ROLES)}" for role in unknown)
+            raise InvalidInput(f"no part is called {words}; there are {', '.join(ROLES)}")
         return tuple(row.group for role in roles for row in self.played if row.role == role)
 
     def of(self, colour: str) -> str:

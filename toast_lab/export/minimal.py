@@ -28,7 +28,8 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import EquationPlace, EquationSelection, PinRule
 from toast_lab.export.places import Equation, SourceSpan
-from toast_lab.lowering.annotate import specs_on_ops
+from toast_lab.ir import kernel_rules
+from toast_lab.lowering.annotate import refuse_kernels_in_code, specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding import steps
@@ -231,13 +232,16 @@ def minimal_constraints(
         cancel: polled; True ends the search with ``isolate.Cancelled``.
 
     Raises:
-        InvalidPlan: the plan has no model, or ``model`` is another program than the plan's.
+        InvalidPlan: the plan has no model, ``model`` is another program than the plan's, or the
+            plan cuts a hand-written kernel, which the user's code calls whole.
         RunFailed: the compiler or a pass crashed.
     """
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is not one of {', '.join(PROOFS)}")
     model = model_of(plan, model)
-    if "cpu" not in model.platforms:
+    refuse_kernels_in_code(model.stablehlo, plan)
+    # No compiler knows the calls that stand for wrapped kernels
+    if "cpu" not in model.platforms or kernel_rules.WRAPPED in model.stablehlo:
         proof = "propagated"
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))

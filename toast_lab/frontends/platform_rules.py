@@ -63,13 +63,42 @@ def lower(traced: Any, platform: str) -> Any:
     block.
     """
     platforms = (name_in_jax(platform),)
-    is_interpreted = platform == "cpu" and has_kernels(traced.jaxpr)
+    has_own = has_kernels(traced.jaxpr)
+    is_interpreted = platform == "cpu" and has_own
     try:
-        return lower_own(traced, platforms)
+        with _sizes_of_tpu() if platform == "tpu" and has_own else contextlib.nullcontext():
+            return lower_own(traced, platforms)
     except Exception:
         if not is_interpreted:
             raise
         return lower_own(traced, platforms, interpreted=True)
+
+
+@contextlib.contextmanager
+def _sizes_of_tpu() -> Iterator[None]:
+    """Let Pallas lower kernels for TPUs on a host without one.
+
+    For some kernels, such as those with blocks of one dim, it asks the host's device for the sizes
+    of its registers. It gets those of a TPU v5e; the ones that it checks are alike on all TPUs.
+    """
+    try:
+        from jax._src.pallas.mosaic import tpu_info
+
+        kind = tpu_info.get_device_kind()
+        is_known = tpu_info.chip_version_from_device_kind(kind) is not None
+        facts = tpu_info._get_tpu_info_impl(tpu_info.ChipVersion.TPU_V5E, 1)
+        registry = tpu_info.registry
+    except (ImportError, AttributeError, TypeError):
+        yield
+        return
+    added = not is_known and kind not in registry
+    if added:
+        registry[kind] = lambda: facts
+    try:
+        yield
+    finally:
+        if added:
+            del registry[kind]
 
 
 def lower_own(traced: Any, platforms: tuple[str, ...] | None, *, interpreted: bool = False) -> Any:

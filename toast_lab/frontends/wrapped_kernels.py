@@ -120,9 +120,14 @@ def kernel_rule(
         >>> model.program.kind[1]
         'custom_call'
     """
-    dims = {"whole": frozenset(whole.split()), "reduces": frozenset(reduces.split())}
+    if callable(name_or_rule):
+        raise InvalidInput(
+            "kernel_rule decorates with a rule: write "
+            '@tl.kernel_rule("b s h d, b t h d -> b s h d"), with the dims of your kernel'
+        )
+    kept, summed = frozenset(whole.split()), frozenset(reduces.split())
     if rule is not None:
-        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, **dims))
+        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, kept, summed))
         return None
     if "->" not in name_or_rule:
         raise InvalidInput(
@@ -132,7 +137,9 @@ def kernel_rule(
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{fn.__module__}.{fn.__qualname__}"
-        kernel_rules.register(KernelRule(re.escape(name), name_or_rule, flops, bytes, **dims))
+        kernel_rules.register(
+            KernelRule(re.escape(name), name_or_rule, flops, bytes, kept, summed, decorates=True)
+        )
         kernel = _WRAPPED[name] = WrappedKernel(name, fn)
 
         @functools.wraps(fn)

@@ -57,11 +57,17 @@ class KernelRule:
     bytes: Amount = None  #: moved between memory and the device's cores
     whole: frozenset[str] = frozenset()  #: names of dims that stay whole
     reduces: frozenset[str] = frozenset()  #: names of dims over which results of parts add up
+    decorates: bool = False  #: it decorates a function, whose name ``name`` is
+
+    @property
+    def title(self) -> str:
+        """The name as a person reads it."""
+        return re.sub(r"\\(.)", r"\1", self.name) if self.decorates else self.name
 
     def __post_init__(self) -> None:
         if self.text.count("->") != 1:
             raise InvalidInput(
-                f'the rule {self.text!r} of kernel {self.name} is not "operands -> results", such '
+                f'the rule {self.text!r} of kernel {self.title} is not "operands -> results", such '
                 'as "b s h d, b t h d -> b s h d"'
             )
         try:
@@ -73,7 +79,7 @@ class KernelRule:
         unknown = sorted(self.whole - {name for dims in self._tensors() for name in dims})
         if unknown:
             raise InvalidInput(
-                f"kernel {self.name}: whole={' '.join(unknown)!r} is not in its rule {self.text!r}"
+                f"kernel {self.title}: whole={' '.join(unknown)!r} is not in its rule {self.text!r}"
             )
 
         operands, results = (
@@ -83,7 +89,7 @@ class KernelRule:
         unsummed = sorted(self.reduces - (operands - results - self.whole))
         if unsummed:
             raise InvalidInput(
-                f"kernel {self.name}: reduces={' '.join(unsummed)!r}: only dims of operands that "
+                f"kernel {self.title}: reduces={' '.join(unsummed)!r}: only dims of operands that "
                 f"no result has are summed over, see its rule {self.text!r}"
             )
 
@@ -441,10 +447,15 @@ def _sizes(kernel: KernelRule, specs: Sequence[Dims], shapes: Shapes, where: str
 def _misfit(
     kernel: KernelRule, where: str, reason: str, *, shapes: tuple[Shapes, Shapes]
 ) -> FrontendError:
+    remedy = (
+        f'@tl.kernel_rule("{_fitting(*shapes)}")'
+        if kernel.decorates
+        else example(kernel.name, *shapes)
+    )
     return FrontendError(
-        f"the rule {kernel.text!r} does not fit the kernel {kernel.name}{where}: {reason}. "
+        f"the rule {kernel.text!r} does not fit the kernel {kernel.title}{where}: {reason}. "
         f"Its shapes are {_shapes_text(shapes[0])} -> {_shapes_text(shapes[1])}. Give it another "
-        f"rule: {example(kernel.name, *shapes)}"
+        f"rule: {remedy}"
     )
 
 
@@ -458,6 +469,11 @@ def example(name: str, operands: Shapes, results: Shapes) -> str:
     >>> example("norm", [(8, 4), (4,)], [(8, 4)])
     'tl.kernel_rule("norm", "a b, b -> a b")'
     """
+    return f'tl.kernel_rule("{name}", "{_fitting(operands, results)}")'
+
+
+def _fitting(operands: Shapes, results: Shapes) -> str:
+    """A rule with the ranks of these shapes."""
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     letter_of: dict[int, str] = {}
 
@@ -474,7 +490,7 @@ def example(name: str, operands: Shapes, results: Shapes) -> str:
         return " ".join(dims) or _WHOLE
 
     sides = [", ".join(map(names, shapes)) for shapes in (operands, results)]
-    return f'tl.kernel_rule("{name}", "{sides[0]} -> {sides[1]}")'
+    return f"{sides[0]} -> {sides[1]}"
 
 
 # -- FLOPs and bytes -------------------------------------------------------------------------------
@@ -524,15 +540,24 @@ def amount(kernel: KernelRule, value: Amount, sizes: Mapping[str, int]) -> float
         return float(_evaluated(ast.parse(value, mode="eval").body, sizes))
     except Exception as error:
         raise FrontendError(
-            f"kernel {kernel.name}: {value!r} gives no number for the sizes "
+            f"kernel {kernel.title}: {_amount_text(value)} gives no number for the sizes "
             f"{', '.join(f'{name}={size}' for name, size in sizes.items())}: {error}"
         ) from error
+
+
+def _amount_text(value: str | Callable[..., Any]) -> str:
+    if isinstance(value, str):
+        return repr(value)
+    name = getattr(value, "__name__", type(value).__name__)
+    return f"the function {name}, called with one dict of sizes,"
 
 
 def _evaluated(node: ast.expr, sizes: Mapping[str, int]) -> float:
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Name):
+        if node.id not in sizes:
+            raise ValueError(f"no dim is called {node.id}")
         return sizes[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](

@@ -109,11 +109,13 @@ def with_rounds_of(program: Program, other: Program) -> Program:
 
 
 def rounds_notes(program: Program) -> tuple[str, ...]:
-    """A sentence for each source line and number of rounds that is assumed."""
+    """A sentence for each source line and number of rounds that the program does not state."""
     groups = Counter((loop.where, loop.rounds) for loop in unknown_loops(program))
     return tuple(
         f"the rounds of {'the loop' if loops == 1 else counted(loops, 'loop')} at "
-        f"{line_text(where)} are not known and counted as {count:g}: {HOW_TO_GIVE}"
+        f"{line_text(where)} are not known and counted as {count:g}"
+        # Nobody but the user makes it another number than 1
+        + (f": {HOW_TO_GIVE}" if count == 1 else ", the number that was given")
         for (where, count), loops in groups.items()
     )
 

@@ -548,6 +548,30 @@ def forget_annotations(attributes: Any) -> None:
             del attributes[key]
 
 
+class _KernelsInCode(Writer):
+    """Refuses kernels that the plan cuts; the text that it writes is of no use."""
+
+    def _kernel(self, op_index: int, operation: Any) -> None:
+        program = self.plan.program
+        local_kernels.refuse_in_code(
+            operation,
+            [self.used[use] for use in program.uses(op_index)],
+            [self.on_op[value] for value in program.results(op_index)],
+            program.where(op_index),
+        )
+
+
+def refuse_kernels_in_code(text: str, plan: ShardingPlan) -> None:
+    """Raise InvalidPlan if the plan cuts a kernel, which code under plain ``jax.jit`` calls whole.
+
+    Args:
+        text: the StableHLO that the plan's program was read from.
+        plan: of this program.
+    """
+    if "custom_call" in plan.program.kind:
+        _KernelsInCode(plan, reuse=False, scattered=True, numbered=False, located=False).write(text)
+
+
 def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
     """Declare the plan's mesh in place of the input's meshes."""
     for op in list(module.body.operations):

@@ -190,6 +190,35 @@ def _inlined(
     return _jaxlib.inline_call(main.operation, list(arguments), operation.location)
 
 
+def refuse_in_code(
+    operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str
+) -> None:
+    """Raise InvalidPlan if code under plain ``jax.jit`` cannot follow a plan that cuts this kernel.
+
+    Arguments are those of ``write_kernel``.
+    """
+    is_cut = any(any(spec) for spec in (*operands, *results))
+    wrapped = own_rules.is_wrapped(operation)
+    if not is_cut or not (wrapped or _HOLDS_SHAPES.search(own_rules.call_target(operation))):
+        return
+    decorated = "" if wrapped else f' decorated with @tl.kernel_rule("{_rule_text(operation)}")'
+    raise InvalidPlan(
+        f"this plan cuts the kernel {kernel_rules.kernel_name(operation)} ({where}). Code under "
+        "jax.jit alone calls it whole, and no compiler can cut it: call it on parts yourself, "
+        f"{_shard_map_text(operands, results)}, or use plan.jit, which cuts "
+        f"{'it' if wrapped else 'functions'}{decorated}"
+    )
+
+
+def _shard_map_text(operands: Sequence[Spec], results: Sequence[Spec]) -> str:
+    def text(specs: Sequence[Spec]) -> str:
+        entries = ["P(" + ", ".join(_entry(axes) for axes in spec) + ")" for spec in specs]
+        return "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"
+
+    out = text(results) if len(results) > 1 else text(results)[1:-2]
+    return f"jax.shard_map(call, mesh=mesh, in_specs={text(operands)}, out_specs={out})"
+
+
 def _refusal(
     operation: Any,
     operands: Sequence[Spec],
@@ -198,19 +227,14 @@ def _refusal(
     *,
     partial: Sequence[Sequence[str]],
 ) -> str:
-    def text(specs: Sequence[Spec]) -> str:
-        entries = ["P(" + ", ".join(_entry(axes) for axes in spec) + ")" for spec in specs]
-        return "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"
-
     name = kernel_rules.kernel_name(operation)
     axes = sorted({axis for summed in partial for axis in summed})
     total = f", where call ends with jax.lax.psum over {', '.join(axes)}" if axes else ""
-    out = text(results) if len(results) > 1 else text(results)[1:-2]
     return (
         f"this plan cuts the kernel {name} ({where}), whose code is for whole shapes, so that no "
-        "compiler can cut it. Call it on parts: jax.shard_map(call, mesh=mesh, "
-        f"in_specs={text(operands)}, out_specs={out}){total}, or wrap the function that calls it "
-        f'with @tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
+        f"compiler can cut it. Call it on parts: {_shard_map_text(operands, results)}{total}, or "
+        "wrap the function that calls it with "
+        f'@tl.kernel_rule("{_rule_text(operation)}"), which does so for every plan'
     )
 
 

@@ -6,6 +6,7 @@ whole is noted. Start reading at ``usual_plans``; ``conflicts/colour_roles.py`` 
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from toast_lab.conflicts.data_arguments import groups_of
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, did_you_mean
 from toast_lab.ir.program import REDUCTION
+from toast_lab.sharding.plan_rules import folded_path
 from toast_lab.sharding.space import Action, action_text
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text
@@ -23,6 +25,7 @@ TENSOR_ROLES = ("heads", "hidden", "channels", "vocabulary", "outputs")
 MOST_NAMED = 3  # weights that a note names
 #: Weights of a smaller share of all bytes are not worth an action or a note.
 LEAST_SHARE = 0.001
+WIDTH = 100  #: columns of a listing
 
 
 class UsualPlans(Mapping[str, list[Action]]):
@@ -43,6 +46,8 @@ class UsualPlans(Mapping[str, list[Action]]):
         self._plans = plans
 
     def __getitem__(self, name: str) -> list[Action]:
+        if name not in self._plans:
+            raise KeyError(self._why_not(name))
         return self._plans[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -57,28 +62,49 @@ class UsualPlans(Mapping[str, list[Action]]):
         Raises:
             InvalidPlan: there is no such plan, for the reason given in the message.
         """
-        if name in self._plans:
-            return self._plans[name]
+        if name not in self._plans:
+            raise InvalidPlan(self._why_not(name))
+        return self._plans[name]
+
+    def _why_not(self, name: str) -> str:
         if name in self.missing:
-            raise InvalidPlan(f"{name}: {self.missing[name]}")
+            return f"{name}: {self.missing[name]}"
         known = (*self._plans, *self.missing)
-        raise InvalidPlan(
+        return (
             f"no usual plan is called {name!r}{did_you_mean(name, known)}; there are "
             f"{', '.join(known)}"
         )
+
+    def __repr__(self) -> str:
+        return f"<UsualPlans of {self.problem.analysis.program.name}: {', '.join(self._plans)}>"
 
     def __str__(self) -> str:
         analysis, mesh = self.problem.analysis, self.problem.mesh
         lines = []
         for name, actions in self._plans.items():
             texts = [action_text(analysis, mesh, action) for action in actions]
-            lines.append(f"{name}: {', '.join(texts)}")
-            lines += [f"  {note}" for note in self.notes.get(name, ())]
-        lines += [f"no {name} plan: {reason}" for name, reason in self.missing.items()]
+            lines += _wrapped(f"{name}: {', '.join(texts)}")
+            lines += [
+                line for note in self.notes.get(name, ()) for line in _wrapped(note, indent="  ")
+            ]
+        for name, reason in self.missing.items():
+            lines += _wrapped(f"no {name} plan: {reason}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return as_html(self)
+
+
+def _wrapped(sentence: str, indent: str = "") -> list[str]:
+    """Lines of a fixed width; further ones are indented by four more."""
+    return textwrap.wrap(
+        sentence,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def usual_plans(problem: Problem) -> UsualPlans:
@@ -403,11 +429,14 @@ class _Makers:
             if whole_bytes <= LEAST_SHARE * self.weight_bytes:
                 continue
             whole.sort(key=lambda weight: (-self.program.nbytes(weight), weight))
-            named = [
-                f"{self.program.value_name[weight]} {list(self.program.dims(weight))}"
-                for weight in whole[:MOST_NAMED]
-            ]
-            rest = f" and {len(whole) - MOST_NAMED} more" if len(whole) > MOST_NAMED else ""
+            # Weights of several layers, and the states of one weight, are alike
+            alike = Counter(
+                f"{folded_path(self.program.value_name[weight])} {list(self.program.dims(weight))}"
+                for weight in whole
+            )
+            named = list(alike)[:MOST_NAMED]
+            others = len(whole) - sum(alike[name] for name in named)
+            rest = f" and {others} more" if others else ""
             draft.notes.append(
                 f"whole on {self._axes_text([axis])}: {', '.join(named)}{rest}, "
                 f"{bytes_text(whole_bytes)} of {bytes_text(self.weight_bytes)} of weights"
