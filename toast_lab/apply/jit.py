@@ -35,7 +35,7 @@ from toast_lab.frontends.tracing import trace_separated
 from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.host_memory import PINNED_HOST
 from toast_lab.ir.model import Function, Model
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.needed_constraints import needed_constraints

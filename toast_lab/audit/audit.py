@@ -64,7 +64,20 @@ AS_WRITTEN, DATA_PARALLEL, BEST_PLAN = "as written", "data parallel", "best plan
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Audit:
-    """The findings on one program as it is sharded, and the figures beside which they stand."""
+    """The findings on one program as it is sharded, and the figures beside which they stand.
+
+    Examples:
+        >>> import jax
+        >>> import toast_lab as tl
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))
+        >>> rows = jax.NamedSharding(mesh, jax.P("data"))
+        >>> x = jax.ShapeDtypeStruct((4096, 1024), "float32", sharding=rows)
+        >>> audit = tl.audit(lambda x: jax.nn.relu(x), x, compile=False, search=False)
+        >>> audit.findings
+        ()
+        >>> [row.name for row in audit.contenders]
+        ['as written', 'data parallel']
+    """
 
     model: Model
     problem: Problem

@@ -10,7 +10,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAct
 from collections.abc import Callable
 
 from toast_lab import checks
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.search.methods import methods_text
 from toast_lab.text import read_gib
 

@@ -27,7 +27,7 @@ from toast_lab.frontends.traced_keys import is_key, key_data_shape
 from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
 
 ENDS.update((arguments.__file__, calls.__file__))

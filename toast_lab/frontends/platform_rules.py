@@ -22,7 +22,7 @@ import jax
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import partitioned_functions, user_code, wrapped_kernels
 from toast_lab.ir.kernel_rules import WRAPPED
-from toast_lab.ir.platforms import PLATFORMS
+from toast_lab.ir.platform_names import PLATFORMS
 
 #: JAX's names of the platforms.
 _JAX_NAMES = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}

@@ -26,7 +26,8 @@ from toast_lab.frontends import (
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
-from toast_lab.ir.platforms import PLATFORMS, Parts
+from toast_lab.ir.platform_names import PLATFORMS
+from toast_lab.ir.platforms import Parts
 from toast_lab.prepare import start_early
 
 

@@ -127,7 +127,9 @@ def kernel_rule(
         )
     kept, summed = frozenset(whole.split()), frozenset(reduces.split())
     if rule is not None:
-        kernel_rules.register(KernelRule(name_or_rule, rule, flops, bytes, kept, summed))
+        kernel_rules.register(
+            KernelRule(name_or_rule, rule, flops, bytes, whole=kept, reduces=summed)
+        )
         return None
     if "->" not in name_or_rule:
         raise InvalidInput(
@@ -138,7 +140,15 @@ def kernel_rule(
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{fn.__module__}.{fn.__qualname__}"
         kernel_rules.register(
-            KernelRule(re.escape(name), name_or_rule, flops, bytes, kept, summed, decorates=True)
+            KernelRule(
+                re.escape(name),
+                name_or_rule,
+                flops,
+                bytes,
+                whole=kept,
+                reduces=summed,
+                decorates=True,
+            )
         )
         kernel = _WRAPPED[name] = WrappedKernel(name, fn)
 

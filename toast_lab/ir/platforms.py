@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.errors import FrontendError
+from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.rounds import Rounds, counting, recounted_notes
 
 if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
-PLATFORMS = ("cpu", "tpu", "gpu")
 ALL_PLATFORMS = frozenset(PLATFORMS)
 
 

@@ -60,7 +60,8 @@ from toast_lab.ir import canonical, kernel_rules, local_ops, op_kinds, own_rules
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
-from toast_lab.ir.platforms import PLATFORMS, Parts
+from toast_lab.ir.platform_names import PLATFORMS
+from toast_lab.ir.platforms import Parts
 from toast_lab.ir.program import ELEMENTWISE, Program
 from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
