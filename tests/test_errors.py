@@ -22,6 +22,7 @@ def test_the_tree_is_complete() -> None:
         "InvalidProblem",
         "InvalidInput",
         "RunFailed",
+        "RunInterrupted",
         "StoreError",
         "NotSaved",
     }
