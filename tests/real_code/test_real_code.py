@@ -10,7 +10,7 @@ import importlib.util
 import pytest
 
 from tests import eight_devices
-from toast_lab.runtime import gpu_compiler
+from tests.runtime.test_gpu_compile import needs_wheels
 
 HERE = "tests.real_code.trial"
 WHICH = ("decoder", "experts")
@@ -22,13 +22,7 @@ TARGETS = [
             importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
         ),
     ),
-    pytest.param(
-        "h100",
-        "gpu:h100:8",
-        marks=pytest.mark.skipif(
-            gpu_compiler.find() is None, reason="the compiler for GPUs is not installed"
-        ),
-    ),
+    pytest.param("h100", "gpu:h100:8", marks=needs_wheels),
 ]
 
 
