@@ -131,8 +131,8 @@ def test_a_wrong_program_fails_its_certificate(monkeypatch: pytest.MonkeyPatch) 
     Its row says so, and it is never the fastest plan, however quick it is.
     """
 
-    def other(model: Model, plan: ShardingPlan) -> Any:
-        job = module.run_job(model, plan)
+    def other(model: Model, plan: ShardingPlan, platform: str) -> Any:
+        job = module.run_job(model, plan, platform)
         return dataclasses.replace(job, text=job.text.replace("stablehlo.tanh", "stablehlo.sine"))
 
     monkeypatch.setattr(module, "run_job", module.job_of, raising=False)

@@ -22,6 +22,7 @@ FINDINGS = {
     UnsplitReason.UNKNOWN_TRIPS: "trips unknown",
     UnsplitReason.UNKNOWN_BRANCH: "branch unknown",
     UnsplitReason.WITHOUT_COST: "kernel without FLOPs",
+    UnsplitReason.FREE_AXES: "shard_map, free axes",
 }
 DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "remedy", "arguments"]
 ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
