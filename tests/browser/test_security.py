@@ -93,7 +93,7 @@ def test_no_url_parameter_loads_or_runs_anything(
         timeout=SLOW
     )
     expect(strict_page.locator(".status")).to_contain_text(
-        re.compile("Loaded attention|Ignored in the address")
+        re.compile("Loaded attention|Ignored in the address|The server has started anew")
     )
     expect(strict_page.locator(".model")).to_have_text("attention")
     assert strict_page.get_by_text("Loaded evil").count() == 0
