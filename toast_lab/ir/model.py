@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from toast_lab.errors import FrontendError
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.platforms import (
     ALL_PLATFORMS,
-    PLATFORMS,
     LoweredProgram,
     Lowerings,
     platforms_text,
