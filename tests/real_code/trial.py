@@ -127,8 +127,9 @@ def compiled(which: str, machine: str, topology: str) -> dict[str, Any]:
 
 def audited(which: str, machine: str, topology: str) -> dict[str, Any]:
     """What the audit of a step as it is sharded by hand says."""
-    step, args = made(which, machine, large=False)
-    audit = tl.audit(step, *args, machine=machine, topology=topology, search=False)
+    step, args = made(which, machine, large=which == "experts")
+    options = {"machine": machine, "topology": topology, "search": False, "store": False}
+    audit = tl.audit(step, *args, **options)
     return {
         "kinds": [finding.kind for finding in audit.findings],
         "lines": [str(finding.where) for finding in audit.findings],
