@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -66,7 +67,7 @@ def lower(traced: Any, platform: str) -> Any:
     has_own = has_kernels(traced.jaxpr)
     is_interpreted = platform == "cpu" and has_own
     try:
-        with _sizes_of_tpu() if platform == "tpu" and has_own else contextlib.nullcontext():
+        with _facts_of_accelerators() if has_own else contextlib.nullcontext():
             return lower_own(traced, platforms)
     except Exception:
         if not is_interpreted:
@@ -75,30 +76,46 @@ def lower(traced: Any, platform: str) -> Any:
 
 
 @contextlib.contextmanager
-def _sizes_of_tpu() -> Iterator[None]:
-    """Let Pallas lower kernels for TPUs on a host without one.
+def _facts_of_accelerators() -> Iterator[None]:
+    """Let Pallas lower kernels on a host without their accelerator.
 
-    For some kernels, such as those with blocks of one dim, it asks the host's device for the sizes
-    of its registers. It gets those of a TPU v5e; the ones that it checks are alike on all TPUs.
+    For some kernels it asks the host's device for the sizes of its units or its version, and takes
+    those that are registered for its kind. Then this is a TPU v5e and an H100.
     """
-    try:
-        from jax._src.pallas.mosaic import tpu_info
-
-        kind = tpu_info.get_device_kind()
-        is_known = tpu_info.chip_version_from_device_kind(kind) is not None
-        facts = tpu_info._get_tpu_info_impl(tpu_info.ChipVersion.TPU_V5E, 1)
-        registry = tpu_info.registry
-    except (ImportError, AttributeError, TypeError):
-        yield
-        return
-    added = not is_known and kind not in registry
-    if added:
-        registry[kind] = lambda: facts
+    added: list[tuple[dict[str, Any], str]] = []
+    for find in (_tpu_facts, _gpu_facts):
+        try:
+            registry, kind, facts = find()
+        except (ImportError, AttributeError, TypeError):
+            continue  # this version of JAX does not ask
+        if facts is not None and kind not in registry:
+            registry[kind] = lambda facts=facts: facts
+            added.append((registry, kind))
     try:
         yield
     finally:
-        if added:
+        for registry, kind in added:
             del registry[kind]
+
+
+def _tpu_facts() -> tuple[dict[str, Any], str, Any]:
+    """(what is registered by kind, the kind of this host, facts for it; None if it is known)."""
+    from jax._src.pallas.mosaic import tpu_info
+
+    kind = tpu_info.get_device_kind()
+    if tpu_info.chip_version_from_device_kind(kind) is not None:
+        return tpu_info.registry, kind, None
+    facts = tpu_info._get_tpu_info_impl(tpu_info.ChipVersion.TPU_V5E, 1)
+    return tpu_info.registry, kind, facts
+
+
+def _gpu_facts() -> tuple[dict[str, Any], str, Any]:
+    """``_tpu_facts`` for GPUs."""
+    gpu_info: Any = importlib.import_module("jax._src.pallas.triton.gpu_info")
+    kind = gpu_info.get_device_kind()
+    if gpu_info.gpu_version_from_device_kind(kind) is not None:
+        return gpu_info.registry, kind, None
+    return gpu_info.registry, kind, gpu_info._get_gpu_info_impl(gpu_info.GpuVersion.H100)
 
 
 def lower_own(traced: Any, platforms: tuple[str, ...] | None, *, interpreted: bool = False) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -81,12 +82,21 @@ def interface(
     return mesh, ordered, specs, "; ".join(troubles)
 
 
+_NAMED_GROUPS = re.compile(r"replica_group_mesh_axes<.*?axes = \[(.*)\]")
+_AXIS = re.compile(r'axis_ref<name = "([^"]*)"')
+
+
 def axes_of_collective(operation: Any, mesh: _jaxlib.MeshAxes) -> tuple[tuple[str, ...], bool]:
     """The mesh axes over which a collective's devices differ, and whether it joins all of them."""
     if "source_target_pairs" in operation.attributes:
         pairs = np.asarray(ir.DenseIntElementsAttr(operation.attributes["source_target_pairs"]))
         return _axes_between(pairs.tolist(), mesh), True
-    groups = np.asarray(ir.DenseIntElementsAttr(operation.attributes["replica_groups"]))
+    written = operation.attributes["replica_groups"]
+    # Newer versions of JAX name the axes
+    if named := _NAMED_GROUPS.search(str(written)):
+        axes = tuple(_AXIS.findall(named.group(1)))
+        return axes, "sub_axis_info" not in named.group(1)
+    groups = np.asarray(ir.DenseIntElementsAttr(written))
     # Groups of unequal size are filled up with -1.
     return axes_of_groups([[i for i in group if i >= 0] for group in groups.tolist()], mesh)
 
