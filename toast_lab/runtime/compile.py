@@ -120,20 +120,9 @@ def compile_plan(
     assumed_rounds = [loop.rounds for loop in unknown_loops(plan.program)]
     key = _key(fully_constrained, wanted, versions, flags, assumed_rounds=assumed_rounds)
     path = None if isinstance(store, bool) else store
-    kept_result = None
-    if store is not False:
-        # A store that fails costs no more than another compilation
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            kept_result = results.find(key)
+    kept_result = None if store is False else _kept(plan, key, path)
     if kept_result is not None:
-        # Different plans can have the same annotated text
-        return dataclasses.replace(
-            located(kept_result, plan.program),
-            program=plan.program.digest(),
-            plan_key=plan.key,
-            cached=True,
-            notes=(*carried_notes, *kept_result.notes),
-        )
+        return dataclasses.replace(kept_result, notes=(*carried_notes, *kept_result.notes))
     if on_progress is not None:
         on_progress(RunProgress("finding the constraints that it needs", 0.0))
     needed = needed_constraints(model, plan, cancel=cancel)
@@ -157,6 +146,25 @@ def compile_plan(
             compiled = dataclasses.replace(compiled, not_kept=str(error))
     compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
     return located(compiled, plan.program)
+
+
+def _kept(plan: ShardingPlan, key: str, path: PathLike | None) -> Compiled | None:
+    """The result that is kept under ``key``, as that of ``plan``; None if there is none.
+
+    Different plans can have the same annotated text.
+    """
+    result = None
+    # A store that fails costs no more than another compilation
+    with contextlib.suppress(StoreError), CompiledStore(path) as results:
+        result = results.find(key)
+    if result is None:
+        return None
+    return dataclasses.replace(
+        located(result, plan.program),
+        program=plan.program.digest(),
+        plan_key=plan.key,
+        cached=True,
+    )
 
 
 def compile_written(
@@ -190,16 +198,9 @@ def compile_written(
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
     key = _key(f"{stablehlo} {left_open}", wanted, versions, flags)
     path = None if isinstance(store, bool) else store
-    if store is not False:
-        with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            kept_result = results.find(key)
-            if kept_result is not None:
-                return dataclasses.replace(
-                    located(kept_result, plan.program),
-                    program=plan.program.digest(),
-                    plan_key=plan.key,
-                    cached=True,
-                )
+    kept_result = None if store is False else _kept(plan, key, path)
+    if kept_result is not None:
+        return kept_result
     compiled = _compile(
         model.name,
         plan,
