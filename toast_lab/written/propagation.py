@@ -28,6 +28,7 @@ from toast_lab.written.propagation_kernel import cut_dims, propagate
 
 #: The dim of a value that each mesh axis cuts, -1: none; one number for each axis.
 Dims = Sequence[int] | np.ndarray
+_NO_READERS = np.zeros(0, np.int64)
 
 
 class WrittenPropagation:
@@ -61,26 +62,23 @@ class WrittenPropagation:
         constraints, results = constraints or {}, results or {}
         for value, dims in arguments.items():
             self._fix(int(graph.node[value]), dims)
-        kept_node = graph.node.copy()
-        touch_node = graph.graph.touch_node
-        redirected: list[int] = []
+        kept_node, touch_node = graph.node.copy(), graph.graph.touch_node
+        redirected: list[tuple[np.ndarray, np.ndarray]] = []
         for value, dims in constraints.items():
-            node = int(graph.node[value])
-            if node < 0:
-                continue
             if graph.kept_node[value] >= 0:
-                node = kept_node[value] = int(graph.kept_node[value])
-                redirected.append(value)
-            self._fix(node, dims)
+                kept_node[value] = graph.kept_node[value]
+                readers = graph.readers.get(value, _NO_READERS)
+                redirected.append((readers, touch_node[readers]))
+                touch_node[readers] = kept_node[value]
+            if kept_node[value] >= 0:
+                self._fix(int(kept_node[value]), dims)
         for number, dims in results.items():
             self._fix(int(graph.result_node[number]), dims)
-        for value in redirected:
-            touch_node[graph.readers.get(value, [])] = graph.kept_node[value]
         try:
             propagate(graph.graph, scratch)
         finally:
-            for value in redirected:
-                touch_node[graph.readers.get(value, [])] = graph.node[value]
+            for readers, nodes in redirected:
+                touch_node[readers] = nodes
         return self._sharding(kept_node, results)
 
     def _fix(self, node: int, dims: Dims) -> None:

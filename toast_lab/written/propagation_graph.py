@@ -19,8 +19,8 @@ import dataclasses
 
 import numpy as np
 
-from toast_lab.ir.op_kinds import OP_KINDS
-from toast_lab.ir.program import ELEMENTWISE, NEED_REPLICATION, PASS, Program
+from toast_lab.ir.op_kinds import is_elementwise
+from toast_lab.ir.program import NEED_REPLICATION, PASS, Program
 from toast_lab.written.propagation_kernel import (
     BROADCASTS,
     OTHER,
@@ -37,13 +37,6 @@ _PASSES_FORWARD = {"dynamic_slice", "dynamic_update_slice"}
 #: along it.
 _BLOCKS = {"dynamic_slice", "gather", "fft", "rng_bit_generator"}
 _EDGES = {"optimization_barrier", "while.enter", "case.result"}
-_NOT_ELEMENTWISE = {"map", "after_all", "partition_id", "replica_id"}
-
-
-def is_elementwise(kind: str) -> bool:
-    """Does Shardy treat ops of this kind as elementwise?"""
-    known = OP_KINDS.get(kind)
-    return known is not None and known.cost_class == ELEMENTWISE and kind not in _NOT_ELEMENTWISE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +44,9 @@ class PropagationGraph:
     """The arrays, and where the program's values are in them."""
 
     graph: OpGraph
-    node: np.ndarray  #: [V] the node of each value as its op leaves it, -1: constants
+    #: [V] the node of each value as its op leaves it, -1: constants; of an expanded scalar the one
+    #: that is made for the last reader
+    node: np.ndarray
     #: [V] the node that readers see where it is another one if the value is constrained; else -1
     kept_node: np.ndarray
     #: [V] touches that read the kept node if the value is constrained
@@ -168,7 +163,7 @@ class _Builder:
         )
         return PropagationGraph(
             graph=graph,
-            node=self.node,
+            node=np.where(self.copied, self.kept_node, self.node).astype(np.int32),
             kept_node=self.kept_node,
             readers={value: np.array(rows, np.int64) for value, rows in self.readers.items()},
             result_node=np.array(result_node, np.int32),
@@ -296,10 +291,12 @@ class _Builder:
                 dims = program.use_dim_factors[begin : begin + rank]
                 if self.copied[value]:
                     node = self.new_node(rank)
+                    if not program.value_is_constant[value]:
+                        self.kept_node[value] = node
                 else:
                     node = int(self.node[value])
-                    if self.kept_node[value] >= 0:
-                        self.readers.setdefault(value, []).append(len(self.touch_node))
+                if self.kept_node[value] >= 0:
+                    self.readers.setdefault(value, []).append(len(self.touch_node))
             size = 1
             for factors in dims:
                 for factor in factors:
