@@ -6,9 +6,9 @@ import dataclasses
 from typing import NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
+from toast_lab.ir.sites import Site
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import counted
-from toast_lab.ir.sites import Site
 
 
 class WrittenSize(NamedTuple):
