@@ -295,7 +295,7 @@ class _Tree:
         costs = {_WHOLE: self._choice(self._top, _WHOLE).cost}
         if self.root.pattern:  # the root alone can be what a rule says
             costs |= {
-                spec: self._choice(self._top, spec).cost + 1.0 for spec in self._top.specs if spec
+                spec: self._choice(self._top, spec).cost + 1.01 for spec in self._top.specs if spec
             }
         spec = min(costs, key=lambda spec: costs[spec])
         of_all = [_Draft(self.root, ended=False, keys=(), spec=spec)] if spec else []
