@@ -98,12 +98,19 @@ def plan_words(
     return tuple(sorted(traits, key=lambda trait: TERMS.index(trait.term)))
 
 
-def plan_paragraph(traits: Sequence[Trait], width: int = 80) -> str:
-    """Traits as one paragraph."""
-    text = "; ".join(trait.text for trait in traits) or "nothing is cut"
-    return textwrap.fill(
-        f"{text[0].upper()}{text[1:]}.", width, break_long_words=False, break_on_hyphens=False
-    )
+def plan_paragraph(traits: Sequence[Trait], width: int = 80, most_lines: int | None = None) -> str:
+    """Traits as one paragraph; the last ones are counted where it would be too long."""
+    for count in range(len(traits), -1, -1):
+        texts = [trait.text for trait in traits[:count]]
+        if count < len(traits):
+            texts.append(f"and {len(traits) - count} more (tl.plan_words has all)")
+        text = "; ".join(texts) or "nothing is cut"
+        lines = textwrap.wrap(
+            f"{text[0].upper()}{text[1:]}.", width, break_long_words=False, break_on_hyphens=False
+        )
+        if most_lines is None or len(lines) <= most_lines:
+            break
+    return "\n".join(lines)
 
 
 class _AxisFacts:
@@ -384,6 +391,13 @@ def _whole_weights(parts: ProgramParts, plan: ShardingPlan) -> list[Trait]:
             which = "all" if share > ALMOST_ALL else f"{share:.0%} of the"
             text = f"{which} {words} whole on every device ({bytes_text(whole_bytes)})"
             traits.append(Trait("whole", plan.mesh.axes, text, share))
+    caches = parts.roles.arguments.caches
+    whole = [cache for cache in caches if not plan.lowered.layouts[cache]]
+    if whole:
+        whole_bytes = sum(map(program.nbytes, whole))
+        text = f"decoding cache whole on every device ({bytes_text(whole_bytes)})"
+        share = whole_bytes / sum(map(program.nbytes, caches))
+        traits.append(Trait("whole", plan.mesh.axes, text, share))
     return traits
 
 
