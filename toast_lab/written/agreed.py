@@ -64,8 +64,7 @@ class Shardy:
                 for number, role in drafts.results.items()
             ),
             constraints=tuple(
-                (value, spec(value, layout))
-                for value, layout in drafts.constrained(draft).items()
+                (value, spec(value, layout)) for value, layout in drafts.constrained(draft).items()
             ),
         )
 

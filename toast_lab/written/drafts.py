@@ -181,9 +181,7 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
         role_of_key.setdefault((words[argument], len(program.dims(argument))), len(role_of_key))
         for argument in range(program.n_arguments)
     ]
-    sizes = {
-        (role, program.dims(argument)) for argument, role in enumerate(roles)
-    }
+    sizes = {(role, program.dims(argument)) for argument, role in enumerate(roles)}
     results = {}
     for number, value in enumerate(program.outputs.tolist()):
         # A result's path begins with its place in the result, an argument's with a name

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.ir.sites import Site
+from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import counted
 
@@ -62,6 +63,8 @@ class WrittenPlan:
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     #: (index of a constraint) -> price of the plan without it
     without: Mapping[int, Quick] = dataclasses.field(default_factory=dict, repr=False)
+    #: the way to the plan that it was written for, in actions
+    path: tuple[PathStep, ...] = dataclasses.field(default=(), repr=False)
     #: cost of the plan that it was written for, all of whose ops are sharded
     unlimited: Cost | None = None
 
