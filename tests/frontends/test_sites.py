@@ -133,6 +133,26 @@ def test_weights_that_the_loop_over_layers_slices() -> None:
     check(model)
 
 
+def test_a_mark_may_keep_another_residual() -> None:
+    def body(x: Any, _: Any) -> Any:
+        same = x
+        both = jax.checkpoint(lambda a, b: jnp.sin(a) * jnp.tanh(b))(x, same)
+        return both, None
+
+    def loss(x: Any) -> Any:
+        y, _ = jax.lax.scan(body, x, None, length=3)
+        return (y * y).sum()
+
+    model = from_jax(jax.value_and_grad(loss), X)
+    sites, program = by_name(check(model)), model.program
+    # With the mark, x and same are two residuals of the loop instead of one
+    (cotangent,) = sites["body:same"].cotangents
+    total = next(op for op in program.ops() if cotangent in program.operands(op) and op > cotangent)
+    assert [program.kind[op] for op in (program.value_op[cotangent], total)] == ["add", "add"], (
+        "its share of what x gets"
+    )
+
+
 def test_constrained_functions_run() -> None:
     def loss(w: Any, x: Any) -> Any:
         hidden = jnp.tanh(x @ w)
