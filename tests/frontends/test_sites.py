@@ -237,13 +237,15 @@ jax.tree_util.register_static(Layer)
 def test_closures_of_factories_and_decorated_methods() -> None:
     inner, layer = factory(3), Layer()
     codes = [fn.__code__ for fn in (inner, Layer.method, Layer.method.__wrapped__.__wrapped__)]
-    sites = by_name(check(from_jax(lambda x: layer.method(inner(x)), X)))
+    model = from_jax(lambda x: layer.method(inner(x)), X)
+    sites = by_name(check(model))
     assert {"inner:widened", "inner:", "method:inside", "wrapper:outcome"} <= set(sites)
     assert codes == [
         fn.__code__ for fn in (inner, Layer.method, Layer.method.__wrapped__.__wrapped__)
     ]
     # A jit that was called within has kept nothing
-    assert "toast_site" not in str(jax.make_jaxpr(layer.method)(jnp.ones((2, 2))))
+    sites_of(model.program, model)
+    assert "toast_site" not in str(jax.make_jaxpr(layer.method)(jnp.ones((8, 48))))
 
 
 def test_branches_and_loops() -> None:
