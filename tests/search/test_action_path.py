@@ -16,9 +16,9 @@ from toast_lab.search.action_path import DESCENT, INTEGER_PROGRAMS, method_of
 from toast_lab.search.contract import SearchResult
 from toast_lab.sharding.plan import is_action, make_plan
 
-BUDGET = tl.Budget(seconds=None, evaluations=6000)
+BUDGET = tl.Budget(seconds=None, evaluations=4000)
 #: a short search over actions, so that refinement comes soon
-SOON: dict[str, Any] = {"trajectories": 128, "patience": 1, "refine": 5}
+SOON: dict[str, Any] = {"trajectories": 128, "patience": 1, "refine": 5, "solve": False}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_bounds_speak_of_the_best_plan(preferred: SearchResult[tl.Plan]) -> None
 
 
 def test_a_resumed_search_goes_on_from_the_best_plan(problem: tl.Problem) -> None:
-    first = tl.Budget(seconds=None, evaluations=3000)
+    first = tl.Budget(seconds=None, evaluations=2000)
     found = [
         tl.search(problem, budget=first, actions_within=within, **SOON).trace
         for within in (0.0, 10.0)
