@@ -14,8 +14,8 @@ from toast_lab.conflicts.colour_roles import ColourRoles, roles
 from toast_lab.conflicts.data_arguments import groups_of
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, did_you_mean
+from toast_lab.ir.argument_paths import folded_path
 from toast_lab.ir.program import REDUCTION
-from toast_lab.sharding.plan_rules import folded_path
 from toast_lab.sharding.space import Action, action_text
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text
