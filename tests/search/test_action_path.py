@@ -133,7 +133,7 @@ def test_it_is_not_preferred_if_it_is_worse_by_more(
     lost = preferred.cost.score / best.cost.score - 1
     for share, is_preferred in ((lost * 0.99, False), (lost * 1.01, True)):
         result = tl.search(problem, budget=BUDGET, actions_within=share, **SOON)
-        assert (result.best_found is not None) == is_preferred
+        assert (result.unlimited is not None) == is_preferred
 
 
 def test_bounds_speak_of_the_best_plan(preferred: SearchResult[tl.Plan]) -> None:
@@ -193,7 +193,7 @@ def test_a_plan_that_actions_give_as_well_is_told_by_them() -> None:
         result = tl.search(mlp, budget=tl.Budget(None, 2000), actions_within=within)
         assert result.actions
         assert result.refinements is None
-        assert result.best_found is None
+        assert result.unlimited is None
         assert same(tl.Plan.from_actions(mlp, result.plan.actions), result.plan)
 
 
