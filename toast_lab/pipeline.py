@@ -45,7 +45,7 @@ from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
-from toast_lab.sharding.plan import plan_of_actions, unsharded_plan
+from toast_lab.sharding.plan import unsharded_plan
 from toast_lab.written.written_front import WrittenFront
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
@@ -266,7 +266,7 @@ class Result(SearchResult[Plan]):
         refined = self.refined.plan
         beside = [] if self.unlimited is None else [self.plan]
         if self.actions and refined.refinements:
-            beside.append(plan_of_actions(self.problem.space, self.actions))
+            beside.append(Plan.from_actions(self.problem, self.actions))
         return refined.written_front(self.problem, beside=beside, path=self.path)
 
     def written(self, within: float = 0.05) -> Written:
