@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from toast_lab.conflicts.colour_roles import roles
 from toast_lab.cost.problem import Problem, price
 from toast_lab.frontends import from_jax, load
 from toast_lab.plan_verbs import Plan
-from toast_lab.sharding.pins import read_pin
+from toast_lab.sharding.space import parse_action
 
 #: a size or a count, a place in a matrix, or an op that only moves numbers
 BAD = re.compile(r"\d+|.*_(\d+|rows|columns)|(reshape|transpose|broadcast_in_dim|convert)_dim\d+")
@@ -61,8 +62,7 @@ def perceptron() -> Analysis:
 
     sizes = (24, 96, 80, 40)
     layers = [
-        {"kernel": shape(*pair), "bias": shape(pair[1])}
-        for pair in zip(sizes, sizes[1:], strict=False)
+        {"kernel": shape(*pair), "bias": shape(pair[1])} for pair in itertools.pairwise(sizes)
     ]
     return analyse(from_jax(sgd(loss), {"layers": layers}, shape(16, 24), shape(16, 40)))
 
@@ -145,7 +145,7 @@ PROGRAMS: dict[Callable[[], Analysis], dict[str, int]] = {
         "batch": 8,
         "height": 16,
         "width": 24,
-        "images_channels": 3,
+        "inputs0_channels": 3,
         "kernels0_channels": 32,
         "kernels1_channels": 64,
         "kernels1_kernel_height": 5,
@@ -203,18 +203,18 @@ def test_words_of_paths() -> None:
 def test_names_of_earlier_versions_are_understood(tmp_path: Path) -> None:
     problem = Problem(perceptron(), {"a": 2, "b": 2})
     analysis = problem.analysis
-    earlier = {"x_rows": "batch", "layers_in": "features", "layers_out": "layers0_hidden"}
+    earlier = {"inputs_in": "batch", "layers_in": "features", "layers_out": "layers0_hidden"}
     for old, new in earlier.items():
         assert old not in analysis.colour_name
         assert analysis.group_index(old) == analysis.group_index(new)
-    plan = Plan.from_actions(problem, ["x_rows->a", "layers_out->b"])
+    plan = Plan.from_actions(problem, ["inputs_in->a", "layers_out->b"])
     assert plan.actions == ("batch->a", "layers0_hidden->b")
-    pin = read_pin(analysis, problem.mesh, "x_rows->a")
-    assert pin == read_pin(analysis, problem.mesh, "batch->a") or "batch" in str(pin)
-    assert analysis.renamed({"x_rows": "examples"}).renames == {"batch": "examples"}
+    pin, mesh = parse_action(analysis, problem.mesh, "inputs_in->a"), problem.mesh
+    assert pin == parse_action(analysis, mesh, "batch->a")
+    assert analysis.renamed({"inputs_in": "examples"}).renames == {"batch": "examples"}
     data = plan.to_json() | {
-        "actions": ["x_rows->a", "layers_out@0->b", "by an integer program"],
-        "colours": {"x_rows": "examples"},
+        "actions": ["inputs_in->a", "layers_out@0->b", "by an integer program"],
+        "colours": {"inputs_in": "examples"},
     }
     (tmp_path / "plan.json").write_text(json.dumps(data))
     loaded = Plan.load(tmp_path / "plan.json", problem)

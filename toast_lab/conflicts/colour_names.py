@@ -25,11 +25,11 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from toast_lab.conflicts.argument_words import distinct_text, module_words
+from toast_lab.conflicts.argument_words import distinct_text, last_key, module_words
 from toast_lab.conflicts.colour_roles import ColourRoles, PlayedRole, roles
 from toast_lab.conflicts.colouring import ColourGroup, Colouring
 from toast_lab.conflicts.data_arguments import argument_roots
@@ -39,6 +39,7 @@ from toast_lab.ir.program import CONVOLUTION, DOT, REDUCTION, Program
 
 _WINDOWS = {1: ("kernel",), 2: ("kernel_height", "kernel_width")}
 _WINDOWS[3] = ("kernel_depth", "kernel_height", "kernel_width")
+MOST_VALUES = 20  #: of a colour that are looked at for a name
 _SCOPE = re.compile(r"[A-Za-z]\w*")
 
 
@@ -85,20 +86,15 @@ class _Naming:
         self._taken.setdefault(candidate, 0)
         return candidate
 
-    def _name_group(self, group: ColourGroup, candidates: Iterator[str]) -> bool:
-        """Name the unnamed colours of a group; False if there is no candidate."""
-        first = ""
-        for candidate in candidates:
-            first = first or candidate
-            if candidate not in self._taken:
-                first = candidate
-                break
-        if not first:
-            return False
+    def _name_group(self, group: ColourGroup, name: str) -> None:
+        """Name the unnamed colours of a group; one whose name is taken gets a number."""
         for colour in group.colours:
             if not self.name[colour]:
-                self.name[colour] = self._numbered(first)
-        return True
+                self.name[colour] = self._numbered(name)
+
+    def _free(self, candidates: Iterable[str]) -> str:
+        """The first candidate that is not taken, empty if all are."""
+        return next((candidate for candidate in candidates if candidate not in self._taken), "")
 
     # -- the user's words --------------------------------------------------------------------------
 
@@ -110,8 +106,7 @@ class _Naming:
         for colour in sorted(given.of_sizes):
             words = given.of_sizes[colour]
             if not self.name[colour]:
-                free = (word for word in words if word not in self._taken)
-                self.name[colour] = self._numbered(next(free, words[0]))
+                self.name[colour] = self._numbered(self._free(words) or words[0])
 
     # -- roles -------------------------------------------------------------------------------------
 
@@ -132,12 +127,15 @@ class _Naming:
             of_word[played[group.index].word].append(group)
         for group in sorted(groups, key=lambda group: (-group.n_names, group.index)):
             word = played[group.index].word
+            if word == "outputs" and len(of_word[word]) > 1:
+                continue  # the argument that makes it says more
             makers = [product.weight for product in producing.get(group.colours[0], ())]
             carriers = [weight for weight in makers[:1] if weight in group.arguments]
             candidates = self._with_arguments(word, group, carriers)
             if not _needs_argument(word, group, of_word[word]):
                 candidates = itertools.chain((word,), candidates)
-            self._name_group(group, candidates)
+            if free := self._free(candidates):
+                self._name_group(group, free)
 
     def _with_arguments(self, word: str, group: ColourGroup, makers: list[int]) -> Iterator[str]:
         carriers = self._carriers(group)
@@ -146,7 +144,6 @@ class _Naming:
             yield f"{self._text(argument, group)}_{word}"
         for text in self._variables.get(group.colours[0], ()):
             yield f"{text}_{word}"
-        yield word
 
     # -- arguments ---------------------------------------------------------------------------------
 
@@ -200,7 +197,10 @@ class _Naming:
             yield f"{text}_{part}" if part else text
 
     def _part_of_argument(self, argument: int, dim: int) -> str:
-        """Text for a dim of an argument: "in", "out", "kernel_height", "dim1", or "" of vectors."""
+        """Text for a dim of an argument: "in", "out", "kernel_height", "dim1".
+
+        Of a vector it is its key where its module does not say it ("bias"), else empty.
+        """
         rank = len(self.program.dims(argument))
         roles_of_dims = [] if argument in self._data else self._weights.get(argument, [])
         role = roles_of_dims[dim] if roles_of_dims else ""
@@ -210,7 +210,10 @@ class _Naming:
             return windows[at] if windows else f"kernel_dim{at}"
         if role and sum(other == role for other in roles_of_dims) == 1:
             return role
-        return f"dim{dim}" if rank > 1 else ""
+        if rank > 1:
+            return f"dim{dim}"
+        path = self.program.value_name[argument]
+        return "" if last_key(path) in module_words(path) else last_key(path)
 
     @functools.cached_property
     def _arguments_of_colour(self) -> dict[int, dict[int, None]]:
@@ -296,20 +299,16 @@ class _Naming:
         groups = [group for group in self.colouring.groups if not self.is_named(group)]
         for group in sorted(groups, key=lambda group: (not _is_shown(group), group.index)):
             colour = group.colours[0]
-            if _is_shown(group) or colour in self._arguments_of_colour:
-                candidates = itertools.chain(
-                    letters.get(colour, ()),
-                    self._of_arguments(group),
-                    self._of_computed(colour),
-                    (f"name{group.index}",),
-                )
-            else:
-                candidates = itertools.chain(
-                    itertools.islice(self._of_computed(colour), 1), (f"name{group.index}",)
-                )
-            self._name_group(group, candidates)
+            candidates = [
+                *letters.get(colour, ()),
+                *self._of_arguments(group),
+                *itertools.islice(self._of_computed(colour), MOST_VALUES),
+            ]
+            if _is_shown(group) or not candidates:
+                candidates.append(f"name{group.index}")
+            self._name_group(group, self._free(candidates) or candidates[0])
         for group in self.colouring.groups:
-            self._name_group(group, iter((self.name[group.colours[0]],)))
+            self._name_group(group, self.name[group.colours[0]])
 
 
 def _variable(program: Program, value: int) -> str:

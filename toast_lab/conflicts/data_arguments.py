@@ -298,6 +298,13 @@ def _batches(
             given = analysis.given_names.of(named.colours[0]).casefold()
             if given == word and named.shardable and named.n_names > 1:
                 return {named.index: _widest(analysis, named.arguments, named.index)}, ""
+    # The only dim of a vector, such as a bias, is no batch where inputs have more dims.
+    wide = {
+        argument: group
+        for argument, group in leading.items()
+        if len(program.dims(argument)) > 1 or is_whole_number(program, argument)
+    }
+    leading = wide or leading
     on_states = {group for argument in states for group in groups_of(analysis, argument)}
     if not on_states.issuperset(leading.values()):
         # Parameters and moments have no batch, and frozen weights have dims of theirs.
