@@ -22,6 +22,7 @@ from toast_lab.conflicts.colouring import (
     Colouring,
 )
 from toast_lab.conflicts.earlier_names import earlier_names
+from toast_lab.conflicts.given_names import given_names
 from toast_lab.conflicts.networkx_graph import networkx_graph
 from toast_lab.errors import ToastError, did_you_mean, join_offenders
 from toast_lab.ir.model import Model
@@ -100,7 +101,8 @@ class Analysis(Colouring):
     @functools.cached_property
     def _earlier_names(self) -> dict[str, int]:
         """Colours by the names that earlier versions gave them."""
-        names = earlier_names(self.program, self.colour, self.given_names)
+        given = given_names(self.program, self.colour, self.model)  # without renames
+        names = earlier_names(self.program, self.colour, given)
         return {name: index for index, name in enumerate(names)}
 
     def colour_index(self, name: str) -> int | None:
