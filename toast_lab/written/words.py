@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colour_names import telling_word
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import bytes_text
@@ -367,7 +368,7 @@ class _AxisFacts:
         sizes: Counter[str] = Counter()
         for parameter, roles in self.used.items():
             if 2 * roles[role] > roles.total():
-                word = _last_word(self.program.value_name[parameter])
+                word = telling_word(self.program.value_name[parameter])
                 sizes[word] += self.program.nbytes(parameter)
         names = [word for word, _ in sizes.most_common(3)]
         return f" of {_listed(names)}" if names else ""
@@ -410,10 +411,6 @@ def _with_time(trait: Trait, cost: Cost) -> Trait:
     if share < LEAST_SHARE:
         return trait
     return trait._replace(text=f"{trait.text} (collectives over it: {share:.0%} of the time)")
-
-
-def _last_word(path: str) -> str:
-    return path.replace("'", "").replace("]", "").replace("[", ".").split(".")[-1]
 
 
 def _listed(words: Sequence[str]) -> str:
