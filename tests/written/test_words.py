@@ -14,6 +14,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, make_plan
+from toast_lab.written.parts import program_parts
 from toast_lab.written.words import Trait, plan_paragraph, plan_words
 
 MESH = {"a": 2, "b": 2}
@@ -258,3 +259,60 @@ def test_nothing_cut() -> None:
     assert traits(plan, of) == set()
     assert told(plan, of).startswith("Nothing is cut over a and b")
     assert all(isinstance(trait, Trait) for trait in plan_words(of, plan))
+
+
+def with_ops(of: Problem, plan: ShardingPlan, axis: int, factors: dict[int, int]) -> ShardingPlan:
+    """A plan in which some ops are split along other factors."""
+    sharding = plan.sharding.copy()
+    for op, factor in factors.items():
+        sharding.op_factor[op, axis] = factor
+    return make_plan(of.analysis, of.mesh, sharding)
+
+
+def test_heads_cut_in_attention_alone_and_positions_elsewhere() -> None:
+    """DeepSpeed's Ulysses: projections keep their positions, attention has its heads."""
+    of = problem()
+    plan = usual("data + sequence parallel", of)
+    program, colour = plan.program, of.analysis.colour
+    heads = colour_of(of, "params[1][0]['wq']", 1)
+    factors = {}
+    for op in program_parts(of.analysis).attention:
+        for factor in program.factors(op):
+            if of.analysis.group_name[of.analysis.group[colour[factor]]] == heads:
+                factors[op] = factor
+    assert factors
+    mixed = with_ops(of, plan, 1, factors)
+    assert traits(mixed, of) == {DATA, ("sequence parallel", ("b",))}
+    assert "with heads cut in attention (Ulysses)" in told(mixed, of)
+
+
+def test_weights_gathered_in_some_layers() -> None:
+    of = problem()
+    plan = usual("data parallel", of)
+    program = plan.program
+    dims = {
+        value: 0
+        for value in range(program.n_arguments)
+        if program.value_name[value].startswith(("params[1][0]", "params[1][1]", "params[1][2]"))
+    }
+    mixed = with_axis(plan, 0, dims)
+    assert traits(mixed, of) == {("data parallel", ("a", "b")), ("fully sharded", ("a",))}
+    assert f"over a in 3 of {LAYERS} layers" in told(mixed, of)
+
+
+def test_heads_of_keys_are_told_apart() -> None:
+    """Where several heads of queries share one of keys, either can be cut."""
+
+    def attend(wq: Any, wk: Any, wo: Any, x: Any) -> Any:
+        query = jnp.einsum("bsd,dhgk->bshgk", x, wq)
+        key = jnp.einsum("bsd,dhk->bshk", x, wk)
+        scores = jax.nn.softmax(jnp.einsum("bqhgk,bshk->bhgqs", query, key))
+        mixed = jnp.einsum("bhgqs,bshk->bqhgk", scores, key)
+        return x + jnp.einsum("bqhgk,hgkd->bqd", mixed, wo)
+
+    shapes = (shape(64, 4, 2, 8), shape(64, 4, 8), shape(4, 2, 8, 64), shape(8, 16, 64))
+    of = Problem(traced(attend, *shapes), MESH)
+    keys = Plan.from_actions(of, [(colour_of(of, "wk", 1), "b")])
+    assert "over b: kv heads" in told(keys, of)
+    queries = Plan.from_actions(of, [(colour_of(of, "wq", 2), "b")])
+    assert "over b: heads" in told(queries, of)

@@ -59,8 +59,9 @@ def rules_of(program: Program, specs: Sequence[Spec]) -> tuple[ShardingRule, ...
         by_root = _merged(by_root, spec_of)
         drafts = min(drafts, by_root, key=len)
     arguments: list[list[int]] = [[] for _ in drafts]
+    patterns = _compiled(drafts)
     for argument, path in enumerate(paths):
-        rule = _first_match(drafts, path)
+        rule = _first_match(patterns, path)
         if rule is not None:
             arguments[rule].append(argument)
     return tuple(
@@ -167,23 +168,29 @@ def _merged(drafts: list[_Draft], spec_of: Mapping[str, Spec]) -> list[_Draft]:
 
 def _takes_others(draft: _Draft, earlier: Sequence[_Draft], spec_of: Mapping[str, Spec]) -> bool:
     """Does a rule decide a path of another spec which no earlier rule decides?"""
+    pattern, patterns = re.compile(draft.pattern), _compiled(earlier)
     return any(
         spec != draft.spec
-        and re.search(draft.pattern, path) is not None
-        and _first_match(earlier, path) is None
+        and pattern.search(path) is not None
+        and _first_match(patterns, path) is None
         for path, spec in spec_of.items()
     )
 
 
-def _first_match(drafts: Sequence[_Draft], path: str) -> int | None:
-    matches = (index for index, draft in enumerate(drafts) if re.search(draft.pattern, path))
+def _compiled(drafts: Sequence[_Draft]) -> list[re.Pattern[str]]:
+    return [re.compile(draft.pattern) for draft in drafts]
+
+
+def _first_match(patterns: Sequence[re.Pattern[str]], path: str) -> int | None:
+    matches = (index for index, pattern in enumerate(patterns) if pattern.search(path))
     return next(matches, None)
 
 
 def _decides(drafts: Sequence[_Draft], spec_of: Mapping[str, Spec]) -> bool:
     """Do these rules give each path its spec?"""
+    patterns = _compiled(drafts)
     for path, spec in spec_of.items():
-        rule = _first_match(drafts, path)
+        rule = _first_match(patterns, path)
         if (_WHOLE if rule is None else drafts[rule].spec) != spec:
             return False
     return True

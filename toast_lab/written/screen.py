@@ -22,6 +22,7 @@ from toast_lab.written.written_plan import ShardingRule, SiteConstraint, Written
 LINES = 40  #: most lines of the text
 _LEAST_ROWS = 4  #: rows that each table gets at least, if it has as many
 _WORDS_LINES = 8
+_WHERE = 32  #: columns of a constraint's file and line
 _GAP = "  "
 
 
@@ -73,7 +74,7 @@ def written_text(
     room = LINES - len(head) - len(words) - len(tables)
     lines = [*head, *words]
     for table, row_count in zip(tables, _row_counts(tables, room), strict=True):
-        lines += [table.title, *_rows(table, row_count, width)]
+        lines += [_shortened(table.title, width), *_rows(table, row_count, width)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -148,7 +149,7 @@ def _rule_table(written: WrittenPlan) -> _Table:
         return rule.words, spec_code(rule.spec), counted(len(rule.arguments), "argument")
 
     return _Table(
-        f"rules of arguments, the first match decides{states_follow}; others whole",
+        f"rules of arguments: first match decides{states_follow}; rest whole",
         [row(rule) for rule in written.rules],
         [float(sum(map(program.nbytes, rule.arguments))) for rule in written.rules],
         "plan.rules has all",
@@ -160,7 +161,8 @@ def _constraint_table(written: WrittenPlan, without: Mapping[Site, tuple[float, 
 
     def row(constraint: SiteConstraint) -> tuple[str, ...]:
         site = constraint.site
-        cells = (f"{site.where} {site.name or 'return'}", spec_code(constraint.spec))
+        where = site.where if len(site.where) <= _WHERE else f"...{site.where[3 - _WHERE :]}"
+        cells = (f"{where} {site.name or 'return'}", spec_code(constraint.spec))
         if not without:
             return cells
         if site not in without:
@@ -203,7 +205,7 @@ def _path_table(path: Sequence[PathStep], refinements: Sequence[PathStep]) -> _T
         rows.append((text, _time(last.time_s), bytes_text(last.peak_bytes)))
         weights.append(float("inf"))
     return _Table(
-        "found by these actions, with the price after each", rows, weights, "plan.actions"
+        "found by these actions, with the price after each", rows, weights, "plan.actions has all"
     )
 
 

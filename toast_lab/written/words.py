@@ -222,9 +222,10 @@ class _AxisFacts:
         return [*remarks, *self._repeated()]
 
     def _data(self) -> Iterable[_Remark]:
-        share = self.split_work["batch"] / self.total
+        share, layers = self._share(self.parts.work.nonzero()[0].tolist(), ("batch",))
         if share >= LEAST_SHARE:
-            yield _Remark("data parallel", "data parallel over {axes}" + _of_work(share), share)
+            where = layers or _of_work(share)
+            yield _Remark("data parallel", f"data parallel over {{axes}}{where}", share)
 
     def _weights(self) -> Iterable[_Remark]:
         """Weights that are stored in parts but read whole, and states that are cut alone."""
@@ -246,10 +247,12 @@ class _AxisFacts:
             where = self._in_layers(
                 [2 * cut > size for layer, (cut, size) in layers.items() if layer >= 0]
             )
-            text = f"fully sharded (FSDP, ZeRO-3) over {{axes}}{where or _of_weights(share)}: "
-            yield _Remark(
-                "fully sharded", text + "weights are stored in parts and gathered before use", share
+            which = "" if where or share > ALMOST_ALL else f"{share:.0%} of the "
+            text = (
+                f"fully sharded (FSDP, ZeRO-3) over {{axes}}{where}: {which}weights are stored in "
+                "parts and gathered before use"
             )
+            yield _Remark("fully sharded", text, share)
         state_bytes = sum(map(program.nbytes, parts.states))
         if not state_bytes:
             return
@@ -280,9 +283,10 @@ class _AxisFacts:
         where = ""
         if has_attention and has_hidden and in_attention != in_feed_forward:
             where = "attention only, " if in_attention else "feed-forward only, "
-        if self._sequence_share()[0] > 0.3 and not in_feed_forward:
-            return  # heads in attention, positions elsewhere: told with the positions
-        text = f"tensor parallel (Megatron) over {{axes}}: {where}{_listed(texts)}"
+        if self._is_ulysses():
+            return  # heads in attention alone: told with the positions
+        megatron = " (Megatron)" if in_attention and in_feed_forward else ""
+        text = f"tensor parallel{megatron} over {{axes}}: {where}{_listed(texts)}"
         yield _Remark("tensor parallel", text, max(shares))
 
     def _experts(self) -> Iterable[_Remark]:
@@ -306,6 +310,20 @@ class _AxisFacts:
         products = [op for op in self._ops_with("sequence") if op not in self.parts.attention]
         return self._share(products, ("sequence",))
 
+    def _is_ulysses(self) -> bool:
+        """Are activations cut along positions, and only attention along heads?"""
+        projections = [
+            op
+            for role in _ATTENTION
+            for op in self._ops_with(role)
+            if op not in self.parts.attention
+        ]
+        return (
+            self._sequence_share()[0] > 0.3
+            and self._share(self.parts.attention, _ATTENTION)[0] > 0.3
+            and self._share(projections, _ATTENTION)[0] < 0.3
+        )
+
     def _positions(self) -> Iterable[_Remark]:
         """Activations that are cut along the sequence, in attention and outside of it."""
         in_attention, layers = self._share(self.parts.attention, ("sequence", "cache"))
@@ -316,20 +334,20 @@ class _AxisFacts:
             stream_bytes += size
             residual_bytes += size * (self.kept_role(value) == "sequence")
         stream = residual_bytes / stream_bytes if stream_bytes else 0.0
-        heads = sum(self._share(self.parts.attention, (role,))[0] for role in _ATTENTION)
         if in_attention >= 0.3 and not self.parts.roles.arguments.caches:
             where = layers or _part(in_attention)
             rest = "" if outside > 0.3 or stream > 0.3 else ", in attention only"
             text = f"context parallel over {{axes}}{where}: the sequence is cut{rest}"
             yield _Remark("context parallel", text, in_attention)
-        elif outside > 0.3 and heads > 0.3:
+        elif self._is_ulysses():
             text = "sequence parallel over {axes}, with heads cut in attention (Ulysses)"
             yield _Remark("sequence parallel", text + outside_layers, outside)
         elif stream > 0.3 and outside <= 0.3:
             text = "residual stream cut along the sequence over {axes} (sequence parallel)"
             yield _Remark("sequence parallel", text + _of_bytes(stream), stream)
         elif outside >= LEAST_SHARE:
-            text = "the sequence is cut over {axes}" + (outside_layers or _of_work(outside))
+            where = " outside of attention" if self.parts.attention else ""
+            text = f"the sequence is cut over {{axes}}{where}" + (outside_layers or _part(outside))
             yield _Remark("sequence parallel", text, outside)
 
     def _cache(self) -> Iterable[_Remark]:
@@ -428,7 +446,3 @@ def _part(share: float) -> str:
 
 def _of_bytes(share: float) -> str:
     return "" if share > ALMOST_ALL else f" ({share:.0%} of its bytes)"
-
-
-def _of_weights(share: float) -> str:
-    return "" if share > ALMOST_ALL else f", {share:.0%} of the weights"
