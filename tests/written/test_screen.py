@@ -10,8 +10,8 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import Spec
-from toast_lab.written.rules import rules_of
 from toast_lab.written.screen import LINES, PathStep, spec_code, written_text
+from toast_lab.written.sharding_rules import rules_of
 from toast_lab.written.sites import Site
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
@@ -32,8 +32,8 @@ def site(number: int) -> Site:
     )
 
 
-def written_plan(name: str, *, sites: int, **sizes: int) -> WrittenPlan:
-    problem = Problem(analysed(name, **sizes), {"a": 4, "b": 4})
+def written_plan(sites: int) -> WrittenPlan:
+    problem = Problem(analysed("transformer", layers=2), {"a": 4, "b": 4})
     plan = Plan.from_actions(problem, list(usual_plans(problem).values())[-1])
     program = plan.program
     return WrittenPlan(
@@ -48,7 +48,7 @@ def written_plan(name: str, *, sites: int, **sizes: int) -> WrittenPlan:
 @pytest.mark.parametrize("sites", [0, 5, 60])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_one_screen_whatever_the_plan(sites: int, shuffled: bool) -> None:
-    written = written_plan("transformer", sites=sites, layers=2)
+    written = written_plan(sites)
     if shuffled:  # as many rules as there are arguments
         generator = np.random.default_rng(0)
         specs = [((), SPEC[:1], SPEC[2:])[int(i)] for i in generator.integers(0, 3, 63)]
@@ -76,7 +76,7 @@ def test_one_screen_whatever_the_plan(sites: int, shuffled: bool) -> None:
 
 
 def test_the_order_of_what_is_told() -> None:
-    written = written_plan("transformer", sites=2, layers=2)
+    written = written_plan(2)
     cost = written.cost
     path = [PathStep("batch->a", 4e-3, 2.0**30), PathStep("heads->b", 2e-3, 2.0**30)]
     text = written_text(
@@ -113,7 +113,7 @@ def test_the_order_of_what_is_told() -> None:
 
 
 def test_the_least_important_rows_are_counted() -> None:
-    written = written_plan("transformer", sites=60, layers=2)
+    written = written_plan(60)
     cost = written.cost
     without = {site(number): (cost.time_s * 1.001, cost.peak_bytes) for number in range(60)}
     without[site(41)] = (cost.time_s * 2, cost.peak_bytes)

@@ -16,7 +16,7 @@ from toast_lab.sharding.state import State
 from toast_lab.text import bytes_text, counted
 from toast_lab.written.parts import program_parts
 from toast_lab.written.sites import Site
-from toast_lab.written.words import plan_paragraph, plan_words
+from toast_lab.written.traits import plan_paragraph, plan_words
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
 LINES = 40  #: most lines of the text

@@ -9,10 +9,10 @@ from typing import NamedTuple, cast
 import numpy as np
 import pytest
 
-from tests.helpers import analysed
+from tests.helpers import model
 from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import Spec
-from toast_lab.written.rules import keys_of, rules_of, trimmed
+from toast_lab.written.sharding_rules import keys_of, rules_of, trimmed
 from toast_lab.written.written_plan import ShardingRule
 
 WHOLE: Spec = ()
@@ -225,8 +225,7 @@ def test_rules_of_modules_hold_for_more_layers(library: str, columns: str, count
 @pytest.mark.parametrize("name", ["transformer", "gns", "unet"])
 def test_random_shardings_of_built_in_models(name: str) -> None:
     """A random sharding of each weight's word, and some arguments that deviate."""
-    sizes = {"layers": 2} if name == "transformer" else {}
-    program = analysed(name, **sizes).program
+    program = (model(name, layers=2) if name == "transformer" else model(name)).program
     paths = program.value_name[: program.n_arguments]
     generator = np.random.default_rng(1)
     words = sorted({keys_of(path)[-1] for path in paths})

@@ -128,9 +128,9 @@ class _AxisFacts:
         self.tables = self._tables()
 
     # -- facts -------------------------------------------------------------------------------------
-    def _split_work(self) -> Counter[str]:
+    def _split_work(self) -> dict[str, float]:
         """FLOPs by the part of the dim along which they are split."""
-        work: Counter[str] = Counter()
+        work: dict[str, float] = defaultdict(float)
         for op in self.parts.work.nonzero()[0].tolist():
             work[self._role_of_split(op)] += float(self.parts.work[op])
         return work

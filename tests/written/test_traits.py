@@ -15,7 +15,7 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.written.parts import program_parts
-from toast_lab.written.words import Trait, plan_paragraph, plan_words
+from toast_lab.written.traits import Trait, plan_paragraph, plan_words
 
 MESH = {"a": 2, "b": 2}
 LAYERS = 4
