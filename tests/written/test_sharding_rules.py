@@ -222,10 +222,10 @@ def test_rules_of_modules_hold_for_more_layers(library: str, columns: str, count
                 assert (deeper is not None) == (columns in path)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gns", "unet"])
+@pytest.mark.parametrize("name", ["transformer", "itx"])
 def test_random_shardings_of_built_in_models(name: str) -> None:
     """A random sharding of each weight's word, and some arguments that deviate."""
-    program = (model(name, layers=2) if name == "transformer" else model(name)).program
+    program = model(name, layers=2).program
     paths = program.value_name[: program.n_arguments]
     generator = np.random.default_rng(1)
     words = sorted({keys_of(path)[-1] for path in paths})
