@@ -21,7 +21,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.steps import LAYOUT_BITS
 from toast_lab.written.propagation import WrittenPropagation
-from toast_lab.written.rules import rules_of
+from toast_lab.written.sharding_rules import rules_of
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
 
 #: The dim that each mesh axis cuts, -1: none.
