@@ -22,7 +22,7 @@ from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.export import python_forms
 from toast_lab.export.host_patterns import pattern_of
 from toast_lab.export.python_forms import FileParts, Results
-from toast_lab.export.spec_text import constraint_spec, spec_text
+from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import visible
@@ -155,14 +155,14 @@ def _about_constraints(constraints: Sequence[SiteConstraint], program: Program) 
         return ["", "Nothing has to be written into the function itself."]
     rows = []
     for constraint in constraints:
-        site = constraint.site
-        subject = site.name or f"what {site.function.rpartition('.')[2]} returns"
-        refusal = f"  (cannot stand there: {site.refusal})" if site.refusal else ""
-        rows.append(f"    {site.where}  {subject}: {constraint_spec(program, constraint)}{refusal}")
+        refusal = constraint.site.refusal
+        reason = f"  (cannot stand there: {refusal})" if refusal else ""
+        rows.append(f"    {constraint_text(program, constraint)}{reason}")
     return [
         "",
         "The plan's patch writes these constraints into the source of the function, as",
-        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line:",
+        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line (other callers of these",
+        "lines, such as an init, need ``with jax.set_mesh(MESH)``):",
         *rows,
     ]
 

@@ -49,3 +49,6 @@ class Sites(NamedTuple):
             ),
             None,
         )
+
+
+NO_SITES = Sites((), {})

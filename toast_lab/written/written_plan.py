@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
-from toast_lab.ir.sites import Site
+from toast_lab.ir.sites import NO_SITES, Site, Sites
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import counted
 
@@ -57,6 +57,8 @@ class WrittenPlan:
     constraints: tuple[SiteConstraint, ...]
     plan: ShardingPlan  #: every op and value as propagation shards it
     cost: Cost  #: price of ``plan``
+    #: all sites of the function's source, among which those of the constraints are
+    sites: Sites = NO_SITES
 
     @property
     def size(self) -> WrittenSize:
