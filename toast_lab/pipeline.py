@@ -37,6 +37,7 @@ from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
 from toast_lab.search import contract
 from toast_lab.search import race as racing
+from toast_lab.search.action_path import ACTIONS_WITHIN
 from toast_lab.search.contract import Budget, Progress, SearchResult
 from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint
@@ -58,6 +59,7 @@ def search(
     cancel: Callable[[], bool] | None = None,
     *,
     resume: Trace | PathLike | None = None,
+    actions_within: float = ACTIONS_WITHIN,
     **options: Any,
 ) -> SearchResult[Plan]:
     """Search for the best plan of ``problem``.
@@ -72,6 +74,9 @@ def search(
         resume: trace, or path of the trace, of an earlier search of the same problem to continue.
             Its method, seed and options are used again, with the new budget. The result's trace
             extends a copy; the given one is not changed.
+        actions_within: a plan of actions alone is preferred to one that was refined after them if
+            its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
+            same. 0: the best plan is given, however it came about, and so it is with a judge.
         options: options of the method, see its class in ``search.methods``. Every method accepts
             ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or a ``Judging``,
             which has more settings. The topology's compiler or devices then judge plans, and the
@@ -98,7 +103,14 @@ def search(
                 "give judge=Judging(topology, resume=result)"
             )
         how = judge if isinstance(judge, Judging) else Judging(judge)
-        arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}
+        # Of plans that cost about the same, the judge's clock tells the better one.
+        arguments = {
+            "method": method,
+            "budget": budget,
+            "on_progress": on_progress,
+            "actions_within": 0.0,
+            **options,
+        }
         return judged_search(problem, how, arguments, seed=seed or 0, cancel=cancel)
     result = contract.search(
         problem,
@@ -108,6 +120,7 @@ def search(
         on_progress=on_progress,
         cancel=cancel,
         resume=resume,
+        actions_within=actions_within,
         **options,
     )
     return search_with_verbs(result)
@@ -147,7 +160,9 @@ def judged_search(
             1.0 / (2.0 * len(ALSO_JUDGED_METHODS))
         )
         return {
-            name: Plan.of(contract.search(priced, name, seed, budget, cancel=cancel).plan)
+            name: Plan.of(
+                contract.search(priced, name, seed, budget, cancel=cancel, actions_within=0.0).plan
+            )
             for name in ALSO_JUDGED_METHODS
             if name != arguments.get("method")
         }
@@ -239,7 +254,10 @@ def replicated(problem: Problem) -> Plan:
 
 def search_with_verbs(result: SearchResult[Any]) -> SearchResult[Plan]:
     """Gives a search's result with its plan as a ``Plan``."""
-    return dataclasses.replace(result, plan=Plan.of(result.plan))
+    best_found = result.best_found
+    if best_found is not None:
+        best_found = (Plan.of(best_found[0]), best_found[1])
+    return dataclasses.replace(result, plan=Plan.of(result.plan), best_found=best_found)
 
 
 def race_with_verbs(finished: Race[Any]) -> Race[Plan]:

@@ -29,8 +29,8 @@ def model() -> tl.Model:
     return tl.from_jax(lambda x: jax.numpy.tanh(x), x, name="step")
 
 
-def plan(*sites: Site, **options: Any) -> WrittenPlan:
-    return written_plan(model(), {}, [(site, SPEC) for site in sites], **options)
+def plan(*sites: Site) -> WrittenPlan:
+    return written_plan(model(), {}, [(site, SPEC) for site in sites])
 
 
 def patch_of(folder: Path, source: str, name: str = "x", text: str = "f(", **fields: Any) -> Patch:
@@ -190,7 +190,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidPlan, match=r"model\.py: it has changed since"):
         to_patch(written, tmp_path)
     # Where no digest is known the line tells
-    unknown = dataclasses.replace(written, sites=written.sites._replace(digests={}))
+    unknown = dataclasses.replace(written, digests={})
     with pytest.raises(InvalidPlan, match=r"was 'x = f\(y\)' and is 'y = y'"):
         to_patch(unknown, tmp_path)
     file.unlink()
@@ -201,17 +201,11 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
 def test_a_site_that_cannot_carry_a_constraint_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(f"{HEAD}def s(y):\n    x = f(y)\n    z = g(x)\n    return z\n")
-    refused = site_at(file, "f(y)", "x", values=(0,), refusal="inside vmap, which adds a dim")
-    others = [
-        site_at(file, "return z", "", values=(0,), rank=3),
-        site_at(file, "g(x)", "z", values=(1,)),
-    ]
-    patch = to_patch(plan(refused, others=others), tmp_path)
+    refused = site_at(file, "f(y)", "x", refusal="inside vmap; constrain z at model.py:6")
+    patch = to_patch(plan(refused), tmp_path)
     assert patch.text == ""
-    assert patch.left_out == (
-        'model.py:5  x: P("data", None): inside vmap, which adds a dim; the nearest that can carry '
-        "one is model.py:6 z",
-    )
+    (reason,) = patch.left_out
+    assert reason == 'model.py:5  x: P("data", None): inside vmap; constrain z at model.py:6'
 
 
 def test_files_elsewhere_have_whole_paths(tmp_path: Path) -> None:

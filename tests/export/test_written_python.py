@@ -29,7 +29,13 @@ RULES: dict[str, dict[str, Any]] = {
     "equinox": {r"layers\[0\]\.weight$": ROWS, r"layers\[1\]\.weight$": COLUMNS, **X_AND_Y},
     "haiku": {r"'linear'\]\['w'\]$": COLUMNS, r"'linear_1'\]\['w'\]$": ROWS, **X_AND_Y},
 }
-PACKAGES = {"plain": "optax", "linen": "flax", "nnx": "flax", "equinox": "equinox", "haiku": "haiku"}
+PACKAGES = {
+    "plain": "optax",
+    "linen": "flax",
+    "nnx": "flax",
+    "equinox": "equinox",
+    "haiku": "haiku",
+}
 INSTALLED = [name for name in RULES if importlib.util.find_spec(PACKAGES[name]) is not None]
 
 

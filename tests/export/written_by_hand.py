@@ -9,7 +9,7 @@ from typing import Any
 
 import toast_lab as tl
 from toast_lab.export.written_patch import digest
-from toast_lab.ir.sites import Site, Sites
+from toast_lab.ir.sites import Site
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
 MESH = {"data": 4, "model": 2}
@@ -22,7 +22,6 @@ def written_plan(
     constraints: Iterable[tuple[Site, Spec]] = (),
     *,
     mesh: Mapping[str, int] = MESH,
-    others: Iterable[Site] = (),
 ) -> WrittenPlan:
     """A plan with these rules (pattern -> spec) and constraints; its price means nothing."""
     problem = tl.Problem(tl.analyse(model), dict(mesh), "cpu")
@@ -36,15 +35,14 @@ def written_plan(
         written_rules.append(ShardingRule(pattern, "", spec, arguments))
     plan = tl.replicated(problem)
     rows = tuple(SiteConstraint(site, spec) for site, spec in constraints)
-    sites = (*(row.site for row in rows), *others)
-    files = {site.file for site in sites}
+    files = {row.site.file for row in rows}
     return WrittenPlan(
         problem=problem,
         rules=tuple(written_rules),
         constraints=rows,
         plan=plan,
         cost=tl.price(problem, plan),
-        sites=Sites(sites, {file: digest(text_of(file)) for file in files}),
+        digests={file: digest(text_of(file)) for file in files},
     )
 
 

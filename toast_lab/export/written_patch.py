@@ -11,10 +11,9 @@ needs nothing of its own. A ``P`` alone needs a mesh around the call: ``written_
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +33,9 @@ from toast_lab.export.source_edits import (
 )
 from toast_lab.export.spec_text import constraint_spec, constraint_text
 from toast_lab.files import PathLike
+from toast_lab.frontends.instrumented import SourceText
 from toast_lab.ir.program import Program
-from toast_lab.ir.sites import Site, Sites
+from toast_lab.ir.sites import Site
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
 CONSTRAIN = "jax.lax.with_sharding_constraint"
@@ -57,12 +57,12 @@ def to_patch(written: WrittenPlan, root: PathLike | None = None) -> Patch:
     for constraint in written.constraints:
         if constraint.site.refusal:
             text = constraint_text(program, constraint)
-            left_out.append(f"{text}: {constraint.site.refusal}{_instead(constraint, written)}")
+            left_out.append(f"{text}: {constraint.site.refusal}")
         else:
             of_file.setdefault(constraint.site.file, []).append(constraint)
     sources, texts, changed = dict[str, str](), [], []
     for file, constraints in sorted(of_file.items()):
-        source, offence = _read(file, constraints, written.sites)
+        source, offence = _read(file, constraints, written.digests)
         if source is None:
             changed.append(offence)
             continue
@@ -80,31 +80,13 @@ def to_patch(written: WrittenPlan, root: PathLike | None = None) -> Patch:
     return Patch("".join(texts), sources, tuple(left_out))
 
 
-def _instead(constraint: SiteConstraint, written: WrittenPlan) -> str:
-    """The nearest site that can carry a constraint, for one that cannot."""
-    site = constraint.site
-    values = (*site.values, *site.cotangents)
-    same = (written.sites.nearest(value) for value in values)
-    nearest = next((other for other in same if other is not None), None)
-    if nearest is None and site.values:
-        able = [
-            other
-            for other in written.sites.sites
-            if not other.refusal and other.rank == site.rank and other.values
-        ]
-        nearest = min(able, key=lambda other: abs(other.values[0] - site.values[0]), default=None)
-    if nearest is None:
-        return ""
-    return f"; the nearest that can carry one is {nearest.where} {nearest.name or 'return'}"
-
-
 class _Source(NamedTuple):
     text: str
     mark: str  #: the byte order mark that the file begins with, if any
 
 
 def _read(
-    file: str, constraints: Sequence[SiteConstraint], sites: Sites
+    file: str, constraints: Sequence[SiteConstraint], digests: Mapping[str, str]
 ) -> tuple[_Source | None, str]:
     """A source, or why it cannot be edited."""
     path = Path(file)
@@ -119,7 +101,7 @@ def _read(
         return None, f"{file}: it cannot be read as Python ({error})"
     lines = text.splitlines()
     mark = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
-    known = sites.digests.get(file)
+    known = digests.get(file)
     if known is not None and known != digest(text):
         return None, f"{file}: it has changed since the function was traced"
     for site in (constraint.site for constraint in constraints):
@@ -133,11 +115,11 @@ def _read(
 
 
 def digest(text: str) -> str:
-    """The digest of a source as ``Sites.digests`` has it: of its text as Python reads it."""
+    """The digest of a source as Python reads it, which ``WrittenPlan.digests`` has."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if text and not text.endswith("\n"):
         text += "\n"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return SourceText("", text).digest
 
 
 def _diff_names(file: Path, root: Path) -> tuple[str, str]:

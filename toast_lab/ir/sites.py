@@ -49,6 +49,3 @@ class Sites(NamedTuple):
             ),
             None,
         )
-
-
-NO_SITES = Sites((), {})
