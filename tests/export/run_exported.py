@@ -30,10 +30,11 @@ def run(name: str, sizes: dict[str, int], exported: str) -> dict[str, Any]:
     case, without = (getattr(source, name)(**sizes) for source in (steps, original))
     given = () if name == "equinox" else without.fresh()
     sharded = module.shard(case.step, *given)
+    final = sharded(*module.place(*without.fresh()))
     outcome: dict[str, Any] = {
+        "memories": [leaf.sharding.memory_kind for leaf in module.jax.tree.leaves(final)],
         "losses": steps.losses(case, sharded, module.place(*without.fresh())),
-        "unplaced": steps.losses(case, sharded, without.fresh()),
-        "unsharded": steps.losses(without, without.step, without.fresh()),
+        "unsharded": steps.losses(without, steps.by_position(without), without.fresh()),
     }
     if name in ("plain", "linen", "haiku"):  # for the others it is no jitted function
         text = sharded.lower(*given).as_text()

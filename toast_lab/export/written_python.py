@@ -136,12 +136,13 @@ def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
 
 def _docstring(written: WrittenPlan, parts: FileParts) -> str:
     problem, cost, model = written.problem, written.cost, written.problem.analysis.model
+    plan = f"Plan {written.plan.key:016x}" if written.plan.key else "Written"
     lines = [
         f'"""Sharding of {model.name} on a mesh of {problem.mesh}: {written.size}.',
         "",
-        f"Plan {written.plan.key:016x} of TOAST Lab {__version__}: {cost.time_s * 1e3:.3f} ms a "
-        f"step and {bytes_text(cost.peak_bytes)}",
-        f"at the peak of a device, as priced for {problem.machine.name}.",
+        f"{plan} by TOAST Lab {__version__}, priced for {problem.machine.name} at "
+        f"{cost.time_s * 1e3:.3f} ms a step",
+        f"and {bytes_text(cost.peak_bytes)} at the peak of a device.",
         "",
         *(f"    {line}" for line in python_forms.usage(parts)),
         *_about_constraints(written.constraints, problem.analysis.program),
@@ -161,8 +162,9 @@ def _about_constraints(constraints: Sequence[SiteConstraint], program: Program) 
     return [
         "",
         "The plan's patch writes these constraints into the source of the function, as",
-        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line (other callers of these",
-        "lines, such as an init, need ``with jax.set_mesh(MESH)``):",
+        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line. Whatever else runs",
+        "these lines, such as an init, needs ``with jax.set_mesh(MESH)`` around it.",
+        "",
         *rows,
     ]
 
