@@ -71,7 +71,7 @@ def model_of(case: library_steps.Case, name: str) -> tl.Model:
 
 
 HIDDEN = {
-    "plain": "hidden = jnp.tanh(",
+    "plain": "hidden = jnp.tanh(x @",
     "linen": "hidden = nn.Dense(",
     "nnx": "hidden = nnx.relu(",
     "equinox": "hidden = jax.vmap(",

@@ -26,6 +26,7 @@ class Insertion(NamedTuple):
 
     offset: int  #: in bytes
     text: str
+    removed: int = 0  #: bytes after the offset in whose place it comes
 
 
 def with_insertions(source: bytes, insertions: Iterable[Insertion]) -> bytes:
@@ -33,7 +34,7 @@ def with_insertions(source: bytes, insertions: Iterable[Insertion]) -> bytes:
     parts, end = [], 0
     for insertion in sorted(insertions, key=lambda insertion: insertion.offset):
         parts += [source[end : insertion.offset], insertion.text.encode()]
-        end = insertion.offset
+        end = insertion.offset + insertion.removed
     return b"".join([*parts, source[end:]])
 
 
@@ -73,6 +74,14 @@ def imports_jax(tree: ast.Module) -> bool:
         )
         for node in tree.body
     )
+
+
+def missing_imports(source: bytes, tree: ast.Module) -> list[Insertion]:
+    """The imports that a module lacks for ``jax`` and the name of ``spec_name``."""
+    statements = [] if imports_jax(tree) else ["import jax"]
+    if spec_name(tree)[1]:
+        statements.append("from jax.sharding import PartitionSpec as P")
+    return [import_lines(source, tree, statements)] if statements else []
 
 
 def import_lines(source: bytes, tree: ast.Module, statements: Iterable[str]) -> Insertion:

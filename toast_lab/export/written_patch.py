@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 from toast_lab import syntax
 from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.export.explicit_edits import explicit_texts
+from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT
 from toast_lab.export.source_edits import (
     Insertion,
     Patch,
     checked,
-    import_lines,
-    imports_jax,
     line_end,
     line_starts,
+    missing_imports,
     spec_name,
     unified,
     with_insertions,
@@ -34,50 +35,88 @@ from toast_lab.export.source_edits import (
 from toast_lab.export.spec_text import constraint_spec, constraint_text
 from toast_lab.files import PathLike
 from toast_lab.frontends.instrumented import SourceText
+from toast_lab.ir.model import Function
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Site
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
-CONSTRAIN = "jax.lax.with_sharding_constraint"
 
-
-def to_patch(written: WrittenPlan, root: PathLike | None = None) -> Patch:
+def to_patch(written: WrittenPlan, root: PathLike | None = None, mode: str = AUTO) -> Patch:
     """The constraints as a diff.
 
     Args:
         written: the plan.
         root: folder to which paths in the diff are relative; by default the current one. Files
             outside of it get absolute paths.
+        mode: of the mesh's axes; "explicit" writes ``jax.sharding.reshard``, and gives a sharding
+            to expressions that JAX refuses without one, see ``explicit_edits``.
 
     Raises:
         InvalidPlan: a file has changed since the sites were found.
     """
+    if mode not in CONSTRAIN:
+        raise InvalidPlan(f"mode {mode!r}: it is {' or '.join(map(repr, CONSTRAIN))}")
     program = written.problem.analysis.program
     left_out, of_file = [], dict[str, list[SiteConstraint]]()
     for constraint in written.constraints:
         if constraint.site.refusal:
-            text = constraint_text(program, constraint)
-            left_out.append(f"{text}: {constraint.site.refusal}")
+            left_out.append(f"{constraint_text(program, constraint)}: {constraint.site.refusal}")
         else:
             of_file.setdefault(constraint.site.file, []).append(constraint)
-    sources, texts, changed = dict[str, str](), [], []
+    sources, texts, changed = dict[str, _Source](), dict[str, str](), []
     for file, constraints in sorted(of_file.items()):
         source, offence = _read(file, constraints, written.digests)
         if source is None:
             changed.append(offence)
             continue
-        after, reasons = _constrained(source, constraints, program)
+        sources[file] = source
+        texts[file], reasons = _constrained(source, constraints, program, CONSTRAIN[mode])
         left_out += reasons
-        if after != source.text:
-            sources[file] = source.mark + after
-            names = _diff_names(Path(file), Path(root if root is not None else "."))
-            texts.append(unified(source.mark + source.text, sources[file], *names))
     if changed:
         raise InvalidPlan(
             f"sources do not fit the plan:\n{join_offenders(changed)}\nRestore them, or search "
             "again with the function as it is now"
         )
-    return Patch("".join(texts), sources, tuple(left_out))
+    if mode == EXPLICIT:
+        left_out += _add_explicit(written, sources, texts)
+    return _patch(sources, texts, Path(root if root is not None else "."), left_out)
+
+
+def _add_explicit(
+    written: WrittenPlan, sources: dict[str, _Source], texts: dict[str, str]
+) -> Sequence[str]:
+    """Add to ``texts`` what explicit mode needs besides; gives what is not resolved."""
+    function = written.problem.analysis.model.function
+    if not isinstance(function, Function):
+        return ["where explicit mode needs out_sharding: the function is in another process"]
+    explicit = explicit_texts(written, function, texts)
+    for file, text in explicit.texts.items():
+        if file not in sources:
+            source, offence = _read(file, (), {})
+            if source is None:
+                return [offence]
+            sources[file] = source
+        data = text.encode()
+        edits = missing_imports(data, syntax.parse(text)) if text != sources[file].text else []
+        texts[file] = checked(with_insertions(data, edits))
+    return explicit.unresolved
+
+
+def _patch(
+    sources: dict[str, _Source], texts: dict[str, str], root: Path, left_out: Sequence[str]
+) -> Patch:
+    """The diff between sources and their new texts."""
+    changed = {file: texts[file] for file in sorted(texts) if texts[file] != sources[file].text}
+    diffs = [
+        unified(
+            sources[file].mark + sources[file].text,
+            sources[file].mark + text,
+            *_diff_names(Path(file), root),
+        )
+        for file, text in changed.items()
+    ]
+    new_sources = {file: sources[file].mark + text for file, text in changed.items()}
+    return Patch("".join(diffs), new_sources, tuple(left_out))
 
 
 class _Source(NamedTuple):
@@ -131,11 +170,11 @@ def _diff_names(file: Path, root: Path) -> tuple[str, str]:
 
 
 def _constrained(
-    source: _Source, constraints: Sequence[SiteConstraint], program: Program
+    source: _Source, constraints: Sequence[SiteConstraint], program: Program, constrain: str
 ) -> tuple[str, list[str]]:
     """The new text of a file, and the constraints that it leaves out."""
     data, tree = source.text.encode(), syntax.parse(source.text)
-    name, is_missing = spec_name(tree)
+    name, _ = spec_name(tree)
     insertions: list[Insertion] = []
     left_out, wrapped = [], set[int]()
     for constraint in constraints:
@@ -146,17 +185,15 @@ def _constrained(
             if isinstance(node, ast.Return):
                 reason = _why_not_wrapped(node, wrapped) or reason
                 if not reason:
-                    insertions += _around(data, node, spec)
+                    insertions += _around(data, node, spec, constrain)
                     wrapped.add(id(node))
             else:
-                insertions.append(_after(data, node, constraint.site.name, spec))
+                bound = constraint.site.name
+                insertions.append(_after(data, node, bound, f"{constrain}({bound}, {spec})"))
         if reason:
             left_out.append(f"{constraint_text(program, constraint)}: {reason}")
     if insertions:
-        imports = [] if imports_jax(tree) else ["import jax"]
-        imports += ["from jax.sharding import PartitionSpec as P"] if is_missing else []
-        if imports:
-            insertions.insert(0, import_lines(data, tree, imports))
+        insertions = [*missing_imports(data, tree), *insertions]
     return checked(with_insertions(data, insertions)), left_out
 
 
@@ -189,12 +226,12 @@ def _bound(node: ast.stmt) -> list[str]:
     return names
 
 
-def _after(data: bytes, node: ast.stmt, name: str, spec: str) -> Insertion:
+def _after(data: bytes, node: ast.stmt, name: str, value: str) -> Insertion:
     """A statement after an assignment, which constrains what it bound."""
     target = name
     if isinstance(node, ast.Assign) and len(node.targets) > 1:  # a = b = ...: both are the same
         target = " = ".join(ast.unparse(each) for each in node.targets)
-    statement = f"{target} = {CONSTRAIN}({name}, {spec})"
+    statement = f"{target} = {value}"
     starts = line_starts(data)
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
@@ -213,14 +250,14 @@ def _after(data: bytes, node: ast.stmt, name: str, spec: str) -> Insertion:
     return Insertion(starts[node.end_lineno], line + ending)
 
 
-def _around(data: bytes, node: ast.Return, spec: str) -> list[Insertion]:
+def _around(data: bytes, node: ast.Return, spec: str, constrain: str) -> list[Insertion]:
     """A constraint around what a statement returns."""
     value, starts = node.value, line_starts(data)
     assert value is not None
     assert value.end_lineno is not None
     assert value.end_col_offset is not None
     return [
-        Insertion(starts[value.lineno - 1] + value.col_offset, f"{CONSTRAIN}("),
+        Insertion(starts[value.lineno - 1] + value.col_offset, f"{constrain}("),
         Insertion(starts[value.end_lineno - 1] + value.end_col_offset, f", {spec})"),
     ]
 
