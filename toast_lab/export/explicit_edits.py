@@ -34,6 +34,9 @@ MOST_REFUSALS = 60  #: more are not looked at
 #: functions of JAX that take ``out_sharding``
 _TAKE_SHARDING = {"einsum", "dot", "matmul", "tensordot", "dot_general", "reshape", "broadcast_to"}
 
+#: ops whose sharding is tried first
+_FIRST = {"dot_general": 0, "gather": 0, "transpose": 1, "reshape": 1}
+
 Range = tuple[int, int, int, int]  # line, end line, column, end column; columns in bytes
 
 
@@ -69,11 +72,11 @@ def explicit_texts(
         originals.setdefault(refused.file, Path(refused.file).read_text(encoding="utf-8"))
         text = current.get(refused.file, originals[refused.file])
         line = _line_before(originals[refused.file], text, refused.range[0])
-        specs = _specs_of_line(program, written, f"{os.path.basename(refused.file)}:{line}")
+        specs = _specs_of_line(program, written, f"{refused.file}:{line}")
         for candidate in _candidates(text, refused.range, specs):
             trial = {**current, refused.file: candidate}
             following = _refused(function, given, trial)
-            if following is None or not _is_same(following, refused, candidate, text):
+            if following is None or not _is_refused(following, refused, candidate, text):
                 current = trial
                 break
         else:
@@ -154,9 +157,7 @@ def _specs_of_line(program: Program, written: WrittenPlan, where: str) -> list[A
     for op in program.ops():
         if program.where(op) != where or "transpose(" in program.name_stack[op]:
             continue
-        rank = {"dot_general": 0, "gather": 0, "transpose": 1, "reshape": 1}.get(
-            program.kind[op], 2
-        )
+        rank = _FIRST.get(program.kind[op], 2)
         for value in program.results(op):
             spec = visible(program, value, written.plan.lowered.kept[value])
             ranked[spec] = min(rank, ranked.get(spec, rank))
@@ -204,24 +205,30 @@ def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
         ]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         between = data[end(node.left) : begin(node.right)]
-        at = end(node.left) + between.index(b"@")
+        before, _, _ = between.partition(b"@")
+        gap = len(before) - len(before.rstrip())
         return [
             Insertion(begin(node), "jax.numpy.matmul("),
-            Insertion(at, ",", removed=1),
+            Insertion(end(node.left) + len(before) - gap, ",", removed=gap + 1),
             Insertion(end(node), f", out_sharding={spec})"),
         ]
     return []
 
 
-def _is_same(following: _Refused, refused: _Refused, candidate: str, text: str) -> bool:
-    """Is the expression that was edited refused still?"""
-    if following.file != refused.file or following.range[:1] != refused.range[:1]:
+def _is_refused(following: _Refused, refused: _Refused, candidate: str, text: str) -> bool:
+    """Is the expression that got a sharding still what JAX refuses first?"""
+    if following.file != refused.file:
         return False
-    return (
-        following.range[2] == refused.range[2]
-        and following.range[3] != refused.range[3]
-        and (len(candidate) - len(text) == following.range[3] - refused.range[3])
-    ) or (following.reason != refused.reason and "out_sharding" in following.reason)
+    before, after = text.encode(), candidate.encode()
+    begin, end = _offsets(before, refused.range)
+    return _offsets(after, following.range) == (begin, end + len(after) - len(before))
+
+
+def _offsets(data: bytes, where: Range) -> tuple[int, int]:
+    """Where a range begins and ends, in bytes."""
+    starts = line_starts(data)
+    line, end_line, column, end_column = where
+    return starts[line - 1] + column, starts[end_line - 1] + end_column
 
 
 def _line_before(original: str, text: str, line: int) -> int:
