@@ -32,7 +32,11 @@ def run(name: str, sizes: dict[str, int], exported: str, source: str) -> dict[st
     sharded = exports.shard(case.step, *given)
     final = sharded(*exports.place(*without.fresh()))
     outcome: dict[str, Any] = {
-        "memories": [leaf.sharding.memory_kind for leaf in exports.jax.tree.leaves(final)],
+        "memories": [
+            leaf.sharding.memory_kind
+            for leaf in exports.jax.tree.leaves(final)
+            if isinstance(leaf, exports.jax.Array)
+        ],
         "losses": steps.losses(case, sharded, exports.place(*without.fresh())),
         "unsharded": steps.losses(without, steps.by_position(without), without.fresh()),
     }

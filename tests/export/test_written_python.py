@@ -232,3 +232,13 @@ def test_patterns_of_host_memory() -> None:
     assert pattern_of(paths, []) == ""
     odd = pattern_of(["l[0].w", "l[1].w"], ["l[1].w"])
     assert [bool(re.search(odd, path)) for path in ("l[0].w", "l[1].w")] == [False, True]
+
+
+def test_modes_that_are_not_exported_are_refused() -> None:
+    written = written_plan(model_of(library_steps.plain(), "plain"), {})
+    for export in (to_python, to_patch):
+        with pytest.raises(InvalidPlan, match=r"mode 'manual': it is 'auto' or 'explicit'"):
+            export(written, mode="manual")
+    if "equinox" in INSTALLED:
+        with pytest.raises(InvalidPlan, match="this one needs equinox"):
+            to_python(written_plan(model_of(library_steps.equinox(), "equinox"), {}), "explicit")

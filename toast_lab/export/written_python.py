@@ -21,7 +21,7 @@ from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.export import python_forms
 from toast_lab.export.host_patterns import pattern_of
-from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT
+from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
@@ -42,9 +42,16 @@ def to_python(written: WrittenPlan, mode: str = AUTO) -> str:
 
     Raises:
         InvalidPlan: the program came without its function, the function takes arguments that no
-            jitted function can take, or a rule does not decide the arguments that it names.
+            jitted function can take, a rule does not decide the arguments that it names, or there
+            is no such mode for the function's library.
     """
     program, form = written.problem.analysis.program, call_form(written)
+    check_mode(mode)
+    if mode == EXPLICIT and form.library != JAX:
+        raise InvalidPlan(
+            f"explicit mode is exported for functions that jax.jit takes; this one needs "
+            f"{form.library}"
+        )
     _check_rules(written.rules, program)
     parts = FileParts(
         form=form,
