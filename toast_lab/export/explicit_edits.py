@@ -16,12 +16,19 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import syntax
-from toast_lab.export.source_edits import Insertion, line_starts, spec_name, with_insertions
+from toast_lab.export.source_edits import (
+    Insertion,
+    line_end,
+    line_starts,
+    spec_name,
+    with_insertions,
+)
 from toast_lab.export.spec_text import spec_text
 from toast_lab.frontends.instrumented import replaced
 from toast_lab.frontends.user_code import short
@@ -195,9 +202,8 @@ def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
         has_sharding = any(keyword.arg == "out_sharding" for keyword in node.keywords)
         if ast.unparse(node.func).rpartition(".")[2] not in _TAKE_SHARDING or has_sharding:
             return []
-        closing = end(node) - 1
-        comma = "" if data[:closing].rstrip().endswith(b",") else ", "
-        return [Insertion(closing, f"{comma}out_sharding={spec}")]
+        last = max([*map(end, node.args), *(end(keyword.value) for keyword in node.keywords)])
+        return [_last_argument(data, last, end(node) - 1, f"out_sharding={spec}")]
     if isinstance(node, ast.Subscript):
         return [
             Insertion(end(node.value), ".at"),
@@ -213,6 +219,17 @@ def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
             Insertion(end(node), f", out_sharding={spec})"),
         ]
     return []
+
+
+def _last_argument(data: bytes, last: int, closing: int, text: str) -> Insertion:
+    """One more argument of a call, whose last one ends at ``last``, before its bracket closes."""
+    between = data[last:closing].decode()
+    if "," not in re.sub("#.*", "", between):
+        return Insertion(closing, f", {text}")
+    _, newline, indentation = between.rpartition("\n")
+    if not newline:
+        return Insertion(closing, f" {text}" if between.endswith(",") else text)
+    return Insertion(closing, f"    {text},{line_end(data)}{indentation}")
 
 
 def _is_refused(following: _Refused, refused: _Refused, candidate: str, text: str) -> bool:
