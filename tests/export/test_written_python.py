@@ -136,7 +136,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         )
     for name, text in texts.items():
         (folder / f"{name}_sharding.py").write_text(text)
-    jobs: list[Job] = [(name, {}, f"{name}_sharding", source.stem) for name in texts]
+    jobs: list[Job] = [
+        (name, {}, f"{name}_sharding", source.stem if name in INSTALLED else "original_steps")
+        for name in texts
+    ]
     jobs.append(("plain", {"layers": 3, "width": 32}, "plain_sharding", source.stem))
     texts["explicit"] = write_explicit(folder)
     jobs.append(("plain", {}, "explicit_sharding", "explicit_steps"))
