@@ -177,3 +177,27 @@ def test_loops_of_gpus_copy_what_they_cannot_write_in_its_place(
 
 def test_one_round_is_no_loop() -> None:
     assert time_ms(heated(1), "h100") < time_ms(heated(2), "h100") / 3
+
+
+def sorted_neighbours(count: int) -> Analysis:
+    """Rounds of a median of five numbers of 8 bits, by minima and maxima that sort them."""
+
+    def step(u):
+        p = jnp.pad(u, 1)
+        five = [p[1:-1, 1:-1], p[2:, 1:-1], p[:-2, 1:-1], p[1:-1, 2:], p[1:-1, :-2]]
+        for i, j in ((0, 1), (3, 4), (2, 4), (2, 3), (0, 3), (0, 2), (1, 4), (1, 3), (1, 2)):
+            low, high = jnp.minimum(five[i], five[j]), jnp.maximum(five[i], five[j])
+            five[i], five[j] = low, high
+        return five[2]
+
+    def steps(u):
+        for _ in range(count):
+            u = step(u)
+        return u
+
+    return traced(steps, jax.ShapeDtypeStruct((4096, 4096), "int8"))
+
+
+def test_values_that_meet_again_are_computed_once_in_one_kernel() -> None:
+    """Three kernels, 0.037 ms by the clock of XLA for GPUs (jax 0.10.2)."""
+    assert time_ms(sorted_neighbours(3), "h100") == pytest.approx(0.037, rel=0.1)
