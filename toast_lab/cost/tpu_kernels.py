@@ -31,7 +31,7 @@ from toast_lab.cost.row_layouts import (
     slice_rows_of,
 )
 from toast_lab.cost.value_roots import Roots
-from toast_lab.cost.vector_work import VectorWork, no_vector_work, vector_work
+from toast_lab.cost.vector_work import VectorWork, vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
