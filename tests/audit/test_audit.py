@@ -18,8 +18,8 @@ from toast_lab.audit.code_lines import text_of
 from toast_lab.audit.findings import AvoidableCollective, Finding, PaddedTensor, Remedy
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import _joined
-from toast_lab.audit.written import Edits
 from toast_lab.errors import InvalidProblem
+from toast_lab.written.annotated import Edits
 
 TRIAL_S = 60.0
 

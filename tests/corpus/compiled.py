@@ -17,11 +17,9 @@ from typing import Any
 
 from tests.corpus import plans, programs
 from tests.corpus.targets import Target
-from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.files import write_whole
-from toast_lab.ir.model import Model
 from toast_lab.runtime.compile import compile_plan, reading_of
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.sharding.plan import ShardingPlan
@@ -47,22 +45,38 @@ def generate(
         time_limit_s: time limit of one compile.
     """
     known = read_rows(ROWS)
-    for name, model, analysis, digest in programs.each_traced(names):
-        for target in targets:
-            head = {"program": name, "digest": digest, "topology": target.topology}
-            wanted = plan_names or plans.names(target.topology)
-            row_of_plan = {row["plan"]: row for row in known if head.items() <= row.items()}
-            missing = [plan for plan in wanted if plan not in row_of_plan]
-            if not missing:
-                continue
-            problem = Problem(analysis, target.mesh, target.machine)
-            known_plans = _decoded(problem, row_of_plan)
-            for draft in plans.drafts(model, problem, target.topology, missing, known_plans):
-                if draft.same_as:
-                    row: Row = {"same_as": draft.same_as}
-                else:
-                    row = _compiled(model, analysis, target, draft, time_limit_s)
-                append_row(ROWS, {**head, "plan": draft.name, **row})
+    for name, target, problem, digest in programs.each_problem(names, targets):
+        head = {"program": name, "digest": digest, "topology": target.topology}
+        wanted = plan_names or plans.names(target.topology)
+        row_of_plan = {row["plan"]: row for row in known if head.items() <= row.items()}
+        missing = [plan for plan in wanted if plan not in row_of_plan]
+        if not missing:
+            continue
+        known_plans = _decoded(problem, row_of_plan)
+        model = problem.analysis.model
+        for draft in plans.drafts(model, problem, target.topology, missing, known_plans):
+            if draft.same_as:
+                row: Row = {"same_as": draft.same_as}
+            else:
+                row = _compiled(problem, target, draft, time_limit_s)
+            append_row(ROWS, {**head, "plan": draft.name, **row})
+        write_rows(ROWS, without_older(read_rows(ROWS), head))
+
+
+def without_older(every: Iterable[Row], head: Row) -> list[Row]:
+    """All rows but those of a program on a target that were made of another text of the program.
+
+    A rival's plan stays where it cannot be made here.
+    """
+    kept = "" if plans.RIVAL in plans.names(head["topology"]) else plans.RIVAL
+    return [
+        row
+        for row in every
+        if row["program"] != head["program"]
+        or row["topology"] != head["topology"]
+        or row["digest"] == head["digest"]
+        or row["plan"] == kept
+    ]
 
 
 def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: float = 400.0) -> None:
@@ -71,28 +85,26 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
     The plans stay the same, since a search of today might find others.
     """
     all_rows = read_rows(ROWS)
-    by_topology = {target.topology: target for target in targets}
+    topologies = {target.topology for target in targets}
 
     def is_stale(row: Row) -> bool:
         return (
-            row["topology"] in by_topology
+            row["topology"] in topologies
             and "sharding" in row
             and row.get("reading") != reading_of(row["topology"])
         )
 
     stale = {row["program"] for row in all_rows if is_stale(row)}
-    for name, model, analysis, digest in programs.each_traced(filter(stale.__contains__, names)):
+    named = filter(stale.__contains__, names)
+    for name, target, problem, digest in programs.each_problem(named, targets):
         for number, row in enumerate(all_rows):
-            if row["program"] != name or not is_stale(row):
+            if (row["program"], row["topology"]) != (name, target.topology) or not is_stale(row):
                 continue
             if row["digest"] != digest:
                 print(f"{name}: the program is another one today", flush=True)
                 continue
-            target = by_topology[row["topology"]]
-            problem = Problem(analysis, target.mesh, target.machine)
-            plan = plans.decoded(problem, row["sharding"])
-            draft = plans.Draft(row["plan"], plan)
-            fresh = _compiled(model, analysis, target, draft, time_limit_s)
+            draft = plans.Draft(row["plan"], plans.decoded(problem, row["sharding"]))
+            fresh = _compiled(problem, target, draft, time_limit_s)
             head = {field: row[field] for field in ("program", "digest", "topology", "plan")}
             all_rows[number] = {**head, **fresh, "actions": row["actions"]}
             write_rows(ROWS, all_rows)
@@ -104,28 +116,27 @@ def search(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: flo
     This is done for programs and targets for which a plan of our search was judged before. The
     plans of earlier searches stay among the judged ones.
     """
-    for name, model, analysis, digest in programs.each_traced(names):
-        for target in targets:
-            head = {"program": name, "digest": digest, "topology": target.topology}
-            problem = Problem(analysis, target.mesh, target.machine)
-            for method in plans.SEARCHES:
-                all_rows = read_rows(ROWS)
-                row_of_plan = {row["plan"]: row for row in all_rows if head.items() <= row.items()}
-                if plans.OURS not in row_of_plan:
-                    break
-                known = _decoded(problem, row_of_plan)
-                before = known.get(row_of_plan.get(method, {}).get("same_as", method))
-                known.pop(method, None)
-                draft = next(plans.drafts(model, problem, target.topology, [method], known), None)
-                if draft is None or (
-                    before is not None and before.sharding.key() == draft.plan.sharding.key()
-                ):
-                    continue
-                row: Row = {"same_as": draft.same_as}
-                if not draft.same_as:
-                    row = _compiled(model, analysis, target, draft, time_limit_s)
-                kept = set_aside(all_rows, head, method)
-                write_rows(ROWS, [*kept, {**head, "plan": method, **row}])
+    for name, target, problem, digest in programs.each_problem(names, targets):
+        head = {"program": name, "digest": digest, "topology": target.topology}
+        model = problem.analysis.model
+        for method in plans.SEARCHES:
+            all_rows = read_rows(ROWS)
+            row_of_plan = {row["plan"]: row for row in all_rows if head.items() <= row.items()}
+            if plans.OURS not in row_of_plan:
+                break
+            known = _decoded(problem, row_of_plan)
+            before = known.get(row_of_plan.get(method, {}).get("same_as", method))
+            known.pop(method, None)
+            draft = next(plans.drafts(model, problem, target.topology, [method], known), None)
+            if draft is None or (
+                before is not None and before.sharding.key() == draft.plan.sharding.key()
+            ):
+                continue
+            row: Row = {"same_as": draft.same_as}
+            if not draft.same_as:
+                row = _compiled(problem, target, draft, time_limit_s)
+            kept = set_aside(all_rows, head, method)
+            write_rows(ROWS, [*kept, {**head, "plan": method, **row}])
 
 
 def _decoded(problem: Problem, own: Mapping[str, Row]) -> dict[str, ShardingPlan]:
@@ -194,9 +205,8 @@ def _line(row: Row) -> str:
     return json.dumps(row, separators=(",", ":")) + "\n"
 
 
-def _compiled(
-    model: Model, analysis: Analysis, target: Target, draft: plans.Draft, time_limit_s: float
-) -> Row:
+def _compiled(problem: Problem, target: Target, draft: plans.Draft, time_limit_s: float) -> Row:
+    model = problem.analysis.model
     started = time.perf_counter()
     row: Row = {
         "actions": list(draft.plan.actions),
@@ -213,7 +223,7 @@ def _compiled(
         row |= _judged(result)
     row["wall_s"] = round(time.perf_counter() - started, 1)
     print(
-        f"{row['wall_s']:6.1f} s  {analysis.program.name} {target.topology} {draft.name}"
+        f"{row['wall_s']:6.1f} s  {model.name} {target.topology} {draft.name}"
         f" {row.get('error', '')[:80]}",
         flush=True,
     )

@@ -33,18 +33,16 @@ TIME_LIMIT_S = 400.0  #: time limit of one compile
 def generate(names: Iterable[str], targets: Sequence[Target]) -> None:
     """Run confirmed searches for programs and targets that have no row yet, program by program."""
     known = {_head(row) for row in rows()}
-    for name, _, analysis, digest in programs.each_traced(names):
-        for target in targets:
-            if (name, digest, target.topology) in known:
-                continue
-            problem = Problem(analysis, target.mesh, target.machine)
-            row = {"program": name, "digest": digest, "topology": target.topology}
-            try:
-                row |= _searched(problem, target)
-            except ToastError as error:
-                row["error"] = str(error)[:300]
-            compiled.append_row(ROWS, row)
-            print(name, target.topology, row.get("standing", row.get("error")), flush=True)
+    for name, target, problem, digest in programs.each_problem(names, targets):
+        if (name, digest, target.topology) in known:
+            continue
+        row = {"program": name, "digest": digest, "topology": target.topology}
+        try:
+            row |= _searched(problem, target)
+        except ToastError as error:
+            row["error"] = str(error)[:300]
+        compiled.append_row(ROWS, row)
+        print(name, target.topology, row.get("standing", row.get("error")), flush=True)
 
 
 def rows() -> list[compiled.Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tests.corpus import (
     further_programs,
@@ -13,8 +13,10 @@ from tests.corpus import (
     package_sciences,
 )
 from tests.corpus.program import Program
+from tests.corpus.targets import Target
 from tests.helpers import program_digest
 from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
 
 #: Held-out families: no rule is read off them, nothing is fitted; figures show them separately.
@@ -83,9 +85,17 @@ def traced(name: str) -> tuple[Model, Analysis, str] | None:
         return None
 
 
-def each_traced(names: Iterable[str]) -> Iterator[tuple[str, Model, Analysis, str]]:
-    """Trace programs one by one; gives (name, model, analysis, digest) of those that trace."""
+def each_problem(
+    names: Iterable[str], targets: Sequence[Target]
+) -> Iterator[tuple[str, Target, Problem, str]]:
+    """Each program that traces on each target; gives (name, target, problem, digest).
+
+    Problem and digest are of the program that JAX lowers for the target's platform.
+    """
     for name in names:
         found = traced(name)
-        if found is not None:
-            yield (name, *found)
+        if found is None:
+            continue
+        for target in targets:
+            problem = Problem(found[1], target.mesh, target.machine)
+            yield name, target, problem, program_digest(problem.analysis.model)

@@ -7,9 +7,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.corpus import (
+    autosharding,
     compiled,
     figures,
     fit,
@@ -21,10 +24,13 @@ from tests.corpus import (
     rivals,
     tables,
 )
+from tests.corpus.program import Program
 from tests.corpus.targets import TARGETS, target
+from tests.helpers import program_digest
 from tests.readings import ASSIGNED_PEAKS
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
+from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir.model import Model
 
 TPU = "tpu:v5e:4x4"
@@ -99,16 +105,15 @@ def test_what_is_known_is_not_made_again_and_spare_plans_fill_up(
 def test_a_search_of_today_takes_the_place_of_an_earlier_one_which_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, model, analysis, digest = next(programs.each_traced(["mlp"]))
     where = target(TPU)
-    mlp = Problem(analysis, where.mesh, where.machine)
-    (poor,) = plans.drafts(model, mlp, TPU, ["random 1"], {})
+    name, _, mlp, digest = next(programs.each_problem(["mlp"], [where]))
+    (poor,) = plans.drafts(mlp.analysis.model, mlp, TPU, ["random 1"], {})
     head = {"program": name, "digest": digest, "topology": TPU}
     earlier = {**head, "plan": "mcts", "sharding": plans.encoded(poor.plan), "time_s": 1.0}
     monkeypatch.setattr(compiled, "ROWS", tmp_path / "rows.jsonl")
     monkeypatch.setattr(plans, "SEARCHES", {"mcts": 300})
     monkeypatch.setattr(
-        compiled, "_compiled", lambda *args: {"sharding": plans.encoded(args[3].plan)}
+        compiled, "_compiled", lambda *args: {"sharding": plans.encoded(args[2].plan)}
     )
     named = {**head, "plan": "automap", "same_as": "mcts"}
     elsewhere = {**earlier, "topology": "tpu:v6e:4x4"}
@@ -122,6 +127,37 @@ def test_a_search_of_today_takes_the_place_of_an_earlier_one_which_stays(
         assert ours["plan"] == "mcts"
         found = price(mlp, plans.decoded(mlp, ours["sharding"]))
         assert found.time_s < price(mlp, poor.plan).time_s
+
+
+def test_rows_of_another_text_of_a_program_make_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Cholesky is another program on TPUs than on the host, and rows are of that one
+    factor = jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + 64 * jnp.eye(64)))
+    shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    monkeypatch.setitem(
+        programs.PROGRAMS,
+        "factor",
+        Program("factor", "linear algebra", lambda: from_jax(factor, shape)),
+    )
+    monkeypatch.setattr(compiled, "ROWS", tmp_path / "rows.jsonl")
+    monkeypatch.setattr(
+        compiled, "_compiled", lambda *args: {"sharding": plans.encoded(args[2].plan)}
+    )
+    _, analysis, digest_here = programs.traced("factor") or pytest.fail("it does not trace")
+    older = {"program": "factor", "digest": digest_here, "topology": TPU, "sharding": "x"}
+    elsewhere = {**older, "topology": "tpu:v6e:4x4", "plan": "random 1"}
+    rival = {**older, "plan": plans.RIVAL}
+    monkeypatch.delenv(autosharding.VARIABLE, raising=False)
+    compiled.write_rows(compiled.ROWS, [{**older, "plan": "random 1"}, elsewhere, rival])
+    compiled.generate(["factor"], [target(TPU)], ("random 1",))
+    *kept, fresh = compiled.read_rows(compiled.ROWS)
+    assert kept == [elsewhere, rival]  # no plan of AutoSharding can be made here
+    lowered = analysis.lowered_for("tpu").model
+    assert fresh["plan"] == "random 1"
+    assert fresh["digest"] == program_digest(lowered) != digest_here
+    compiled.generate(["factor"], [target(TPU)], ("random 1",))
+    assert compiled.read_rows(compiled.ROWS) == [elsewhere, rival, fresh]
 
 
 def test_an_earlier_search_that_found_what_another_did_leaves_no_row() -> None:

@@ -79,9 +79,8 @@ def _wanted(names: Collection[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]
     judged = [
         row for row in compiled.rows() if row["topology"] == rows.TOPOLOGY and row.get("peak_bytes")
     ]
-    where = target(rows.TOPOLOGY)
-    for name, model, analysis, digest in programs.each_traced(n for n in names if n not in SINGLE):
-        problem = Problem(analysis, where.mesh, where.machine)
+    corpus = (name for name in names if name not in SINGLE)
+    for name, _, problem, digest in programs.each_problem(corpus, [target(rows.TOPOLOGY)]):
         for row in judged:
             if (row["program"], row["digest"]) == (name, digest):
                 head = {
@@ -90,7 +89,7 @@ def _wanted(names: Collection[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]
                     "plan": row["plan"],
                     "sharding_id": plans.sharding_id(row["sharding"]),
                 }
-                yield head, model, plans.decoded(problem, row["sharding"])
+                yield head, problem.analysis.model, plans.decoded(problem, row["sharding"])
 
 
 def write_share(folder: Path, head: Row, model: Model, plan: ShardingPlan) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import numpy as np
 import toast_lab as tl
 from tests.real_code import decoder, experts
 from toast_lab.errors import ToastError
+from toast_lab.runtime.devices import Devices, environment
+from toast_lab.search.usual_plans import usual_plans
 
 #: sizes at which cutting pays
 LARGE: dict[str, Any] = {
@@ -26,11 +29,15 @@ MESHES = {"decoder": decoder.MESH, "experts": experts.MESH}
 KERNELS = {"tpu-v5e": "splash", "h100": "triton", "cpu": "interpreted"}
 
 
-def mesh_of(which: str) -> Any:
-    """The mesh of all devices that the program is sharded on by hand."""
-    sizes = MESHES[which]
-    auto = (jax.sharding.AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=auto)
+def mesh_of(which: str, *, n_devices: int = 8) -> Any:
+    """The mesh of all devices that the program is sharded on by hand; or of one, which cuts none.
+
+    A program with ``shard_map`` needs a mesh even where nothing is cut.
+    """
+    axes = MESHES[which]
+    sizes = tuple(axes.values()) if n_devices > 1 else (1,) * len(axes)
+    auto = (jax.sharding.AxisType.Auto,) * len(axes)
+    return jax.make_mesh(sizes, tuple(axes), axis_types=auto, devices=jax.devices()[:n_devices])
 
 
 def made(which: str, machine: str, *, large: bool, host: bool = True) -> tuple[Any, tuple]:
@@ -70,27 +77,35 @@ def facts(which: str, machine: str) -> dict[str, Any]:
 def executed(which: str) -> dict[str, float]:
     """Largest differences between steps by the plan and as they are sharded by hand.
 
-    They are of the losses of two steps, and of the state after the first. Of Adam's states the
-    means count, which are gradients: it divides by squares, so that rounding alone moves a weight
-    whose gradient is near 0.
+    They are of the losses of two steps, and of the state after the first.
     """
     step, args = made(which, "cpu", large=False, host=False)
     problem = tl.Problem(tl.analyse(tl.from_jax(step, *args)), MESHES[which])
     plan = tl.search(problem, budget=tl.Budget(None, 300)).plan
     module = {"decoder": decoder, "experts": experts}[which]
     ours, theirs = plan.jit(step), step
-    differences = {"loss": 0.0, "state": 0.0}
     left, right = module.values(), module.values()
-    for step_number in range(2):
-        state, loss = ours(*left)
-        other_state, other_loss = theirs(*right)
-        differences["loss"] = max(differences["loss"], abs(float(loss) - float(other_loss)))
-        if step_number == 0:
-            states = [s.means if which == "decoder" else s for s in (state, other_state)]
-            pairs = zip(*map(jax.tree.leaves, states), strict=True)
-            differences["state"] = max(_relative(mine, other) for mine, other in pairs)
-        left, right = (state, *left[1:]), (other_state, *right[1:])
-    return differences
+    found = []
+    for _ in range(2):
+        one, other = ours(*left), theirs(*right)
+        found.append(differences(which, one, other))
+        left, right = (one[0], *left[1:]), (other[0], *right[1:])
+    return {"loss": max(step["loss"] for step in found), "state": found[0]["state"]}
+
+
+def differences(which: str, ours: Any, theirs: Any) -> dict[str, float]:
+    """Largest differences of the loss and of the state that two steps give.
+
+    Of Adam's states the means count, which are gradients: it divides by squares, so that rounding
+    alone moves a weight whose gradient is near 0.
+    """
+    (state, loss), (other_state, other_loss) = ours, theirs
+    states = [s.means if which == "decoder" else s for s in (state, other_state)]
+    pairs = zip(*map(jax.tree.leaves, states), strict=True)
+    return {
+        "loss": abs(float(loss) - float(other_loss)),
+        "state": max(_relative(mine, other) for mine, other in pairs),
+    }
 
 
 def _relative(ours: Any, theirs: Any) -> float:
@@ -99,21 +114,69 @@ def _relative(ours: Any, theirs: Any) -> float:
     return float(np.abs(ours - theirs).max() / (np.abs(theirs).max() or 1.0))
 
 
-def exported(which: str) -> str:
-    """Run the Python that is exported for a plan in a process of its own; its output."""
-    step, args = made(which, "cpu", large=False, host=False)
+#: A user's script, without TOAST Lab: the exported shardings on the user's step and values
+SCRIPT = """
+import sys
+import jax
+import numpy as np
+from tests.real_code import {which} as module
+import plan
+
+sizes = module.MESH
+auto = (jax.sharding.AxisType.Auto,) * len(sizes)
+mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=auto)
+step, _ = module.make(mesh=mesh, **{options})
+sharded = plan.shard(step)
+given = sharded.place(*module.values())
+leaves = jax.tree.leaves(given)
+whole = sum(leaf.sharding.is_fully_replicated for leaf in leaves) / len(leaves)
+memories = [leaf.sharding.memory_kind for leaf in jax.tree.leaves(given[0])]
+state, loss = sharded(*given)
+arrays = jax.tree.leaves(state)
+assert [array.sharding.memory_kind for array in arrays] == memories
+assert ("pinned_host" in memories) == {on_host}
+assert "toast_lab" not in sys.modules
+np.savez("result.npz", whole, *(np.asarray(array) for array in (*arrays, loss)))
+"""
+
+
+def exported(which: str) -> dict[str, float]:
+    """Run the Python exported for a plan in a process of its own, on eight devices.
+
+    Gives the share of arguments that it keeps whole, and the largest differences of the loss and
+    the state from those of the step on one device. Adam's states stay in host memory.
+    """
+    options = {"kernel": KERNELS["cpu"]} if which == "decoder" else {}
+    module = {"decoder": decoder, "experts": experts}[which]
+    step, args = made(which, "cpu", large=False)
     model = tl.from_jax(step, *args)
     problem = tl.Problem(tl.analyse(model), MESHES[which])
-    plan = tl.search(problem, budget=tl.Budget(None, 300)).plan
-    text = plan.to_python(model=model, seconds=20)
+    # At sizes that a test can execute, a search cuts little
+    actions = usual_plans(problem).actions("data + tensor parallel")
+    text = tl.Plan.from_actions(problem, actions).to_python(model=model, seconds=20)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.py"
-        path.write_text(text)
+        (Path(folder) / "plan.py").write_text(text)
+        script = SCRIPT.format(which=which, options=options, on_host=which == "decoder")
+        (Path(folder) / "run.py").write_text(script)
+        path = os.pathsep.join([str(Path(tl.__file__).parents[1]), *sys.path])
         run = subprocess.run(
-            [sys.executable, "-m", "py_compile", str(path)], capture_output=True, text=True
+            [sys.executable, "run.py"],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **environment(Devices("cpu", 8)), "PYTHONPATH": path},
+            timeout=300,
+            check=False,
         )
-    assert run.returncode == 0, run.stderr
-    return text
+        assert run.returncode == 0, run.stderr
+        whole, *ours = np.load(Path(folder) / "result.npz").values()
+    options = {**options, "host": False} if which == "decoder" else {}
+    unsharded, _ = module.make(mesh=mesh_of(which, n_devices=1), **options)
+    theirs = unsharded(*module.values())
+    return {
+        "whole": float(whole),
+        **differences(which, jax.tree.unflatten(jax.tree.structure(theirs), ours), theirs),
+    }
 
 
 def compiled(which: str, machine: str, topology: str) -> dict[str, Any]:

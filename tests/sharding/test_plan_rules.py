@@ -9,12 +9,11 @@ import pytest
 
 from tests.helpers import analysed, plan, small_transformer, traced
 from toast_lab.cost.problem import Problem
+from toast_lab.ir.argument_paths import folded_path, own_words
 from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan_rules import (
     argument_rules,
     constraint_places,
-    folded_path,
-    own_words,
     plan_size,
 )
 from toast_lab.sharding.plan_text import places_by_function, short_path

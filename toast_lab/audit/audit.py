@@ -33,7 +33,6 @@ from toast_lab.audit.findings import (
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import with_remedies
 from toast_lab.audit.trials import Outcome, Trials
-from toast_lab.audit.written import Edits, edited
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
@@ -52,6 +51,7 @@ from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.text import JsonObject, bytes_text
+from toast_lab.written.annotated import Edits, edited
 
 #: Findings that ``str()`` writes out; the others are one line each.
 SHOWN_FINDINGS = 5
@@ -454,7 +454,10 @@ class _Auditor:
         self.say("searching for a better plan")
         started = time.monotonic()
         result = contract.search(
-            problem, budget=Budget(seconds=self.settings.search_s), cancel=self.cancel
+            problem,
+            budget=Budget(seconds=self.settings.search_s),
+            cancel=self.cancel,
+            actions_within=0.0,
         )
         seconds = time.monotonic() - started
         rows.append(_contender(f"{BEST_PLAN} in {seconds:.0f} s", price(problem, result.plan)))

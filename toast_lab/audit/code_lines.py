@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from toast_lab.audit.places_alike import PlacesAlike
-from toast_lab.audit.written import Edits
 from toast_lab.ir.locations import frames, place_text
 from toast_lab.ir.source_lines import op_frame, source_text
 from toast_lab.lowering.specs import partition_text
 from toast_lab.sharding.plan import Spec, spec_text
 from toast_lab.text import first_items_text
+from toast_lab.written.annotated import Edits
 
 _TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=[^=]")
 _SUFFIX = re.compile(r"_\d+$")

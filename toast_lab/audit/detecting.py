@@ -22,7 +22,6 @@ from toast_lab.audit.findings import (
     ReplicatedState,
     ReplicatedWork,
 )
-from toast_lab.audit.meaning import Uneven
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import CollectiveRow, Problem
@@ -34,6 +33,7 @@ from toast_lab.runtime.diff import CompiledDiff
 from toast_lab.runtime.diff_rows import EXTRA, MISSING, DiffRow
 from toast_lab.sharding.plan import spec_text
 from toast_lab.text import bytes_text, first_items_text, line_text
+from toast_lab.written.meaning import Uneven
 
 #: Faults that cost a smaller share of a step are not looked into.
 LEAST_SHARE = 0.002

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
-from toast_lab.audit.written import Edits
 from toast_lab.text import bytes_text
+from toast_lab.written.annotated import Edits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,12 @@ import re
 from collections import defaultdict
 from typing import NamedTuple
 
-from toast_lab.audit.written import Edits, interface_constraints
 from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.ir.argument_paths import folded_path
 from toast_lab.ir.locations import frames
 from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import Spec
-from toast_lab.sharding.plan_rules import folded_path
+from toast_lab.written.annotated import Edits, interface_constraints
 
 _WORD = re.compile(r"\w+|\*")
 #: least share of all arguments that a tree of parameters or moments has

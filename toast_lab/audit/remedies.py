@@ -29,12 +29,12 @@ from toast_lab.audit.findings import (
     ReplicatedWork,
 )
 from toast_lab.audit.trials import Outcome, Trials
-from toast_lab.audit.written import Edits
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 from toast_lab.text import line_text
+from toast_lab.written.annotated import Edits
 
 #: how far, in ops, tensors around a finding are changed
 UPSTREAM, DOWNSTREAM = 6, 3

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.audit.meaning import Meaning, plan_of_values
-from toast_lab.audit.propagating import ValueSpecs, propagate_all
-from toast_lab.audit.written import NO_EDITS, Edits, numbered
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import Spec
+from toast_lab.written.annotated import NO_EDITS, Edits, numbered
+from toast_lab.written.meaning import Meaning, plan_of_values
+from toast_lab.written.propagating import ValueSpecs, propagate_all
 
 
 class Outcome(NamedTuple):

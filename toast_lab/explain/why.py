@@ -66,7 +66,7 @@ class CollectiveReason:
 
     collective: CollectiveRow
     op_kind: str
-    place: str  #: source line of the op and the lines that call it: "linear.py:422 < model.py:31"
+    place: str  #: the user's line of the op and those that call it: "model.py:31 < train.py:7"
     name_stack: str
     because: str  #: the immediate reason, as a sentence
     colours: tuple[str, ...]  #: of the dims that the axes are on
@@ -444,7 +444,8 @@ class _Asker:
         other = dataclasses.replace(
             plan,
             sharding=sharding.frozen(),
-            actions=actions or (*plan.actions, change),
+            actions=actions or plan.actions,
+            refinements=plan.refinements if actions else (*plan.refinements, change),
             key=0,
         )
         try:

@@ -7,12 +7,14 @@ first.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from toast_lab.text import file_text, line_text
 
 _TRACING = "toast_lab/frontends/"
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
+MOST_FRAMES = 6  #: that a location keeps
 
 
 class SourceFrame(NamedTuple):
@@ -39,6 +41,23 @@ class SourceFrame(NamedTuple):
 
 
 NOWHERE = SourceFrame("", 0)
+
+
+def joined(lines: Sequence[tuple[str, int]]) -> str:
+    """The location of (file, line) pairs, innermost first, of which ``MOST_FRAMES`` are kept.
+
+    A layer of a library can be twenty calls deep. The user's own lines around it are kept in place
+    of the outer calls in the library.
+
+    >>> inside = [("/venv/site-packages/flax/linear.py", line) for line in range(20)]
+    >>> joined([*inside, ("model.py", 31), ("train.py", 7)]).split(" < ")[3:]
+    ['/venv/site-packages/flax/linear.py:3', 'model.py:31', 'train.py:7']
+    """
+    own = [at for at, (file, line) in enumerate(lines) if not SourceFrame(file, line).in_library]
+    kept = dict.fromkeys(range(min(MOST_FRAMES, len(lines))))
+    if own and own[0] not in kept:
+        kept = dict.fromkeys([*range(MOST_FRAMES - len(own[:2])), *own[:2]])
+    return " < ".join(f"{lines[at][0]}:{lines[at][1]}" for at in kept)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -79,11 +98,13 @@ def user_line(location: str) -> str:
 
 
 def place_text(location: str, most: int = 3) -> str:
-    """The innermost ``most`` lines of a location, without folders.
+    """The innermost ``most`` lines of the user's code in a location, without folders.
 
-    The calling lines show the purpose of a line inside a library.
+    Lines of libraries stand where there are no others.
 
-    >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
-    'linear.py:422 < model.py:31 < train.py:7'
+    >>> place_text("/venv/site-packages/flax/linear.py:422 < model.py:31 < train.py:7")
+    'model.py:31 < train.py:7'
     """
-    return " < ".join(frame.short for frame in frames(location)[:most]) or line_text(location)
+    all_frames = frames(location)
+    own_frames = [frame for frame in all_frames if not frame.in_library] or all_frames
+    return " < ".join(frame.short for frame in own_frames[:most]) or line_text(location)

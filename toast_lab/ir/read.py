@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
+from toast_lab.ir import attributes, canonical, locations, rules, source_names, unsupported, walk
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
 from toast_lab.ir.dead import operations, terminator
 from toast_lab.ir.host_memory import read_host_memory
@@ -39,6 +39,7 @@ _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a source positio
 
 
 _TRACER = "toast_lab/frontends/"  # our own call of jax.jit is not part of the user's program
+_PACKAGE = "toast_lab/"  # nor is what called the tracer, except for the user's own call
 
 
 class Parsed(NamedTuple):
@@ -273,13 +274,19 @@ class _ReadCache:
 
 
 def _origin(location: str) -> Origin:
-    frames = [frame for frame in source_names.frames(location) if _TRACER not in frame.file]
+    frames = _frames_of_user(source_names.frames(location))
     stack = _NAME.match(location)
     return Origin(
-        location=" < ".join(f"{frame.file}:{frame.line}" for frame in frames[:6]),
+        location=locations.joined([(frame.file, frame.line) for frame in frames]),
         name_stack=stack.group(1) if stack else "",
         frame=frames[0] if frames else None,
     )
+
+
+def _frames_of_user(frames: list[source_names.SourceRange]) -> list[source_names.SourceRange]:
+    tracer = [at for at, frame in enumerate(frames) if _TRACER in frame.file]
+    end = tracer[0] if tracer else len(frames)
+    return frames[:end] + [frame for frame in frames[end:] if _PACKAGE not in frame.file]
 
 
 def _new_op(

@@ -14,8 +14,8 @@ from toast_lab.conflicts.colour_roles import ColourRoles, roles
 from toast_lab.conflicts.data_arguments import groups_of
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, did_you_mean
+from toast_lab.ir.argument_paths import folded_path
 from toast_lab.ir.program import REDUCTION
-from toast_lab.sharding.plan_rules import folded_path
 from toast_lab.sharding.space import Action, action_text
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text
@@ -46,7 +46,7 @@ class UsualPlans(Mapping[str, list[Action]]):
         self._plans = plans
 
     def __getitem__(self, name: str) -> list[Action]:
-        if name not in self._plans:
+        if not isinstance(name, str) or name not in self._plans:
             raise KeyError(self._why_not(name))
         return self._plans[name]
 
@@ -62,12 +62,12 @@ class UsualPlans(Mapping[str, list[Action]]):
         Raises:
             InvalidPlan: there is no such plan, for the reason given in the message.
         """
-        if name not in self._plans:
+        if not isinstance(name, str) or name not in self._plans:
             raise InvalidPlan(self._why_not(name))
         return self._plans[name]
 
-    def _why_not(self, name: str) -> str:
-        if name in self.missing:
+    def _why_not(self, name: object) -> str:
+        if isinstance(name, str) and name in self.missing:
             return f"{name}: {self.missing[name]}"
         known = (*self._plans, *self.missing)
         return (

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toast_lab.ir.argument_paths import own_words
 from toast_lab.ir.locations import user_frame
 from toast_lab.ir.source_lines import function_of
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -28,7 +29,6 @@ from toast_lab.sharding.plan_rules import (
     ConstraintPlace,
     argument_rules,
     constraint_places,
-    own_words,
     plan_size,
 )
 from toast_lab.text import bounded, counted, first_items_text, line_text

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import _jaxlib, fork_server, isolate
-from toast_lab.audit.written import Edits, edit
 from toast_lab.ir import canonical
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import OP_NUMBER
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
+from toast_lab.written.annotated import Edits, edit
 
 before_fork = fork_server.import_jax
 
@@ -63,7 +63,7 @@ def propagate_all(
         return []
     return list(
         isolate.run_in_child(
-            "toast_lab.audit.propagating:propagate_in_child",
+            "toast_lab.written.propagating:propagate_in_child",
             PropagationRequest(
                 numbered_text, program, mesh, edits=tuple(edits), seconds=time_limit_s
             ),

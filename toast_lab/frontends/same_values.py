@@ -1,0 +1,88 @@
+"""Which values of a program with marks are which of the same program without them.
+
+Marks change nothing but themselves: mostly, both programs have the same ops in the same order,
+constants aside, which JAX may place anywhere. Where a mark lets differentiation keep another
+residual, an op more or less is skipped, and the next run of equal ops goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from toast_lab.frontends.site_marks import marks_in
+from toast_lab.ir.program import Program
+
+#: ops that must be equal for two programs to be in step again
+_RUN = 6
+#: most ops of both programs together that are skipped at a time
+_MOST_SKIPPED = 400
+
+
+class Matched(NamedTuple):
+    """The values that two programs have in common."""
+
+    values: dict[int, int]  #: value of the program with marks -> value of that without
+    unmatched: int  #: ops of the program without marks that the other lacks
+    difference: str  #: the first one, in words
+
+
+def matched_values(program: Program, marked: Program) -> Matched:
+    """The values of ``marked`` that are values of ``program``, which is the same without marks."""
+    mine, theirs = _ops(program), _ops(marked)
+    values = {argument: argument for argument in range(program.n_arguments)}
+    if program.n_arguments != marked.n_arguments:
+        return Matched({}, len(mine), "it has other arguments")
+    pairs = list(_pairs([facts for _, facts in mine], [facts for _, facts in theirs]))
+    for i, j in pairs:
+        results = zip(marked.results(theirs[j][0]), program.results(mine[i][0]), strict=True)
+        values.update(results)
+    for op, _ in marks_in(marked):
+        (operand,), (result,) = marked.operands(op), marked.results(op)
+        if operand in values:
+            values[result] = values[operand]
+    matched = {i for i, _ in pairs}
+    first = next((i for i in range(len(mine)) if i not in matched), len(mine))
+    difference = f"it lacks {_words(program, mine[first][0])}" if first < len(mine) else ""
+    return Matched(values, len(mine) - len(matched), difference)
+
+
+def _words(program: Program, op: int) -> str:
+    shapes = [list(program.dims(value)) for value in program.results(op)]
+    return f"{program.kind[op]} {', '.join(map(str, shapes))} ({program.where(op)})"
+
+
+def _ops(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
+    """(op, what it is) of every op that is no mark and whose results are not all constants."""
+    ops, marks = [], dict(marks_in(program))
+    for op in program.ops():
+        results = program.results(op)
+        if op in marks or (results and all(program.value_is_constant[value] for value in results)):
+            continue
+        types = tuple((program.dims(value), program.value_dtype[value]) for value in results)
+        ops.append((op, (program.kind[op], types)))
+    return ops
+
+
+def _pairs(mine: list[Any], theirs: list[Any]) -> Iterator[tuple[int, int]]:
+    """Positions of equal entries, in the order of both."""
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        if mine[i] == theirs[j]:
+            yield i, j
+            i, j = i + 1, j + 1
+            continue
+        skipped = next(_skips(mine, theirs, i, j), None)
+        if skipped is None:
+            return
+        i, j = i + skipped[0], j + skipped[1]
+
+
+def _skips(mine: list[Any], theirs: list[Any], i: int, j: int) -> Iterator[tuple[int, int]]:
+    """Numbers of entries to skip in both until they are equal again, fewest first."""
+    for total in range(1, _MOST_SKIPPED):
+        for skipped in range(total + 1):
+            a, b = i + skipped, j + total - skipped
+            run = mine[a : a + _RUN]
+            if run and run == theirs[b : b + _RUN]:
+                yield skipped, total - skipped

@@ -1,0 +1,373 @@
+"""Finds the sites of a program in its user's source, and constrains them there.
+
+The function is traced again with a mark at each statement that binds or returns an array (see
+``instrumented`` and ``site_marks``). Its program is compared op by op with that without marks, and
+the operands of marks are the values of the site: those of the forward pass, one for each layer that
+runs through the statement, and their cotangents.
+
+Without a function (a StableHLO file) each source line has a site for every op that it makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab.errors import FrontendError, InvalidPlan
+from toast_lab.frontends.instrumented import Statement, source_of_file, visited
+from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.same_values import Matched, matched_values
+from toast_lab.frontends.site_marks import Mark, mark, marks_in
+from toast_lab.frontends.traced import in_child
+from toast_lab.frontends.tracing import retrace
+from toast_lab.ir import op_kinds
+from toast_lab.ir.locations import SourceFrame, frames
+from toast_lab.ir.model import Function, Model, Recipe
+from toast_lab.ir.platform_names import PLATFORMS
+from toast_lab.ir.program import Program
+from toast_lab.ir.sites import Site, Sites
+from toast_lab.sharding.plan import Spec
+
+#: Packages whose files are never those of a model: what models are written with.
+_FRAMEWORKS = (
+    "jax jaxlib flax equinox haiku optax numpy scipy ml_dtypes opt_einsum einops chex jaxtyping "
+    "beartype orbax jmp lineax optimistix diffrax"
+).split()
+#: How the refusal of a site in an installed package begins.
+IN_LIBRARY = "in a library"
+
+
+def sites_of(program: Program, model: Model, *, time_limit_s: float = 300.0) -> Sites:
+    """The sites of ``program``, which is one of the model's, for one of its platforms.
+
+    User code that is not loaded in this process runs in a child process.
+
+    Raises:
+        InvalidPlan: tracing the function gives another program.
+        FrontendError, RunFailed, RunInterrupted: the function cannot be made or traced again, or
+            not in ``time_limit_s`` seconds.
+    """
+    if model.function is None:
+        return Sites(tuple(_sites_of_lines(program)), {})
+    if isinstance(model.function, Recipe):
+        sites: Sites = in_child(
+            "toast_lab.frontends.site_finding:sites_in_child",
+            program,
+            model.function,
+            time_limit_s=time_limit_s,
+            activity=f"finding the sites of {model.function.which}",
+        )
+        return sites
+    return _sites_of_function(program, model.function)
+
+
+def sites_in_child(program: Program, recipe: Recipe) -> Sites:
+    """``sites_of`` in a child process, in which the user's code may run."""
+    return _sites_of_function(program, function_again(recipe))
+
+
+def function_again(recipe: Recipe) -> Function:
+    """The function of a recipe, made again in this process. Raises what ``load`` raises."""
+    function = function_of(recipe)
+    if function is None:
+        raise InvalidPlan(f"{recipe.which} is not a function that JAX traces")
+    again: Function = function
+    return again
+
+
+def constrained(
+    function: Function, constraints: Sequence[tuple[Site, Spec]], mesh: Any
+) -> Callable[..., Any]:
+    """The user's function as it is with these constraints written into its source.
+
+    Args:
+        function: it takes and gives what ``function.call`` does.
+        constraints: sites and the mesh axes of each of their dims; each dim is exactly so.
+        mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh`` with these axes.
+
+    The result calls ``with_sharding_constraint`` whenever it is traced, so that JAX constrains
+    cotangents as it does for anybody. Trace it with ``jax.jit``; it is no faster eagerly.
+
+    Raises:
+        InvalidPlan: a site cannot carry a constraint; or, while tracing, a site's source has
+            changed, or its statement was not run (all are listed).
+    """
+    import jax
+
+    offenders = [f"{site.where}: {site.refusal}" for site, _ in constraints if site.refusal]
+    if offenders:
+        raise InvalidPlan("these sites cannot carry a constraint: " + "; ".join(offenders))
+    sharding_of = {
+        _statement(site): jax.sharding.NamedSharding(mesh, _partition_spec(spec))
+        for site, spec in constraints
+    }
+    files = {site.file for site, _ in constraints}
+
+    def call(*given: Any) -> Any:
+        used: set[Statement] = set()
+
+        def visit(value: Any, statement: Statement) -> Any:
+            sharding = sharding_of.get(statement)
+            if sharding is None or not _is_array(value):
+                return value
+            used.add(statement)
+            return jax.lax.with_sharding_constraint(value, sharding)
+
+        with visited(files, visit, only=sharding_of):
+            result = function.call(*given)
+        if unused := sharding_of.keys() - used:
+            raise InvalidPlan(
+                "no array came by these statements; has the source changed since? "
+                + "; ".join(f"{item.file}:{item.line}: {item.text}" for item in unused)
+            )
+        return result
+
+    call.__name__ = call.__qualname__ = getattr(function.call, "__name__", "call")
+    if hasattr(function.call, "__signature__"):
+        call.__signature__ = function.call.__signature__  # type: ignore[attr-defined]
+    return call
+
+
+def _statement(site: Site) -> Statement:
+    return Statement(**{field: getattr(site, field) for field in Statement._fields})
+
+
+def _partition_spec(spec: Spec) -> Any:
+    import jax
+
+    entries = [axes if len(axes) > 1 else axes[0] if axes else None for axes in spec]
+    return jax.sharding.PartitionSpec(*entries)
+
+
+def _is_array(value: Any) -> bool:
+    """Is it an array of the program that can be cut: not a number, a constant or a random key?"""
+    import jax
+
+    return (
+        isinstance(value, jax.core.Tracer)
+        and isinstance(value.aval, jax.core.ShapedArray)
+        and bool(value.aval.shape)
+        and not jax.dtypes.issubdtype(value.aval.dtype, jax.dtypes.extended)
+    )
+
+
+# -- finding sites ---------------------------------------------------------------------------------
+
+
+class _Trace(NamedTuple):
+    """A program with marks, and what tracing it showed of the statements."""
+
+    program: Program
+    statements: list[Statement]  #: by the numbers in marks
+    #: (file, line) of the callers of each statement, innermost first
+    callers: dict[Statement, tuple[tuple[str, int], ...]]
+    in_kernels: dict[Statement, int]  #: statements within Pallas kernels, and their ranks
+
+
+class _Holder:
+    """What is known of the arrays that come by a statement."""
+
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.values: set[int] = set()
+        self.cotangents: set[int] = set()
+        self.reason = ""
+
+    def add(self, mark: Mark) -> None:
+        self.ranks.add(mark.rank)
+        if mark.batch_dims:
+            self.reason = "inside vmap, which adds dims that a constraint there cannot name"
+
+    @property
+    def refusal(self) -> str:
+        """Why no constraint can stand there, whatever encloses it."""
+        if self.reason or len(self.ranks) == 1:
+            return self.reason
+        ranks = " and ".join(map(str, sorted(self.ranks)))
+        return f"arrays of {ranks} dims come by, which no one spec fits"
+
+
+def _sites_of_function(program: Program, function: Function) -> Sites:
+    trace, same_value = _traced_again(program, function)
+    holders: dict[Statement, _Holder] = {}
+    for op, seen in marks_in(trace.program):
+        holder = holders.setdefault(trace.statements[seen.number], _Holder())
+        holder.add(seen)
+        value = same_value.get(trace.program.operands(op)[0])
+        if value is not None and not program.value_is_constant[value]:
+            (holder.cotangents if seen.is_cotangent else holder.values).add(value)
+    _add_those_by_hand(holders, trace)
+    sites = [
+        _site(statement, holder)
+        for statement, holder in holders.items()
+        if holder.values or holder.reason
+    ]
+    sites.sort(key=_order)
+    sources = {file: source_of_file(file) for file in sorted({site.file for site in sites})}
+    digests = {file: source.digest for file, source in sources.items() if source is not None}
+    return Sites(tuple(_with_alternative(site, sites, trace) for site in sites), digests)
+
+
+def _order(site: Site) -> tuple[Any, ...]:
+    """In program order; of a call and the name that is given to its result, the name first."""
+    return (min(site.values, default=2**62), not site.name, site.file, site.line)
+
+
+def _add_those_by_hand(holders: dict[Statement, _Holder], trace: _Trace) -> None:
+    """Add the statements in shard_maps and kernels, whose values are no values of the program."""
+    for shard_map in trace.program.shard_maps:
+        for _, seen in marks_in(shard_map.body):
+            holder = holders.setdefault(trace.statements[seen.number], _Holder())
+            holder.add(seen)
+            holder.reason = "inside shard_map, which is split by hand"
+    for statement, rank in trace.in_kernels.items():
+        holder = holders.setdefault(statement, _Holder())
+        holder.ranks.add(rank)
+        holder.reason = "inside a Pallas kernel, which runs on one device"
+
+
+def _site(statement: Statement, holder: _Holder) -> Site:
+    refusal = holder.refusal
+    if not refusal and (package := _package(statement.file)):
+        refusal = f"{IN_LIBRARY} ({package})"
+    return Site(
+        **statement._asdict(),
+        rank=min(holder.ranks),
+        values=tuple(sorted(holder.values)),
+        cotangents=tuple(sorted(holder.cotangents)),
+        refusal=refusal,
+    )
+
+
+def _with_alternative(site: Site, sites: Sequence[Site], trace: _Trace) -> Site:
+    """The site; if it is refused, its refusal names the nearest enclosing site that is not."""
+    if not site.refusal:
+        return site
+    for file, line in trace.callers.get(_statement(site), ()):
+        for other in sites:
+            if other.file == file and other.line <= line <= other.end_line and not other.refusal:
+                name = other.name or "what it returns"
+                return site._replace(refusal=f"{site.refusal}; constrain {name} at {other.where}")
+    return site
+
+
+# -- tracing again ---------------------------------------------------------------------------------
+
+
+def _traced_again(program: Program, function: Function) -> tuple[_Trace, dict[int, int]]:
+    """The function's program with marks, and for its values those of ``program`` that they are.
+
+    Raises InvalidPlan if it is another program.
+    """
+    trace, model = _trace(program, function)
+    best: tuple[_Trace, Matched] | None = None
+    for platform in ("", *PLATFORMS):
+        with contextlib.suppress(FrontendError):
+            lowered = model.lowered_for(platform) if platform else model
+            if platform and lowered is model:
+                continue
+            matched = matched_values(program, lowered.program)
+            if best is None or matched.unmatched < best[1].unmatched:
+                best = trace._replace(program=lowered.program), matched
+            if not best[1].unmatched:
+                break
+    assert best is not None  # the first does not raise
+    if best[1].unmatched > program.n_ops // 10:
+        raise InvalidPlan(
+            f"the function is another program than {program.name}: {best[1].difference}. Was it "
+            "made with the same code, arguments and versions?"
+        )
+    return best[0], best[1].values
+
+
+def _trace(program: Program, function: Function) -> tuple[_Trace, Model]:
+    """Trace the function with marks."""
+    numbers: dict[Statement, int] = {}
+    callers: dict[Statement, tuple[tuple[str, int], ...]] = {}
+    in_kernels: dict[Statement, int] = {}
+
+    def visit(value: Any, statement: Statement) -> Any:
+        if not _is_array(value):
+            return value
+        if statement not in numbers:
+            callers[statement] = tuple(_callers())
+            numbers[statement] = len(numbers)
+        if any(_PALLAS in file for file, _ in callers[statement]):
+            in_kernels[statement] = len(value.aval.shape)
+            return value
+        return mark(value, numbers[statement])
+
+    with visited(_files(program), visit):
+        model = retrace(function, function.call)
+    return _Trace(model.program, list(numbers), callers, in_kernels), model
+
+
+_PALLAS = os.path.join("jax", "_src", "pallas", "")
+
+
+def _callers() -> Iterator[tuple[str, int]]:
+    """(file, line) of the callers of the statement that is visited, innermost first."""
+    frame = sys._getframe(4)  # this, the visit, the visitor, and the statement's own function
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _files(program: Program) -> list[str]:
+    """The files of the program's source lines that may have sites."""
+    files = {frame.file for location in program.locations for frame in frames(location)}
+    return sorted(file for file in files if _package(file) not in (_STANDARD, *_FRAMEWORKS))
+
+
+_STANDARD = "Python"
+
+
+def _package(file: str) -> str:
+    """The installed package that a file is in; empty for the user's own and built-in models."""
+    path = file.replace("\\", "/")
+    if "/toast_lab/models/" in path or not SourceFrame(file, 0).in_library:
+        return ""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in path:
+            return path.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
+    return _STANDARD
+
+
+# -- without a function ----------------------------------------------------------------------------
+
+
+def _sites_of_lines(program: Program) -> list[Site]:
+    """A site for the ops of one source line, kind and shape, in each pass."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for op in program.ops():
+        results = program.results(op)
+        if (
+            op_kinds.is_control(program.kind[op])
+            or len(results) != 1
+            or not program.dims(results[0])
+            or program.value_is_constant[results[0]]
+        ):
+            continue
+        is_backward = "transpose" in program.name_stack[op]
+        place = (program.where(op), program.kind[op], is_backward, program.dims(results[0]))
+        groups.setdefault(place, []).append(results[0])
+    sites = []
+    for (where, kind, is_backward, dims), values in groups.items():
+        file, _, line = where.rpartition(":")
+        sites.append(
+            Site(
+                file=file,
+                line=int(line) if line.isdigit() else 0,
+                end_line=int(line) if line.isdigit() else 0,
+                name=program.value_name[values[0]],
+                function="",
+                text=f"{kind} of a backward pass" if is_backward else kind,
+                rank=len(dims),
+                values=tuple(values),
+                cotangents=(),
+            )
+        )
+    return sites
