@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from tests.helpers import SMALL, model
 from toast_lab.audit.meaning import plan_of_values
 from toast_lab.audit.propagating import propagate_all
 from toast_lab.audit.written import Edits, numbered
+
+from tests.helpers import SMALL, model
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.frontends import from_jax

@@ -52,7 +52,7 @@ class OutOfTime(Exception):
     """The search has used its time."""
 
 
-class _Search:
+class _FrontSearch:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
@@ -179,7 +179,7 @@ def front_of(
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _Search(drafts, time.monotonic() + seconds, cancel)
+    search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
     for _ in _searched(search, drafts, sources):
         pass
     rows = [
@@ -196,7 +196,9 @@ def front_of(
     )
 
 
-def _searched(search: _Search, drafts: Drafts, sources: Sequence[ShardingPlan]) -> Iterator[None]:
+def _searched(
+    search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
+) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
         starts = {
