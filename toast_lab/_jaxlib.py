@@ -132,6 +132,19 @@ def rule_of(op: Any) -> dict[str, Any] | None:
     }
 
 
+def elementwise_rule(shape: Sequence[int], operand_count: int) -> Any:
+    """``sdy.sharding_rule`` of an op on tensors of one shape; needs a current context."""
+    if not shape:
+        operands, result, sizes = ["[]"] * operand_count, "[]", ""
+    else:
+        names = ["i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"][: len(shape)]
+        result = f"[{', '.join(names)}]"
+        operands = [result] * operand_count
+        pairs = zip(names, shape, strict=True)
+        sizes = f" {{{', '.join(f'{name}={size}' for name, size in pairs)}}}"
+    return ir.Attribute.parse(f"#sdy.op_sharding_rule<({', '.join(operands)})->({result}){sizes}>")
+
+
 def constant_text(op: Any) -> str:
     """The value of a ``stablehlo.constant`` as MLIR prints it, ``dense<0.0> : tensor<4xf32>``."""
     try:

@@ -91,14 +91,18 @@ def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
     return "\n".join(lines)
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: object, choices: Iterable[str]) -> str:
     """A remark to append to an unknown name: the closest choices, or nothing if none is close.
+
+    Nothing is close to a name that is no text.
 
     >>> print("unknown model: trasformer" + did_you_mean("trasformer", ["transformer", "mlp"]))
     unknown model: trasformer (did you mean "transformer"?)
     >>> did_you_mean("x", ["transformer", "mlp"])
     ''
     """
+    if not isinstance(name, str):
+        return ""
     by_folded = {choice.casefold(): choice for choice in sorted(set(choices))}
     close = difflib.get_close_matches(name.casefold(), by_folded, n=3)
     if not close:

@@ -24,9 +24,11 @@ Reference: TOAST sections 3 and 4.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.confirm.learning import learn
 from toast_lab.confirm.loop import Judging, confirmed_search
@@ -34,15 +36,17 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
-from toast_lab.plan_verbs import Plan
+from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search import contract
 from toast_lab.search import race as racing
+from toast_lab.search.action_path import ACTIONS_WITHIN
 from toast_lab.search.contract import Budget, Progress, SearchResult
 from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
-from toast_lab.sharding.plan import unsharded_plan
+from toast_lab.sharding.plan import plan_of_actions, unsharded_plan
+from toast_lab.written.written_front import WrittenFront
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
@@ -58,8 +62,9 @@ def search(
     cancel: Callable[[], bool] | None = None,
     *,
     resume: Trace | PathLike | None = None,
+    actions_within: float = ACTIONS_WITHIN,
     **options: Any,
-) -> SearchResult[Plan]:
+) -> Result:
     """Search for the best plan of ``problem``.
 
     Args:
@@ -72,6 +77,9 @@ def search(
         resume: trace, or path of the trace, of an earlier search of the same problem to continue.
             Its method, seed and options are used again, with the new budget. The result's trace
             extends a copy; the given one is not changed.
+        actions_within: a plan of actions alone is preferred to one that was refined after them if
+            its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
+            same. 0: the best plan is given, however it came about, and so it is with a judge.
         options: options of the method, see its class in ``search.methods``. Every method accepts
             ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or a ``Judging``,
             which has more settings. The topology's compiler or devices then judge plans, and the
@@ -98,7 +106,14 @@ def search(
                 "give judge=Judging(topology, resume=result)"
             )
         how = judge if isinstance(judge, Judging) else Judging(judge)
-        arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}
+        # Of plans that cost about the same, the judge's clock tells the better one.
+        arguments = {
+            "method": method,
+            "budget": budget,
+            "on_progress": on_progress,
+            "actions_within": 0.0,
+            **options,
+        }
         return judged_search(problem, how, arguments, seed=seed or 0, cancel=cancel)
     result = contract.search(
         problem,
@@ -108,6 +123,7 @@ def search(
         on_progress=on_progress,
         cancel=cancel,
         resume=resume,
+        actions_within=actions_within,
         **options,
     )
     return search_with_verbs(result)
@@ -147,7 +163,9 @@ def judged_search(
             1.0 / (2.0 * len(ALSO_JUDGED_METHODS))
         )
         return {
-            name: Plan.of(contract.search(priced, name, seed, budget, cancel=cancel).plan)
+            name: Plan.of(
+                contract.search(priced, name, seed, budget, cancel=cancel, actions_within=0.0).plan
+            )
             for name in ALSO_JUDGED_METHODS
             if name != arguments.get("method")
         }
@@ -237,9 +255,35 @@ def replicated(problem: Problem) -> Plan:
     return Plan.of(unsharded_plan(problem.analysis, problem.mesh))
 
 
-def search_with_verbs(result: SearchResult[Any]) -> SearchResult[Plan]:
+class Result(SearchResult[Plan]):
+    """The result of a search as users get it: with the plan as people write it."""
+
+    @functools.cached_property
+    def written_front(self) -> WrittenFront[Written]:
+        """Written plans near the best plan found, the smallest first; found on first access."""
+        if self.problem is None:
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
+        refined = self.refined.plan
+        beside = [] if self.best_found is None else [self.plan]
+        if self.actions and refined.refinements:
+            beside.append(plan_of_actions(self.problem.space, self.actions))
+        return refined.written_front(self.problem, beside=beside, path=self.path)
+
+    def written(self, within: float = 0.05) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
+
+        If none is, the one with the lowest C(s); ``.loss`` tells.
+        """
+        return self.written_front.within(checks.number("within", within, 0.0))
+
+
+def search_with_verbs(result: SearchResult[Any]) -> Result:
     """Gives a search's result with its plan as a ``Plan``."""
-    return dataclasses.replace(result, plan=Plan.of(result.plan))
+    best_found = result.best_found
+    if best_found is not None:
+        best_found = (Plan.of(best_found[0]), best_found[1])
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return Result(**{**fields, "plan": Plan.of(result.plan), "best_found": best_found})
 
 
 def race_with_verbs(finished: Race[Any]) -> Race[Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,3 +126,54 @@ def test_parts_that_do_not_overlap_stay_fused(machine: str) -> None:
         if program.kind[op] in ("slice", "concatenate")
         for value in program.results(op)
     )
+
+
+def heated(count: int) -> Analysis:
+    """Rounds of diffusion, each field with a source that the other one makes."""
+
+    def round_(fields, _):
+        u, v = fields
+        reaction = u * v * v
+
+        def spread(field):
+            return sum(jnp.roll(field, shift, dim) for shift in (1, -1) for dim in (0, 1))
+
+        u, v = u + 0.1 * (spread(u) - 4 * u) - reaction, v + 0.1 * (spread(v) - 4 * v) + reaction
+        return (u, v), None
+
+    return traced(lambda u, v: lax.scan(round_, (u, v), None, length=count)[0], FIELD, FIELD)
+
+
+def in_rounds(step: Callable[..., Any], count: int = 10) -> Analysis:
+    """Rounds of a step on a field and another one."""
+    return traced(
+        lambda a, b: lax.scan(lambda fields, _: (step(*fields), None), (a, b), None, length=count)[
+            0
+        ],
+        FIELD,
+        FIELD,
+    )
+
+
+# In milliseconds, by the clock of XLA for GPUs (jax 0.10.2)
+@pytest.mark.parametrize(
+    ("make", "compiled_ms"),
+    [
+        (lambda: rolled(50, unroll=1), 2.028),
+        (lambda: padded(50), 1.626),
+        (lambda: heated(20), 1.027),
+        (lambda: in_rounds(lambda a, b: (b, a + b)), 0.471),  # change places: two copies
+        (lambda: in_rounds(lambda a, b: (b * 2, a * 2)), 0.416),  # one of both is copied
+        (lambda: in_rounds(lambda a, b: (a @ b, b)), 0.672),  # a product reads rows and columns
+        (lambda: in_rounds(lambda a, b: (jnp.tanh(a @ b), b)), 0.672),  # written behind it
+        (lambda: in_rounds(lambda a, b: (a * 2 - a.sum(0), b)), 0.238),
+    ],
+)
+def test_loops_of_gpus_copy_what_they_cannot_write_in_its_place(
+    make: Callable[[], Analysis], compiled_ms: float
+) -> None:
+    assert time_ms(make(), "h100") == pytest.approx(compiled_ms, rel=0.17)
+
+
+def test_one_round_is_no_loop() -> None:
+    assert time_ms(heated(1), "h100") < time_ms(heated(2), "h100") / 3

@@ -91,7 +91,7 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     kept = by_arrays.incumbent.plan()
     assert np.array_equal(kept.op_factor, batch_plan.op_factor)
     assert np.array_equal(kept.value_dim, batch_plan.value_dim)
-    assert kept.actions == ("by hand",)
+    assert (kept.actions, kept.refinements) == ((), ("by hand",))
     assert by_arrays.incumbent.actions == ()
     by_arrays.record_plan(batch_plan.op_factor, batch_plan.value_dim, ["by hand", "again"])
     assert by_arrays.evaluations == 2

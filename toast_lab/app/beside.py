@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import assets, look
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.session import Session
 from toast_lab.views.markup import cost_text, h, quiet
 
@@ -52,6 +53,7 @@ class BesidePane(look.Pane):
             next_action: ("→", " next")
         }
         rows = [_line(action, *signs.get(action, ("+", ""))) for action in item.plan.actions]
+        rows += [_line(step_words(text), "…", " after them") for text in item.plan.refinements]
         rows += [
             _line(action, "–", " by hand only")
             for action in by_hand

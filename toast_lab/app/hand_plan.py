@@ -89,7 +89,7 @@ class HandPlan:
         """
         by_hand = self.actions
         for action in item.plan.actions:
-            if "->" in action and action not in by_hand:  # other lines are no actions
+            if action not in by_hand:
                 _, replayed, _ = replay(self._problem, [*by_hand, action])
                 if len(replayed) > len(by_hand):
                     return action

@@ -49,7 +49,7 @@ class PlanItem(NamedTuple):
         """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
         return PlanEntry(
             name=self.name,
-            actions=self.plan.actions,
+            actions=self.plan.history,
             cost=self.cost,
             run=self.run,
             compiled=self.compiled,
@@ -60,8 +60,8 @@ class PlanItem(NamedTuple):
 
     @property
     def of_actions(self) -> bool:
-        """Is it made of actions alone? Lines on refinement op by op are not actions."""
-        return all("->" in action for action in self.plan.actions)
+        """Is it made of actions alone, without changes after them?"""
+        return not self.plan.refinements
 
     @property
     def compiler_result(self) -> Any:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.errors import ToastError
 from toast_lab.search.pruning import pruning_threshold
-from toast_lab.sharding.plan import plan_of_actions
+from toast_lab.sharding.plan import is_action, plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
 from toast_lab.text import LEAST_SHARE
@@ -55,11 +55,6 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
         problem.space.text(action) for action in legal_actions(state, pruning_threshold(problem))
     )
     return PlanFacts(cost, tuple(steps), legal)
-
-
-def is_action(line: str) -> bool:
-    """Is a line of a plan an action? Other lines say how the plan came about."""
-    return "->" in line
 
 
 def steps_worth(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, ToastError
-from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+from toast_lab.sharding.plan import ShardingPlan, is_action, plan_of_actions
 
 
 def rescue(
@@ -17,7 +17,7 @@ def rescue(
     Its refinements have been lost with the process; the actions that it began with have not.
     Raises ToastError if no actions are left.
     """
-    actions = [action for action in reported if "->" in action]
+    actions = [*filter(is_action, reported)]
     try:
         if reported and not actions:
             raise InvalidPlan("a plan of no actions")

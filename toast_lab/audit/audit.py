@@ -454,7 +454,10 @@ class _Auditor:
         self.say("searching for a better plan")
         started = time.monotonic()
         result = contract.search(
-            problem, budget=Budget(seconds=self.settings.search_s), cancel=self.cancel
+            problem,
+            budget=Budget(seconds=self.settings.search_s),
+            cancel=self.cancel,
+            actions_within=0.0,
         )
         seconds = time.monotonic() - started
         rows.append(_contender(f"{BEST_PLAN} in {seconds:.0f} s", price(problem, result.plan)))

@@ -515,6 +515,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
 
         if getattr(args, "judge", None):
             options["judge"] = _judging(args, update)
+        if getattr(args, "actions_within", None) is not None:
+            options["actions_within"] = args.actions_within / 100.0
         result = search(
             problem,
             method=method,

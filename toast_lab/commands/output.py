@@ -191,6 +191,7 @@ def plan_data(plan: ShardingPlan) -> JsonObject:
 
     return {
         "actions": plan.actions,
+        "refinements": plan.refinements,
         "key": f"{plan.key:016x}",
         "size": plan_size(plan.program, plan.sharding)._asdict(),
         "arguments": plan.argument_specs(),
@@ -248,7 +249,7 @@ def show_plan(console: Out, plan: ShardingPlan) -> None:
     """Print a plan's actions, and the plan in the words of the model."""
     from toast_lab.sharding.plan_text import describe
 
-    history = history_text(plan.actions, "  ") or "none, every device holds and computes everything"
+    history = history_text(plan.history, "  ") or "none, every device holds and computes everything"
     console.print(f"Plan: {history}" if history.startswith("no actions") else f"Actions: {history}")
     console.print()
     console.print(describe(plan), soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports, stopping
 from toast_lab.search.methods import options_text
-from toast_lab.text import JsonObject
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -34,6 +34,14 @@ def add_options(parser: ArgumentParser) -> None:
         help="show and save the smallest plan whose score is within this percentage of the best "
         "(2), and what each further rule and place (source line) gains",
     )
+    parser.add_argument(
+        "--actions-within",
+        type=command_options.not_negative,
+        default=None,
+        metavar="PERCENT",
+        help="prefer a plan of actions alone to one that was refined after them if its score is at "
+        "most this percentage higher (2); with --judge, the clock decides",
+    )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
@@ -45,6 +53,7 @@ def run(args: Namespace) -> int:
     An interrupted or terminated search ends like any other, with the best plan so far.
     """
     from toast_lab.cost.problem import price
+    from toast_lab.search.action_path import taken_actions
 
     common.check_early(args)
     model, problem = common.load_problem(args)
@@ -60,7 +69,10 @@ def run(args: Namespace) -> int:
             plan = result.simple(args.simple / 100.0)
             # A judge's results may have corrected the problem's prices.
             cost = price(result.problem or problem, plan)
-            result = dataclasses.replace(result, plan=plan, cost=cost)
+            actions = taken_actions(problem, plan)
+            result = dataclasses.replace(
+                result, plan=plan, cost=cost, actions=actions, best_found=None
+            )
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)
 
@@ -100,9 +112,44 @@ def search_data(result: SearchResult) -> JsonObject:
         "evaluations": result.evaluations,
         "simulations": len(result.trace.simulations),
         "elapsed_s": result.elapsed_s,
+        "path": [step._asdict() for step in result.path],
+        "refinements": refinements_data(result),
         "bound": result.bound,
         "gap": result.gap,
     }
+
+
+def refinements_data(result: SearchResult) -> JsonObject | None:
+    """What changed the best plan after its actions, as plain data; None: nothing did."""
+    changed = result.refinements
+    if changed is None:
+        return None
+    return {
+        "method": changed.method,
+        "ops": changed.n_ops,
+        "values": changed.n_values,
+        "before": changed.before._asdict(),
+        "after": changed.after._asdict(),
+        "colours": [colour._asdict() for colour in changed.colours],
+        "is_kept": changed.is_kept,
+    }
+
+
+def show_path(console: output.Out, result: SearchResult[Any]) -> None:
+    """Print the actions of the plan, and what refined it after them, with the price after each."""
+    if len(result.path) < 2:
+        return
+    cells = [
+        (
+            number,
+            step.action or "no action",
+            output.time_text(step.time_s),
+            bytes_text(step.peak_bytes) + ("" if step.fits else ", does not fit"),
+            f"{step.score:.4f}",
+        )
+        for number, step in enumerate(result.path)
+    ]
+    console.table("Path", (">#", "action", ">step after", ">memory after", ">C(s)"), cells)
 
 
 def _show(
@@ -112,6 +159,7 @@ def _show(
 
     output.show_pins(console, problem)
     output.show_plan(console, result.plan)
+    show_path(console, result)
     output.show_cost(console, problem, result.cost)
     output.show_collectives(console, result.cost)
     reports.show_divisibility(console, problem.divisibility(result.plan))

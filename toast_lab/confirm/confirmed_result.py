@@ -11,6 +11,7 @@ from toast_lab import checks
 from toast_lab.confirm.choose import refused_kinds, simple_row
 from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import price
+from toast_lab.search.action_path import taken_actions
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.simplify import FrontRow, simplest
 from toast_lab.sharding.plan import PlanT, ShardingPlan
@@ -240,10 +241,10 @@ def confirmed_result(
     best = result.given
     if best is None or last.problem is None:
         return result
-    is_last_plan = best.plan.sharding.key() == last.plan.sharding.key()
     return dataclasses.replace(
         result,
         plan=result.with_judgement(best.plan),
         cost=price(last.problem, best.plan),
-        actions=last.actions if is_last_plan else (),
+        actions=taken_actions(last.problem, best.plan),
+        best_found=None,
     )

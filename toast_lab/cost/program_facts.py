@@ -23,6 +23,7 @@ from toast_lab.cost.bfloat16 import (
 from toast_lab.cost.buffers import Memory, NearFacts, make_memory
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
+from toast_lab.cost.loop_copies import loop_copies
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import (
     Accumulation,
@@ -319,6 +320,8 @@ class _Moved(NamedTuple):
     staying: Residents
     ends: _Ends
     kernels: KernelFacts
+    #: [O] bool: a loop copies the value that the op takes into it, or hands on, see ``loop_copies``
+    copies: np.ndarray
 
 
 def _moved(
@@ -361,8 +364,15 @@ def _moved(
         staying=staying,
     )
     reads -= ends.read
+    copies = np.zeros(program.n_ops, bool)
     if compiler == "gpu":
         reads *= gpu_passes(program)
+        for op in loop_copies(
+            program, fusion, root=fused.root, update_operand=fused.update_operand
+        ):
+            copies[op] = True
+            # Of a value that enters a loop, writing the copy counts as writing the result.
+            reads[program.uses(op)[0]] = 1.0 if program.results(op) else 2.0
     kernels = (
         tpu_kernels(
             program,
@@ -376,7 +386,7 @@ def _moved(
         if compiler == "tpu"
         else other_kernels(program, tables)
     )
-    return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels)
+    return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels, copies=copies)
 
 
 def _op_facts(
@@ -398,10 +408,10 @@ def _op_facts(
         sum_trips=sums.trips,
         sum_whole=sums.whole,
         op_class=program.op_class,
-        free=free,
+        free=free & ~moved.copies,
         slices=ops_where(program.kind, "reads_part"),
         update_operand=fused.update_operand,
-        starts_kernel=fusion.starts_kernel,
+        starts_kernel=fusion.starts_kernel | moved.copies,
         # The result of a free op, such as a broadcast, is nowhere in memory as a whole.
         computes_kept_slice=fusion.computable_in_parts | free,
         joins=fusion.joins,

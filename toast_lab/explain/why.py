@@ -444,7 +444,8 @@ class _Asker:
         other = dataclasses.replace(
             plan,
             sharding=sharding.frozen(),
-            actions=actions or (*plan.actions, change),
+            actions=actions or plan.actions,
+            refinements=plan.refinements if actions else (*plan.refinements, change),
             key=0,
         )
         try:

@@ -31,6 +31,7 @@ import numpy as np
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import calls, nnx_modules
 from toast_lab.frontends.user_code import function_name
+from toast_lab.ir.call_form import EQUINOX, JAX, NNX, CallForm
 
 
 class NonArrayResult(NamedTuple):
@@ -57,6 +58,7 @@ class Arguments:
     shardings: dict[str, Any]
     #: everything except shapes that determines the trace: structures and bound leaves
     structure: tuple[Any, ...]
+    form: CallForm  #: without what only a trace tells: its results
     #: the results of ``call`` other than arrays, from its last trace
     outcome: Callable[[], NonArrayResult]
     #: makes the user's result from the arrays; updates the caller's modules
@@ -125,6 +127,7 @@ def separate_arguments(
         leaves=leaves.arrays,
         shardings=positions.shardings,
         structure=_structure(user, leaves.wholes, nodes),
+        form=_form(fn, user, nodes, leaves, base=base, positions=positions),
         outcome=lambda: NonArrayResult(traced.results[0], nodes.changes),
         deliver=deliver,
     )
@@ -268,6 +271,51 @@ def _structure(
             for slot in template.slots
         ),
         nodes.graph,
+    )
+
+
+def _form(
+    fn: Callable[..., Any],
+    user: calls.Call,
+    nodes: nnx_modules.Modules,
+    leaves: _SortedLeaves,
+    *,
+    base: Sequence[str],
+    positions: _Positions,
+) -> CallForm:
+    library = JAX
+    if nodes.places:
+        library = NNX
+    elif user.numbers == calls.STATIC or (
+        not user.pure
+        and any(
+            map(
+                calls.is_equinox_module,
+                jax.tree_util.tree_leaves(user.values, is_leaf=calls.is_equinox_module),
+            )
+        )
+    ):
+        library = EQUINOX
+    counts = tuple(map(len, leaves.paths))
+    with_bound = [any(slot is not None for slot in whole.slots) for whole in leaves.wholes]
+    return CallForm(
+        library=library,
+        names=tuple(base),
+        keyword_count=len(user.by_name),
+        counts=counts,
+        modules=tuple(sorted({position for position, path in nodes.places if not path})),
+        around_modules=tuple(sorted({position for position, path in nodes.places if path})),
+        static=tuple(i for i, bound in enumerate(with_bound) if bound and not counts[i]),
+        partly_static=tuple(i for i, bound in enumerate(with_bound) if bound and counts[i]),
+        donated=positions.donated,
+        has_value_keys=any(
+            jax.tree_util.keystr(path).endswith(".value") and not name.endswith(".value")
+            for given, names in zip(leaves.given, leaves.paths, strict=True)
+            for (path, _), name in zip(
+                jax.tree_util.tree_flatten_with_path(given)[0], names, strict=True
+            )
+        ),
+        is_sharded=bool(positions.shardings),
     )
 
 

@@ -8,12 +8,15 @@ wrap. Lines and columns stay.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import contextlib
 import gc
 import hashlib
+import itertools
 import linecache
+import sys
 import threading
 import types
 import warnings
@@ -23,6 +26,11 @@ from typing import Any, NamedTuple
 from toast_lab import syntax
 
 _PLACEHOLDER = "toast_lab visits site "
+_FUTURE = sum(
+    getattr(__future__, name).compiler_flag
+    for name in __future__.all_feature_names
+    if name not in ("nested_scopes", "generators")  # whose flags mean something else today
+)
 
 
 class Statement(NamedTuple):
@@ -115,13 +123,13 @@ def _swaps(
 ) -> tuple[list[_Swap], list[str]]:
     """(function, its code, its new code) of all functions of these files; files left out."""
     functions: dict[str, list[types.FunctionType]] = {file: [] for file in files}
-    for item in gc.get_objects():
-        if type(item) is types.FunctionType and item.__code__.co_filename in functions:
-            functions[item.__code__.co_filename].append(item)
+    for function in _functions(files):
+        functions[function.__code__.co_filename].append(function)
     swaps: list[_Swap] = []
     missing = []
     for file, of_file in functions.items():
-        codes = _codes(file, None if only is None else frozenset(only)) if of_file else {}
+        flags = of_file[0].__code__.co_flags & _FUTURE if of_file else 0
+        codes = _codes(file, None if only is None else frozenset(only), flags)
         pairs = [
             (function, function.__code__, codes.get(function.__code__)) for function in of_file
         ]
@@ -131,8 +139,52 @@ def _swaps(
     return swaps, missing
 
 
-def _codes(file: str, only: frozenset[Statement] | None) -> dict[types.CodeType, types.CodeType]:
-    """New code of each function of a file, by the code that the unchanged source gives."""
+def _functions(files: Collection[str]) -> list[types.FunctionType]:
+    """All functions of these files.
+
+    The collector tells of all objects but those that ``gc.freeze`` took from it, of which most
+    hang on their module.
+    """
+    names = {
+        name for name, module in list(sys.modules.items()) if _file_of(module) in frozenset(files)
+    }
+    pending: list[Any] = [vars(sys.modules[name]) for name in names]
+    functions: dict[int, types.FunctionType] = {}
+    seen = set(map(id, pending))
+    for item in itertools.chain(gc.get_objects(), _hanging_on(pending, seen, names)):
+        if type(item) is types.FunctionType and item.__code__.co_filename in files:
+            functions[id(item)] = item
+    return list(functions.values())
+
+
+def _hanging_on(pending: list[Any], seen: set[int], names: Collection[str]) -> Iterator[Any]:
+    """The objects that are referred to by ``pending``, within the modules called ``names``."""
+    while pending:
+        for item in gc.get_referents(pending.pop()):
+            if id(item) in seen or isinstance(item, types.ModuleType):
+                continue
+            seen.add(id(item))
+            yield item
+            owner = getattr(item, "__module__", None) if isinstance(item, _OWNED) else None
+            is_other_namespace = type(item) is dict and "__builtins__" in item
+            if not is_other_namespace and (owner is None or owner in names):
+                pending.append(item)
+
+
+_OWNED = types.FunctionType | type
+
+
+def _file_of(module: Any) -> str:
+    return getattr(module, "__file__", None) or ""
+
+
+def _codes(
+    file: str, only: frozenset[Statement] | None, flags: int
+) -> dict[types.CodeType, types.CodeType]:
+    """New code of each function of a file, by the code that the unchanged source gives.
+
+    ``flags`` are those of the ``__future__`` under which it was compiled.
+    """
     source = source_of_file(file)
     if source is None:
         return {}
@@ -145,8 +197,8 @@ def _codes(file: str, only: frozenset[Statement] | None) -> dict[types.CodeType,
     ast.fix_missing_locations(changed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not the user who calls a text
-        old = compile(tree, file, "exec", dont_inherit=True)
-        new = compile(changed, file, "exec", dont_inherit=True)
+        old = compile(tree, file, "exec", flags, dont_inherit=True)
+        new = compile(changed, file, "exec", flags, dont_inherit=True)
     return {
         before: _with_visitors(after, marking.statements)
         for before, after in _pairs(old, new)

@@ -59,7 +59,7 @@ def _primitive() -> Any:
         return (_bind(cotangent, **{**params, "is_cotangent": True}),)
 
     def batched(values: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
-        params["batch_dims"] += dims[0] is not batching.not_mapped
+        params["batch_dims"] += dims[0] is not None
         return _bind(*values, **params), dims[0]
 
     def lowered(_context: Any, value: Any, **_: Any) -> Sequence[Any]:

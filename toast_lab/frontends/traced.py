@@ -12,6 +12,7 @@ from toast_lab.frontends import stages
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.call_form import CallForm
 from toast_lab.ir.kernel_rules import KernelRule, register
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platforms import ALL_PLATFORMS, LoweredProgram, Lowerings
@@ -38,6 +39,7 @@ class Traced(NamedTuple):
     trees: Any  #: as in Model
     notes: tuple[str, ...]
     function: Function | None = None
+    call_form: CallForm | None = None  #: as in Model
     keys: Keys | None = None  #: which values are typed random keys; None if none are
     on_host: Sequence[bool] | None = None  #: whether each argument is in host memory
     platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
@@ -65,6 +67,7 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         name=identifier(name),
         dim_names=dim_names,
         trees=traced.trees,
+        call_form=traced.call_form,
         source=source,
         function=traced.function,
         lowerings=lowerings,

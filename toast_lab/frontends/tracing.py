@@ -115,7 +115,8 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
             f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
         ) from error
     info = first.lowered.out_info
-    leaves, _ = jax.tree_util.tree_flatten_with_path(info[0] if separated.changed else info)
+    result = info[0] if separated.changed else info
+    leaves, _ = jax.tree_util.tree_flatten_with_path(result)
     function = Function(
         call=separated.call,
         given=separated.given,
@@ -145,6 +146,10 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
             *_closed_over(first.traced),
         ),
         function=function,
+        call_form=separated.form._replace(
+            result_count=len(result) if type(result) is tuple else -1,
+            returned=_returned(separated, result),
+        ),
         placements=tuple(map(_placement, separated.leaves)),
     )
 
@@ -175,6 +180,27 @@ def retrace(function: Function, call: Callable[..., Any]) -> Model:
         outputs=[f"result[{i}]" for i in range(len(function.results))],
     )
     return build(traced, name, {}, "traced again")
+
+
+def _returned(separated: arguments.Arguments, result: Any) -> tuple[tuple[int, int], ...]:
+    """Elements of a result that look like an argument, see ``CallForm``.
+
+    A single array does only if the argument is donated: it may be anything of that shape.
+    """
+    donated = separated.donated
+    positions = sorted(range(len(separated.given)), key=lambda position: position not in donated)
+    elements = list(enumerate(result)) if type(result) is tuple else [(-1, result)]
+    alike = []
+    for number, element in elements:
+        leaves, tree = jax.tree_util.tree_flatten(element)
+        for position in positions:
+            others, other_tree = jax.tree_util.tree_flatten(separated.given[position])
+            is_state = position in donated or not jax.tree_util.treedef_is_leaf(tree)
+            if leaves and is_state and tree == other_tree:
+                if [leaf.shape for leaf in leaves] == [jax.numpy.shape(leaf) for leaf in others]:
+                    alike.append((number, position))
+                    break
+    return tuple(alike)
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.errors import FrontendError
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.call_form import CallForm
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.platforms import (
     ALL_PLATFORMS,
@@ -82,6 +83,7 @@ class Model:
     #: colours
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
+    call_form: CallForm | None = None  #: how its function is called, None if it has none
     source: str = ""  #: where the model came from, for messages
     notes: tuple[str, ...] = ()  #: one sentence about each change that was made to the input
     #: actions by name, see ``registry.Example``

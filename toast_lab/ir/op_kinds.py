@@ -177,6 +177,9 @@ class OpKind:
 
 OP_KINDS: dict[str, OpKind] = {}
 
+#: They count as elementwise for their cost alone.
+_WITHOUT_DIMS = ("map", "after_all", "partition_id", "replica_id")
+
 
 def _kind(name: str, **fields: Any) -> None:
     assert name not in OP_KINDS, name
@@ -556,3 +559,9 @@ def is_control(kind: str) -> bool:
 def is_constant(kind: str) -> bool:
     """Is ``kind`` made without operands, so that every use can have its own copy?"""
     return op_kind(kind).cost_class == CONSTANT
+
+
+def is_elementwise(kind: str) -> bool:
+    """Does Shardy treat ops of this kind as elementwise, or what XLA expands them to?"""
+    known = OP_KINDS.get(kind)
+    return known is not None and known.cost_class == ELEMENTWISE and kind not in _WITHOUT_DIMS

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidInput, RunFailed, ToastError
+from toast_lab.errors import InvalidInput, RunFailed
 from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
 from toast_lab.jobs.race_job import (
@@ -31,12 +31,12 @@ from toast_lab.jobs.race_job import (
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
+from toast_lab.search.action_path import taken_actions, with_actions
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, RaceRow, check
 from toast_lab.search.search_child import ImprovementPoint, improvement, last_plan
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
 
@@ -192,7 +192,7 @@ class RunningSearch(Running):
         trace, problem = self.job.mirror.trace.copy(), self.problem
         elapsed_s = float(trace.row["elapsed_s"][-1]) if trace.row.n else self.elapsed_s
         trace.best_sharding = plan.sharding
-        trace.best_actions = plan.actions
+        trace.best_actions = plan.history
         trace.about = {
             "method": self.method,
             "seed": self.seed,
@@ -201,13 +201,7 @@ class RunningSearch(Running):
             "evaluations": self.simulations,
             "key": plan.key,
         }
-        try:
-            actions = tuple(
-                parse_action(problem.analysis, problem.mesh, text)
-                for text in self.points[-1].actions
-            )
-        except (ToastError, IndexError):  # refined, or made by an integer program
-            actions = ()
+        plan = with_actions(problem, plan, trace)
         reported = f"{self.simulations} simulations were reported."
         return SearchResult(
             plan=Plan.of(plan),
@@ -218,7 +212,7 @@ class RunningSearch(Running):
             seed=self.seed,
             evaluations=self.simulations,
             elapsed_s=elapsed_s,
-            actions=actions,
+            actions=taken_actions(problem, plan),
             message=f"{Status.CRASHED.value} {reported} {self.job.message}",
             problem=problem,
         )

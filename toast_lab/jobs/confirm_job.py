@@ -85,7 +85,7 @@ class PlanParts(NamedTuple):
 
 def parts_of(plan: ShardingPlan) -> PlanParts:
     """A plan without its program."""
-    return PlanParts(plan.sharding, plan.actions, plan.key, plan.judged)
+    return PlanParts(plan.sharding, plan.history, plan.key, plan.judged)
 
 
 class PricePoint(NamedTuple):

@@ -261,7 +261,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
         rows.append(("pinned", "; ".join(problem.pins.texts)))
     for entry, plan in zip(subject.entries, subject.plans, strict=True):
         digest = provenance.plan_digest(plan_file.to_json(plan))
-        actions = " ".join(plan.actions[:40]) or "no actions"
+        actions = " ".join(plan.history[:40]) or "no actions"
         rows.append((f"plan {entry.name}", join([code_text(digest), ": ", code_text(actions)])))
     for name, result in subject.results.items():
         rows.append(

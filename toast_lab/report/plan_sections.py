@@ -233,7 +233,8 @@ def _actions_part(subject: ReportSubject) -> Safe:
             (
                 "…",
                 "refined",
-                "some ops and values are sharded differently from what the actions say",
+                prose.refined_text(problem, subject.plan)
+                or "some ops and values are sharded differently from what the actions say",
                 seconds_text(cost.time_s),
                 bytes_text(cost.peak_bytes) + ("" if cost.fits else " ✗"),
                 "see the collectives",

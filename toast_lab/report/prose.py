@@ -18,6 +18,7 @@ from toast_lab.explain.board import Board, Dispute
 from toast_lab.explain.plan_by_hand import side_on
 from toast_lab.report.page_tables import code_text, enumeration
 from toast_lab.report.subject import ReportSubject
+from toast_lab.search.action_path import refinements_of
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
@@ -130,8 +131,21 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
     if history.exact:
         no_cuts = Safe("Nothing: every device holds and computes everything.")
         return join([join(phrases, "; "), "."]) if phrases else no_cuts
-    opening = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
+    refined = refined_text(problem, plan) or "refined op by op"
+    opening = join([join(phrases, "; "), "; then ", refined]) if phrases else "Op by op"
     return join([opening, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
+
+
+def refined_text(problem: Problem, plan: ShardingPlan) -> str:
+    """What changed a plan after its actions, with its gain; empty if that is not known."""
+    changed = refinements_of(problem.unpinned, plan)
+    if changed is None:
+        return ""
+    gain = "less" if changed.gain >= 0 else "more"
+    return (
+        f"{changed.changes} changed by {changed.method}, for {abs(changed.gain):.2%} {gain} C(s): "
+        f"{seconds_text(changed.before.time_s)} before, {seconds_text(changed.after.time_s)} after"
+    )
 
 
 def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:

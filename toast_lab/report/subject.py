@@ -135,7 +135,7 @@ def make_subject(
     entries = [
         PlanEntry(
             name=name,
-            actions=plan.actions,
+            actions=plan.history,
             cost=costs[name],
             run=runs.get(name),
             compiled=builds.get(name),

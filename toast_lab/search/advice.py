@@ -54,9 +54,8 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     actions.
     """
     wishes = () if problem.pins is None else problem.pins.wishes
-    labels = plan.actions[len(pinned_texts(problem.space)) :]
-    actions = [text for text in labels if "->" in text]  # drops "refined in 12 places"
-    if labels and not actions:
+    actions = plan.actions[len(pinned_texts(problem.space)) :]
+    if plan.refinements and not actions:
         return None
     first_factor = 2 ** max(
         1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes)))

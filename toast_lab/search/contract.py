@@ -23,6 +23,8 @@ from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.prepare import prepare
+from toast_lab.search import action_path
+from toast_lab.search.action_path import ACTIONS_WITHIN, PathStep, Refinements
 from toast_lab.search.advice import how_to_fit
 from toast_lab.search.gap.certify import LowerBound, lower_bound
 from toast_lab.search.limits import Budget, Status, Stop
@@ -34,7 +36,7 @@ from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
-from toast_lab.text import bytes_text, gap_text
+from toast_lab.text import bytes_text, counted, gap_text
 
 _DESCRIBED = 40  #: most lines of the plan that ``str`` of a result shows
 #: The types that callers and methods share, each documented where it is defined.
@@ -44,6 +46,9 @@ __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchResult(Generic[PlanT]):
     """Outcome of a search.
+
+    ``plan`` is the best plan that was found, or a plan of actions alone that is nearly as good
+    (``search(actions_within=...)``); ``refined`` gives the best one in either case.
 
     Examples:
         >>> import toast_lab as tl
@@ -65,7 +70,8 @@ class SearchResult(Generic[PlanT]):
     seed: int
     evaluations: int  #: distinct states priced
     elapsed_s: float
-    #: beyond the pinned actions of the problem; empty if the plan did not come from actions
+    #: beyond the pinned actions of the problem: those of ``plan``, before ``refinements`` changed
+    #: it. Empty if no action helped, or the method takes none
     actions: tuple[Action, ...]
     message: str  #: the status in a sentence, with the numbers
     #: A proven lower bound: no plan of the method's space (after ``certified``, of the space of
@@ -77,6 +83,36 @@ class SearchResult(Generic[PlanT]):
     certificate: LowerBound | None = dataclasses.field(default=None, repr=False)
     #: the problem that was searched; None: unknown
     problem: Problem | None = dataclasses.field(default=None, repr=False)
+    #: the best plan found and its cost, if ``plan`` is one of actions alone that was preferred to
+    #: it; see ``refined``
+    best_found: tuple[PlanT, Cost] | None = dataclasses.field(default=None, repr=False)
+
+    @functools.cached_property
+    def refinements(self) -> Refinements | None:
+        """What changed the best plan found after its actions, with its gain; None: nothing did.
+
+        ``refinements.is_kept`` is False if ``plan`` is the one before them.
+        """
+        if self.problem is None:
+            return None
+        is_kept = self.best_found is None
+        return action_path.refinements_of(self.problem, self.refined.plan, is_kept=is_kept)
+
+    @property
+    def refined(self) -> Self:
+        """The result with the best plan found, whether or not actions alone give it."""
+        if self.best_found is None:
+            return self
+        plan, cost = self.best_found
+        return dataclasses.replace(self, plan=plan, cost=cost, best_found=None)
+
+    @functools.cached_property
+    def path(self) -> tuple[PathStep, ...]:
+        """The way to the plan, with its price after each step.
+
+        It begins with the program without actions; the refinements of the plan come last.
+        """
+        return () if self.problem is None else action_path.path_of(self.problem, self.plan)
 
     @property
     def gap(self) -> float | None:
@@ -115,7 +151,7 @@ class SearchResult(Generic[PlanT]):
         """
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
-        rows = simplified(self.problem, self.plan, self.trace)
+        rows = simplified(self.problem, self.refined.plan, self.trace)
         to_plan_type = type(self.plan).of
         return PlanFront(tuple(row._replace(plan=to_plan_type(row.plan)) for row in rows))
 
@@ -134,7 +170,9 @@ class SearchResult(Generic[PlanT]):
         """
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
-        proven = lower_bound(self.problem, seconds, cost=self.cost, cancel=cancel)
+        # A bound above the best plan found would be no bound for it.
+        cost = self.refined.cost
+        proven = lower_bound(self.problem, seconds, cost=cost, cancel=cancel)
         return dataclasses.replace(
             self, bound=proven.score if proven.score > 0 else None, certificate=proven
         )
@@ -161,6 +199,7 @@ def search(
     cancel: Callable[[], bool] | None = None,
     *,
     resume: Trace | PathLike | None = None,
+    actions_within: float = ACTIONS_WITHIN,
     **options: Any,
 ) -> SearchResult[ShardingPlan]:
     """Run one search; arguments and errors are those of ``pipeline.search``.
@@ -177,6 +216,7 @@ def search(
     options = {**about.get("options", {}), **options}
     chosen = method_named(method or about.get("method", "mcts")).of(options)
     budget = Budget.checked(budget)
+    actions_within = checks.number("actions_within", actions_within, 0.0)
     prepare("price", cancel=cancel)
     recorder = Recorder(problem, budget, on_progress=on_progress, cancel=cancel, trace=trace)
     try:
@@ -187,11 +227,11 @@ def search(
     except Stop as stop:
         status = stop.status
     request = {"method": chosen.name, "seed": seed, "options": chosen.as_json(options)}
-    return _result(recorder, status, request)
+    return _result(recorder, status, request, 0.0 if chosen.by_hand else actions_within)
 
 
 def _result(
-    recorder: Recorder, status: Status, request: dict[str, Any]
+    recorder: Recorder, status: Status, request: dict[str, Any], actions_within: float
 ) -> SearchResult[ShardingPlan]:
     """The result of a search run that has ended; its facts are written into the trace as well.
 
@@ -199,6 +239,7 @@ def _result(
         recorder: the recorder of the run.
         status: why the run ended.
         request: method, seed and options, as the trace keeps them.
+        actions_within: as for ``search``.
     """
     elapsed_s = recorder.clock.elapsed_s
     recorder.report(last=True)
@@ -207,8 +248,9 @@ def _result(
         broken = problem.pins.broken(*plan.sharding)
         if broken:
             raise AssertionError(f"{request['method']} does not keep to the pins: {broken[:5]}")
-    cost = recorder.ledger.pricer.full(plan)
-    trace.best_sharding, trace.best_actions = plan.sharding, plan.actions
+    # The trace keeps the best plan as the search found it, so that a resumed search goes on as if
+    # it had not been interrupted.
+    trace.best_sharding, trace.best_actions = plan.sharding, plan.history
     trace.about = {
         **about_problem(problem),
         **request,
@@ -218,7 +260,9 @@ def _result(
         "key": plan.key,
         "bound": recorder.bound,
     }
-    return SearchResult(
+    plan, best_found = _answer(recorder, plan, actions_within)
+    cost = recorder.ledger.pricer.full(plan)
+    result = SearchResult(
         plan=plan,
         cost=cost,
         status=status,
@@ -227,12 +271,43 @@ def _result(
         seed=request["seed"],
         evaluations=recorder.evaluations,
         elapsed_s=elapsed_s,
-        actions=recorder.incumbent.actions,
+        actions=action_path.taken_actions(problem, plan),
         message=_message(
             recorder=recorder, elapsed_s=elapsed_s, status=status, plan=plan, cost=cost
         ),
         bound=recorder.bound,
         problem=problem,
+        best_found=best_found,
+    )
+    sentence = _on_refinements(result, actions_within)
+    return dataclasses.replace(result, message=f"{result.message} {sentence}".rstrip())
+
+
+def _answer(
+    recorder: Recorder, best: ShardingPlan, actions_within: float
+) -> tuple[ShardingPlan, tuple[ShardingPlan, Cost] | None]:
+    """The plan of a result, told in actions, and the best plan with its cost if that is another."""
+    problem, trace = recorder.problem, recorder.trace
+    plan = action_path.preferred(problem, best, trace, actions_within)
+    if plan is None:
+        return action_path.with_actions(problem, best, trace), None
+    actions = action_path.own_actions(problem, plan)
+    best = action_path.after_actions(problem, best, actions)
+    if not best.refinements:  # found without actions, but they give it as well
+        return best, None
+    return plan, (best, recorder.ledger.pricer.full(best))
+
+
+def _on_refinements(result: SearchResult[ShardingPlan], actions_within: float) -> str:
+    """A sentence on what changed the plan after its actions; empty if nothing did."""
+    changed, n_actions = result.refinements, counted(len(result.actions), "action")
+    if changed is None or not result.actions:
+        return ""
+    if changed.is_kept:
+        return f"The plan is of {n_actions}; after them, {changed}."
+    return (
+        f"The plan is of {n_actions} alone, which is preferred within {actions_within:.3g} of the "
+        f"lowest C(s). Left out (result.refined): {changed}."
     )
 
 

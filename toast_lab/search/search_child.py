@@ -69,7 +69,7 @@ class BestPlan(NamedTuple):
 
     simulation: int  #: the simulation that found it, counted from 1
     sharding: Sharding
-    actions: tuple[str, ...]  #: labels that say how the plan came about
+    actions: tuple[str, ...]  #: the history of the plan
     key: int
 
     def plan(self, problem: Problem) -> ShardingPlan:
@@ -264,8 +264,15 @@ def run_one(
             if simulation.improved:
                 isolate.report(improvement(simulation))
 
+    # Methods are compared by the best plan that each finds, whether or not actions give it.
     result = contract.search(
-        problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options
+        problem,
+        method,
+        seed=seed,
+        budget=budget,
+        on_progress=on_progress,
+        cancel=cancel,
+        **{"actions_within": 0.0, **options},
     )
     return {
         "status": result.status.name,
@@ -274,6 +281,6 @@ def run_one(
         "elapsed_s": result.elapsed_s,
         "prepare_s": prepare_s,
         "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
-        "actions": result.plan.actions,
+        "actions": result.plan.history,
         "plan": (result.plan.sharding, result.plan.key),
     }

@@ -24,15 +24,20 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.cost.reprice import Repricer, Snapshot
-from toast_lab.errors import ToastError
 from toast_lab.hashing import classes
+from toast_lab.search.action_path import (
+    ActionPlan,
+    distance,
+    of_actions,
+    own_actions,
+    price_of_sharding,
+    seen_actions,
+)
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.alike import Alike, by_classes
-from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, pinned_texts, plan_of_state
+from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, pinned_texts
 from toast_lab.sharding.plan_rules import PlanSize, argument_rules, plan_size
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.space import parse_action
-from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text, counted, table
 
 #: Least gain, as a share of C(s), for which a front takes a further rule or place. Prices are off
@@ -44,7 +49,6 @@ _LOSS_LEVELS = (0.0, 0.002, 0.01, 0.02, 0.05, 0.2)
 #: most parts into which the difference of two plans is divided; fewer for the smaller changes
 _MOST_PARTS, _FEW_PARTS = 32, 2
 _MOST_TRIALS = 500  #: most plans priced in one step; bounds the work on programs with many roles
-_MOST_SEEN = 24  #: most plans of actions that are considered beside the best one
 
 
 class FrontRow(NamedTuple, Generic[PlanT]):
@@ -256,14 +260,6 @@ class _Descent:
         self.keep(sharding, quick, size)
 
 
-@dataclasses.dataclass(frozen=True)
-class _ActionPlan:
-    """A plan made of actions."""
-
-    actions: tuple[str, ...]
-    sharding: Sharding
-
-
 def simplified(
     problem: Problem,
     best: ShardingPlan,
@@ -279,15 +275,13 @@ def simplified(
         cancel: polled; True ends the work and gives the plans made so far.
     """
     program, pricer = problem.analysis.program, problem.pricer()
-    best_quick = _price(problem, best.sharding)
-    seen_plans = [_of_actions(problem, actions) for actions in _seen_actions(problem, trace)]
-    beyond_pins = best.actions[len(pinned_texts(problem.space)) :]
-    best_actions = tuple(text for text in beyond_pins if _is_action(problem, text))
-    plan_of_best_actions = _of_actions(problem, best_actions)
+    best_quick = price_of_sharding(problem, best.sharding)
+    seen_plans = [of_actions(problem, actions) for actions in seen_actions(problem, trace)]
+    plan_of_best_actions = of_actions(problem, own_actions(problem, best))
     rows: dict[bytes, FrontRow] = {}
     pins = None if problem.pins is None else problem.pins
 
-    def keep_as(origin: _ActionPlan) -> Callable[[Sharding, Quick, PlanSize], None]:
+    def keep_as(origin: ActionPlan) -> Callable[[Sharding, Quick, PlanSize], None]:
         def keep(sharding: Sharding, quick: Quick, size: PlanSize) -> None:
             if pins is None or not pins.broken(*sharding):
                 key = sharding.op_factor.tobytes() + sharding.value_dim.tobytes()
@@ -302,7 +296,7 @@ def simplified(
     if best_row is not None:  # keep the best plan itself, with its labels
         rows[next(iter(rows))] = best_row._replace(plan=best)
     for candidate in (*seen_plans, plan_of_best_actions):
-        quick = _price(problem, candidate.sharding)
+        quick = price_of_sharding(problem, candidate.sharding)
         if quick.fits or not best_quick.fits:
             keep_as(candidate)(candidate.sharding, quick, plan_size(program, candidate.sharding))
     for origin in _origins(best.sharding, [plan_of_best_actions, *seen_plans], pricer.problem):
@@ -317,13 +311,13 @@ def _descend(
     best: ShardingPlan,
     best_quick: Quick,
     *,
-    origin: _ActionPlan,
-    keep_as: Callable[[_ActionPlan], Callable[[Sharding, Quick, PlanSize], None]],
+    origin: ActionPlan,
+    keep_as: Callable[[ActionPlan], Callable[[Sharding, Quick, PlanSize], None]],
     cancel: Callable[[], bool] | None,
 ) -> None:
     """Move the best plan towards ``origin``, ``origin`` less one action, and whole arguments."""
     fewer = [
-        _of_actions(problem, origin.actions[:index] + origin.actions[index + 1 :]).sharding
+        of_actions(problem, origin.actions[:index] + origin.actions[index + 1 :]).sharding
         for index in range(len(origin.actions))
     ]
     whole_arguments = _whole_arguments(problem, best.sharding)
@@ -381,23 +375,7 @@ def _rank(row: FrontRow) -> tuple[bool, float, int]:
     return not row.quick.fits, row.quick.score, row.size.total
 
 
-def _price(problem: Problem, sharding: Sharding) -> Quick:
-    totals = problem.pricer().totals(*sharding)
-    return problem.pricer().judged(totals.time_s, totals.peak_bytes)
-
-
-def _of_actions(problem: Problem, actions: Sequence[str]) -> _ActionPlan:
-    """The plan of some actions; those that change nothing are left out."""
-    state, taken = State(problem.space), []
-    for text in actions:
-        action = parse_action(problem.analysis, problem.mesh, text)
-        if state.apply(action):
-            taken.append(action)
-    plan = plan_of_state(state, taken)
-    return _ActionPlan(tuple(map(problem.space.text, taken)), plan.sharding)
-
-
-def _labelled_plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> ShardingPlan:
+def _labelled_plan(problem: Problem, sharding: Sharding, origin: ActionPlan) -> ShardingPlan:
     """A plan labelled with its actions and the number of places refined since."""
     differing = int(
         (sharding.op_factor != origin.sharding.op_factor).any(axis=1).sum()
@@ -409,48 +387,12 @@ def _labelled_plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) ->
     return make_plan(problem.analysis, problem.mesh, sharding.copy(), labels, key=sharding.key())
 
 
-def _is_action(problem: Problem, text: str) -> bool:
-    """Is the text an action, and not a label that says how else a plan came about?"""
-    try:
-        parse_action(problem.analysis, problem.mesh, text)
-    except ToastError:
-        return False
-    return True
-
-
-def _seen_actions(problem: Problem, trace: Trace) -> list[tuple[str, ...]]:
-    """The actions of the best plan of actions of each length in a trace, at most ``_MOST_SEEN``."""
-    rows = trace.row
-    if not rows.n:
-        return []
-    ends, words = rows["action_end"], trace.action["word"]
-    starts = np.concatenate([[0], ends[:-1]])
-    is_label = np.asarray([not _is_action(problem, text) for text in trace.vocabulary] or [False])
-    labels = np.concatenate([[0], np.cumsum(is_label[words])])
-    of_actions = labels[ends] == labels[starts]
-    length, score = ends - starts, np.where(rows["fits"], rows["score"], np.inf)
-    chosen: list[int] = []
-    for count in np.unique(length[of_actions]).tolist():
-        candidates = np.flatnonzero(of_actions & (length == count))
-        chosen.append(int(candidates[np.argmin(score[candidates])]))
-    chosen.sort(key=lambda index: score[index])
-    vocabulary = trace.vocabulary
-    return [
-        tuple(vocabulary[word] for word in words[starts[index] : ends[index]].tolist())
-        for index in chosen[:_MOST_SEEN]
-    ]
-
-
 def _origins(
-    best: Sharding, candidates: Sequence[_ActionPlan], problem: Problem
-) -> list[_ActionPlan]:
+    best: Sharding, candidates: Sequence[ActionPlan], problem: Problem
+) -> list[ActionPlan]:
     """The plan of actions nearest to the best plan, and the best of them if it is another."""
-    distances = [
-        int((candidate.sharding.op_factor != best.op_factor).sum())
-        + int((candidate.sharding.value_dim != best.value_dim).sum())
-        for candidate in candidates
-    ]
-    prices = [_price(problem, candidate.sharding) for candidate in candidates]
+    distances = [distance(candidate.sharding, best) for candidate in candidates]
+    prices = [price_of_sharding(problem, candidate.sharding) for candidate in candidates]
     nearest = candidates[int(np.argmin(distances))]
     cheapest = min(
         range(len(candidates)), key=lambda index: (not prices[index].fits, prices[index].score)

@@ -46,7 +46,7 @@ class UsualPlans(Mapping[str, list[Action]]):
         self._plans = plans
 
     def __getitem__(self, name: str) -> list[Action]:
-        if name not in self._plans:
+        if not isinstance(name, str) or name not in self._plans:
             raise KeyError(self._why_not(name))
         return self._plans[name]
 
@@ -62,12 +62,12 @@ class UsualPlans(Mapping[str, list[Action]]):
         Raises:
             InvalidPlan: there is no such plan, for the reason given in the message.
         """
-        if name not in self._plans:
+        if not isinstance(name, str) or name not in self._plans:
             raise InvalidPlan(self._why_not(name))
         return self._plans[name]
 
-    def _why_not(self, name: str) -> str:
-        if name in self.missing:
+    def _why_not(self, name: object) -> str:
+        if isinstance(name, str) and name in self.missing:
             return f"{name}: {self.missing[name]}"
         known = (*self._plans, *self.missing)
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -52,7 +52,8 @@ class ShardingPlan:
     program: Program
     mesh: Mesh
     sharding: Sharding
-    #: the actions that led to it, as text; empty if it was not made from actions
+    #: the actions that led to it, as text; ``plan_of_actions`` gives the plan as it was after them.
+    #: Empty if it was not made from actions
     actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
     analysis: Analysis | None = None  #: of the program; None: not available in this process
@@ -60,15 +61,19 @@ class ShardingPlan:
     notes: tuple[str, ...] = ()
     #: a judge's verdict on it, set by ``ConfirmedResult.with_judgement``; None: not judged
     judged: Mapping[str, Any] | None = None
+    #: what changed it after its actions, or made it without any, as text
+    refinements: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.in_brief()}>"
 
     def in_brief(self) -> str:
-        """Its program, mesh and actions on one line."""
+        """Its program, mesh and actions, and what came after them, on one line."""
         shown = history_text(self.actions[:12])
         if len(self.actions) > 12:
             shown += f" and {len(self.actions) - 12} more"
+        if self.refinements:
+            shown = history_text([*([shown] if shown else []), *self.refinements])
         return f"of {self.program.name} on {self.mesh}: {shown or 'no actions'} ({self.key:016x})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,6 +88,11 @@ class ShardingPlan:
         return copy
 
     # -- reading ----------------------------------------------------------------------------------
+    @property
+    def history(self) -> tuple[str, ...]:
+        """Its actions, and then what changed it after them: all that ``make_plan`` takes."""
+        return (*self.actions, *self.refinements)
+
     @property
     def op_factor(self) -> np.ndarray:
         """[O, A] factor along which each op is split on each axis; -1: none."""
@@ -189,7 +199,7 @@ def make_plan(
     analysis: Analysis,
     mesh: Mesh,
     sharding: Sharding,
-    actions: tuple[str, ...] = (),
+    history: Sequence[str] = (),
     *,
     key: int = 0,
     notes: tuple[str, ...] = (),
@@ -200,7 +210,8 @@ def make_plan(
         analysis: of the program.
         mesh: of ``A`` axes.
         sharding: of every op and value.
-        actions: those that led to it, as text, pinned ones first.
+        history: the actions that led to it, as text, pinned ones first, and what changed it after
+            them, such as "refined in 12 places"; see ``is_action``.
         key: 64-bit key that identifies the plan.
         notes: the parts of a saved plan that were left out.
     """
@@ -208,11 +219,17 @@ def make_plan(
         program=analysis.program,
         mesh=mesh,
         sharding=sharding.frozen(),
-        actions=actions,
+        actions=tuple(filter(is_action, history)),
         key=key,
         analysis=analysis,
         notes=notes,
+        refinements=tuple(text for text in history if not is_action(text)),
     )
+
+
+def is_action(text: str) -> bool:
+    """Is a line of a plan's history an action? Other lines say how else the plan came about."""
+    return "->" in text
 
 
 def unsharded_plan(analysis: Analysis, mesh: Mesh) -> ShardingPlan:
@@ -242,7 +259,7 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
     not_actions = [
         text
         for text in actions
-        if isinstance(text, str) and " " in text.strip() and "->" not in text
+        if isinstance(text, str) and " " in text.strip() and not is_action(text)
     ]
     if not_actions:
         raise InvalidPlan(

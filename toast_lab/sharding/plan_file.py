@@ -26,7 +26,7 @@ def to_json(plan: ShardingPlan) -> dict[str, Any]:
         "format": FORMAT,
         "program": {"name": plan.program.name, "digest": plan.program.digest()},
         "mesh": dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
-        "actions": list(plan.actions),
+        "actions": list(plan.history),
         "key": f"{plan.key:016x}",
         **_renames(plan),
         **({"judged": dict(plan.judged)} if plan.judged is not None else {}),

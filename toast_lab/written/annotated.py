@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.ir import canonical, walk
+from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER, Writer
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, Spec, unsharded_plan
+
+_RULE = "sdy.sharding_rule"
 
 
 class Edits(NamedTuple):
@@ -62,6 +64,8 @@ def edited(numbered_text: str, program: Program, mesh: Mesh, edits: Edits) -> st
     edit(module, program, mesh, edits)
     for _, operation in _jaxlib.numbered_ops(canonical.main_function(module), OP_NUMBER):
         del operation.attributes[OP_NUMBER]
+        if _RULE in operation.attributes:
+            del operation.attributes[_RULE]
     return str(module.operation.get_asm(enable_debug_info=True))
 
 
@@ -102,7 +106,14 @@ class _AsWritten(Writer):
         """Nothing is written on operands."""
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Nothing is written on results."""
+        """Nothing is written on results, but CHLO ops get the rule of what they stand for.
+
+        XLA expands them before it propagates; Shardy itself knows them not.
+        """
+        shapes = [value.type.shape for value in (*item.operation.operands, *item.results)]
+        is_chlo = item.kind.startswith("chlo.") and op_kinds.is_elementwise(item.kind)
+        if is_chlo and all(shape == shapes[0] for shape in shapes):
+            item.operation.attributes[_RULE] = _jaxlib.elementwise_rule(shapes[0], len(shapes) - 1)
 
 
 def _mesh_name(meshes: dict[str, _jaxlib.MeshAxes], mesh: Mesh) -> str | None:

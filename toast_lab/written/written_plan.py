@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.ir.sites import Site
+from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import counted
 
@@ -54,11 +56,26 @@ class WrittenPlan:
 
     problem: Problem
     rules: tuple[ShardingRule, ...]
-    constraints: tuple[SiteConstraint, ...]
+    constraints: tuple[SiteConstraint, ...]  #: in program order
     plan: ShardingPlan  #: every op and value as propagation shards it
     cost: Cost  #: price of ``plan``
+    #: files with sites and the digests of their texts when the sites were found
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    #: (index of a constraint) -> price of the plan without it
+    without: Mapping[int, Quick] = dataclasses.field(default_factory=dict, repr=False)
+    #: the way to the plan that it was written for, in actions
+    path: tuple[PathStep, ...] = dataclasses.field(default=(), repr=False)
+    #: cost of the plan that it was written for, all of whose ops are sharded
+    unlimited: Cost | None = None
 
     @property
     def size(self) -> WrittenSize:
         """Numbers of rules and constraints."""
         return WrittenSize(len(self.rules), len(self.constraints))
+
+    @property
+    def loss(self) -> float:
+        """How much higher its C(s) is than that of the unlimited plan, as a share of the latter."""
+        if self.unlimited is None:
+            return 0.0
+        return self.cost.score / self.unlimited.score - 1.0

@@ -245,7 +245,7 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
             if problem is not None
             else None
         )
-        entries.append(PlanEntry(str(name), plan.actions, cost))
+        entries.append(PlanEntry(str(name), plan.history, cost))
     return _numbered(entries)
 
 

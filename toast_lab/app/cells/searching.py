@@ -251,7 +251,7 @@ def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
         simulations=count,
         unsharded=unsharded,
         limit_bytes=cost.memory_limit_bytes,
-        actions=result.plan.actions,
+        actions=result.plan.history,
         method=result.method,
         state="over",
         elapsed_s=result.elapsed_s,

@@ -204,7 +204,7 @@ def _search_done(session: Session) -> str:
         if session.hand.actions
         else f"{seconds_text(by_hand.time_s)} unsharded"
     )
-    actions = listed(action for action in best.plan.actions if "->" in action)
+    actions = listed(best.plan.actions)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
         f"{bytes_text(best.cost.peak_bytes)} a device, against {other}. Its actions: {actions}. It "

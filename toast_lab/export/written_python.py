@@ -1,0 +1,209 @@
+"""``written.to_python()``: a plain JAX file with the rules of a written plan, which jits a step.
+
+    from step_sharding import place, shard
+
+    step = shard(train_step, params, opt_state, tokens, targets)
+    params, opt_state, tokens, targets = place(params, opt_state, tokens, targets)
+    params, opt_state, loss = step(params, opt_state, tokens, targets)
+
+The file is what a person would write: the mesh, a table of rules, a function that makes
+``NamedSharding``s of them for any pytree, and the step jitted with these. Constraints belong in the
+source of the function, where ``written_patch`` puts them; the file lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from toast_lab import syntax
+from toast_lab._version import __version__
+from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.export import python_forms
+from toast_lab.export.host_patterns import pattern_of
+from toast_lab.export.python_forms import FileParts, Results
+from toast_lab.export.spec_text import constraint_spec, spec_text
+from toast_lab.ir.call_form import JAX, CallForm
+from toast_lab.ir.program import Program
+from toast_lab.lowering.specs import visible
+from toast_lab.text import bytes_text
+from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
+
+_WIDTH = 100
+
+
+def to_python(written: WrittenPlan) -> str:
+    """A Python file that jits the function of ``written`` with its rules.
+
+    Raises:
+        InvalidPlan: the program came without its function, the function takes arguments that no
+            jitted function can take, or a rule does not decide the arguments that it names.
+    """
+    program, form = written.problem.analysis.program, call_form(written)
+    _check_rules(written.rules, program)
+    parts = FileParts(
+        form=form,
+        names=_identifiers(form.names),
+        results=_results(written.rules, program, form),
+        on_host=_on_host(program),
+        needs_mesh=bool(written.constraints),
+    )
+    head = [_docstring(written, parts), python_forms.imports(parts), _tables(written, parts)]
+    text = "\n\n\n".join(["\n\n".join(head), *python_forms.functions(parts)]) + "\n"
+    syntax.parse(text)
+    return text
+
+
+def call_form(written: WrittenPlan) -> CallForm:
+    """How the function of ``written`` is called.
+
+    Raises:
+        InvalidPlan: it is unknown, or no jitted function can be called so.
+    """
+    model = written.problem.analysis.model
+    if model.call_form is None:
+        raise InvalidPlan(
+            f"{model.program.name} came without its function; use tl.from_jax, or take the "
+            "annotated StableHLO (tl.annotate)"
+        )
+    form = model.call_form
+    if form.around_modules:
+        names = ", ".join(form.names[position] for position in form.around_modules)
+        raise InvalidPlan(
+            f"{names}: modules of nnx inside of other arguments; make them arguments of their own"
+        )
+    # nnx keeps such leaves in its graph, and equinox jits functions that have them
+    if form.library == JAX and form.partly_static:
+        names = ", ".join(form.names[position] for position in form.partly_static)
+        raise InvalidPlan(
+            f"{names}: jax.jit takes no pytree with leaves that are not arrays; bind these with "
+            "functools.partial, or jit by equinox.filter_jit"
+        )
+    return form
+
+
+def _first(rules: Sequence[ShardingRule], path: str) -> int:
+    """Index of the rule that decides a path, -1 if none does."""
+    return next((i for i, rule in enumerate(rules) if re.search(rule.pattern, path)), -1)
+
+
+def _check_rules(rules: Sequence[ShardingRule], program: Program) -> None:
+    offenders = []
+    for number, rule in enumerate(rules):
+        for argument in rule.arguments:
+            path = program.value_name[argument]
+            if (first := _first(rules, path)) != number:
+                instead = rules[first].pattern if first >= 0 else "no rule"
+                offenders.append(f"{path}: {instead} instead of {rule.pattern}")
+    if offenders:
+        raise InvalidPlan(
+            f"rules do not decide the arguments that they name:\n{join_offenders(offenders)}"
+        )
+
+
+def _results(rules: Sequence[ShardingRule], program: Program, form: CallForm) -> Results:
+    like = dict(form.returned)
+    elements = tuple(range(form.result_count)) if form.result_count > 0 else (-1,)
+    by_rule = set()
+    for element in elements:
+        start = "result" if element < 0 else f"result[{element}]"
+        paths = [path for path in program.output_paths if path.startswith(start)]
+        if element not in like and any(_first(rules, path) >= 0 for path in paths):
+            by_rule.add(element)
+    return Results(elements, like, frozenset(by_rule))
+
+
+def _on_host(program: Program) -> str:
+    arguments, results = program.value_name[: program.n_arguments], program.output_paths
+    chosen = [arguments[argument] for argument in program.host.arguments]
+    chosen += [results[i] for i in program.host.results]
+    return pattern_of([*arguments, *results], chosen)
+
+
+def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of parameters for arguments with these names."""
+    taken = {"jax", "re", "nnx", "eqx", "P", "step", "graph", "modules", "result"}
+    taken |= {"state", "states", "shapes", "ins", "jitted", "run", "planned", "pure", "new_state"}
+    return tuple(
+        name if name.isidentifier() and name not in taken and names.count(name) == 1 else f"arg{i}"
+        for i, name in enumerate(names)
+    )
+
+
+# -- text
+# ----------------------------------------------------------------------------------------
+
+
+def _docstring(written: WrittenPlan, parts: FileParts) -> str:
+    problem, cost, model = written.problem, written.cost, written.problem.analysis.model
+    lines = [
+        f'"""Sharding of {model.name} on a mesh of {problem.mesh}: {written.size}.',
+        "",
+        f"Plan {written.plan.key:016x} of TOAST Lab {__version__}: {cost.time_s * 1e3:.3f} ms a "
+        f"step and {bytes_text(cost.peak_bytes)}",
+        f"at the peak of a device, as priced for {problem.machine.name}.",
+        "",
+        *(f"    {line}" for line in python_forms.usage(parts)),
+        *_about_constraints(written.constraints, problem.analysis.program),
+        '"""',
+    ]
+    return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
+
+
+def _about_constraints(constraints: Sequence[SiteConstraint], program: Program) -> list[str]:
+    if not constraints:
+        return ["", "Nothing has to be written into the function itself."]
+    rows = []
+    for constraint in constraints:
+        site = constraint.site
+        subject = site.name or f"what {site.function.rpartition('.')[2]} returns"
+        refusal = f"  (cannot stand there: {site.refusal})" if site.refusal else ""
+        rows.append(f"    {site.where}  {subject}: {constraint_spec(program, constraint)}{refusal}")
+    return [
+        "",
+        "The plan's patch writes these constraints into the source of the function, as",
+        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line:",
+        *rows,
+    ]
+
+
+def _tables(written: WrittenPlan, parts: FileParts) -> str:
+    mesh = written.problem.mesh
+    sizes, axes = tuple(mesh.sizes), _tuple_text(mesh.axes)
+    types = f"(AxisType.Auto,) * {len(mesh.axes)}"
+    lines = [
+        f"MESH = jax.make_mesh({sizes!r}, {axes}, axis_types={types})",
+        *python_forms.mesh_context(parts),
+    ]
+    if parts.form.library == JAX:
+        names = [parts.form.names[i] for i in parts.array_positions]
+        lines.append(f"ARGUMENTS = {_tuple_text(names)}")
+    if parts.on_host:
+        lines.append(f"ON_HOST = {_raw(parts.on_host)}  # paths of what stays in host memory")
+    return "\n".join([*lines, *_rules(written.rules, written.problem.analysis.program)])
+
+
+def _tuple_text(words: Sequence[str]) -> str:
+    inner = ", ".join(f'"{word}"' for word in words)
+    return f"({inner},)" if len(words) == 1 else f"({inner})"
+
+
+def _rules(rules: Sequence[ShardingRule], program: Program) -> list[str]:
+    lines = [
+        "RULES = [  # the first pattern that is found in a path decides; all else is replicated",
+    ]
+    for rule in rules:
+        spec = rule.spec
+        if rule.arguments:
+            spec = visible(program, rule.arguments[0], spec)
+        line = f"    ({_raw(rule.pattern)}, {spec_text(spec, short=True)}),"
+        comment = f"  # {rule.words}"
+        is_told = rule.words and rule.words not in rule.pattern
+        lines.append(line + comment if is_told and len(line + comment) <= _WIDTH else line)
+    return [*lines, "]"]
+
+
+def _raw(pattern: str) -> str:
+    if '"' in pattern or pattern.endswith("\\"):
+        return repr(pattern)
+    return f'r"{pattern}"' if "\\" in pattern else f'"{pattern}"'

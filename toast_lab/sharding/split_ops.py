@@ -1,0 +1,132 @@
+"""Along which factor each op is split, where only the shardings of values are known.
+
+Propagation says how every value is sharded; a plan also says along which factor every op is split.
+On each mesh axis an op is split
+
+* along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums
+  a part, and the parts are added, or scattered to the dim that the axis cuts of the result;
+* else along the factor of the dim that the axis cuts of its results: it is computed as it is kept;
+* else along a factor that it sums over, if the axis cuts that dim of one operand and nothing else;
+* else not at all: operands that are cut are gathered for it.
+
+Partitioners decide alike in nearly all ops; where XLA does not, the comparison with the compiled
+program (``runtime.diff``) shows it. Start reading at ``OpSplits``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.ir.program import PASS, REDUCTION, Program
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    BoolArray,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    packed,
+)
+from toast_lab.ragged import Ragged
+
+
+@packed
+class Touches(NamedTuple):
+    """Where values meet the ops that have the factors (``program.owner``).
+
+    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors. First come the uses, then the definitions:
+    touch ``U + v`` defines value ``v``.
+    """
+
+    ptr: Int32Array  #: [O+1] row starts into ``touch``
+    touch: Int32Array  #: [U+V] touches of each op, in order
+    value: Int32Array  #: [U+V]
+    dim_ptr: Int32Array  #: [U+V] row starts into ``dim_factor``
+    dim_factor: Int32Array  #: factor of each dim at each touch
+    factor_class: Int32Array  #: [F]
+    can_split: BoolArray  #: [F] the factor can be sharded and is longer than 1
+
+
+class OpSplits:
+    """Splits the ops of one program."""
+
+    def __init__(self, program: Program, shardable: np.ndarray) -> None:
+        owner = program.owner[np.concatenate([program.use_op, program.value_op])]
+        by_op = Ragged.by_key(owner, program.n_ops)
+        self.n_uses = program.n_uses
+        self.touches = Touches(
+            ptr=by_op.ptr.astype(np.int32),
+            touch=by_op.flat.astype(np.int32),
+            value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(np.int32),
+            dim_ptr=np.concatenate(
+                [program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]
+            ).astype(np.int32),
+            dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(
+                np.int32
+            ),
+            factor_class=program.factor_class.astype(np.int32),
+            can_split=np.asarray(shardable & (program.factor_size > 1), np.bool_),
+        )
+
+    def split(
+        self, computed: np.ndarray, read: np.ndarray, axis_sizes: np.ndarray, op_factor: np.ndarray
+    ) -> None:
+        """Write the factor of each op on each axis into ``op_factor``.
+
+        Args:
+            computed: [V, A] int8 dim of each value that each axis cuts where its op leaves it.
+            read: [V, A] the same where ops read it.
+            axis_sizes: [A] int64.
+            op_factor: [O, A] int32, all -1.
+        """
+        axes = np.flatnonzero(np.asarray(axis_sizes) > 1).astype(np.int32)
+        split_ops(self.touches, self.n_uses, computed, read, axes=axes, op_factor=op_factor)
+
+
+@compiled
+def split_ops(
+    touches: Touches,
+    n_uses: int,
+    computed: Int8Matrix,
+    read: Int8Matrix,
+    axes: Int32Array,
+    op_factor: Int32Matrix,
+) -> None:
+    """The kernel of ``OpSplits.split``, on those axes."""
+    for op in range(touches.ptr.shape[0] - 1):
+        for axis in axes:
+            factor = _factor(touches, n_uses, op, axis, computed, read)
+            if factor >= 0 and touches.can_split[factor]:
+                op_factor[op, axis] = factor
+
+
+@helper
+def _factor(
+    touches: Touches, n_uses: int, op: int, axis: int, computed: np.ndarray, read: np.ndarray
+) -> int:
+    """The factor along which an op is split on one axis; -1: none."""
+    first, others, times, kept = -1, False, 0, -1
+    for row in range(touches.ptr[op], touches.ptr[op + 1]):
+        touch = touches.touch[row]
+        value = touches.value[touch]
+        if touch < n_uses:
+            dim = read[value, axis]
+            if dim >= 0:
+                factor = touches.dim_factor[touches.dim_ptr[touch] + dim]
+                if first < 0:
+                    first = factor
+                times += 1
+                others |= factor != first
+        else:
+            dim = computed[value, axis]
+            if dim >= 0:
+                factor = touches.dim_factor[touches.dim_ptr[touch] + dim]
+                if touches.factor_class[factor] == PASS and (kept < 0 or factor < kept):
+                    kept = factor
+    sums = first >= 0 and not others and touches.factor_class[first] == REDUCTION
+    if sums and times > 1:
+        return first
+    if kept >= 0:
+        return kept
+    return first if sums else -1

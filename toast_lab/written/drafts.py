@@ -1,0 +1,241 @@
+"""Drafts of written plans: what is written, and the price of what propagation makes of it.
+
+A draft gives each *role* of arguments a layout, and some sites a layout. ``Drafts`` propagates and
+prices drafts, each once, within milliseconds. Its propagation imitates Shardy's; the search has
+the drafts that it ends with propagated by Shardy itself (see ``agreed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem, Quick
+from toast_lab.ir.argument_paths import folded_path, own_words
+from toast_lab.ir.program import Program
+from toast_lab.ir.sites import Sites
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.sharding import Sharding
+from toast_lab.sharding.steps import LAYOUT_BITS
+from toast_lab.written.propagation import WrittenPropagation
+from toast_lab.written.rules import rules_of
+from toast_lab.written.written_plan import ShardingRule, WrittenSize
+
+#: The dim that each mesh axis cuts, -1: none.
+Layout = tuple[int, ...]
+
+
+class Draft(NamedTuple):
+    """What is written."""
+
+    roles: tuple[Layout, ...]  #: the layout of each role of arguments
+    constraints: frozenset[tuple[int, Layout]]  #: (number of the site, layout)
+
+    def with_site(self, site: int, layout: Layout) -> Draft:
+        """The draft with another constraint, in place of the one that the site has."""
+        return self._replace(constraints=self.without(site).constraints | {(site, layout)})
+
+    def without(self, *sites: int) -> Draft:
+        """The draft without the constraints of these sites."""
+        return self._replace(
+            constraints=frozenset(item for item in self.constraints if item[0] not in sites)
+        )
+
+
+class Drafts:
+    """Propagates and prices drafts of one problem."""
+
+    def __init__(self, problem: Problem, sites: Sites) -> None:
+        self.problem, self.program = problem, problem.analysis.program
+        self.sites = sites.sites
+        self.pricer = problem.pricer()
+        self.propagation = WrittenPropagation(problem.analysis, problem.mesh)
+        #: role of each argument, and of results that follow an argument, by their numbers
+        self.role_of, self.results = _roles(self.program)
+        self.members = [
+            np.flatnonzero(self.role_of == role) for role in range(self.role_of.max(initial=-1) + 1)
+        ]
+        self.own_constraints = _own_constraints(self.program, problem.mesh)
+        self.priced: dict[Draft, Quick] = {}
+        self.rule_counts: dict[tuple[Layout, ...], int] = {}
+
+    # -- layouts ----------------------------------------------------------------------------------
+    def spec(self, layout: Layout, rank: int) -> Spec:
+        """Mesh axes per dim of a layout."""
+        axes = self.problem.mesh.axes
+        return tuple(
+            tuple(axis for axis, cut in zip(axes, layout, strict=True) if cut == dim)
+            for dim in range(rank)
+        )
+
+    def fits(self, layout: Layout, sizes: Sequence[int]) -> bool:
+        """Can a tensor of these sizes be cut so?"""
+        ways: dict[int, int] = {}
+        for dim, size in zip(layout, self.problem.mesh.sizes, strict=True):
+            if dim >= 0:
+                ways[dim] = ways.get(dim, 1) * size
+        return all(dim < len(sizes) and sizes[dim] % count == 0 for dim, count in ways.items())
+
+    def role_layouts(self, plan: ShardingPlan) -> tuple[Layout, ...]:
+        """The layout that most arguments of each role have under a plan."""
+        rows = _rows(plan.kept_layouts(), len(self.problem.mesh.axes))
+        return tuple(
+            _most_frequent(tuple(rows[argument].tolist()) for argument in members)
+            for members in self.members
+        )
+
+    def options(self, plans: Iterable[ShardingPlan]) -> list[tuple[int, Layout]]:
+        """Constraints that plans suggest: as they keep, make or read the values of each site."""
+        found: dict[tuple[int, Layout], None] = {}
+        n_axes, program = len(self.problem.mesh.axes), self.program
+        reads = [[] for _ in range(program.n_values)]  # type: list[list[int]]
+        for use, value in enumerate(program.use_value.tolist()):
+            reads[value].append(use)
+        for plan in plans:
+            kept = _rows(plan.lowered.layouts, n_axes)
+            wanted = _rows(plan.lowered.wanted, n_axes)
+            for number, site in enumerate(self.sites):
+                if site.refusal or not site.values or not site.rank:
+                    continue
+                sizes = program.dims(site.values[0])
+                layouts = [
+                    _most_frequent(tuple(kept[value].tolist()) for value in site.values),
+                    *(
+                        [_most_frequent(tuple(kept[value].tolist()) for value in site.cotangents)]
+                        if site.cotangents
+                        else []
+                    ),
+                    *(
+                        tuple(wanted[use].tolist())
+                        for value in site.values[-1:]
+                        for use in reads[value]
+                    ),
+                ]
+                found.update(
+                    dict.fromkeys(
+                        (number, part)
+                        for layout in layouts
+                        for part in _parts(layout)
+                        if self.fits(part, sizes)
+                    )
+                )
+        return list(found)
+
+    # -- size -------------------------------------------------------------------------------------
+    def rules(self, draft: Draft) -> tuple[ShardingRule, ...]:
+        """The rules that shard the arguments as the draft says."""
+        specs = [
+            self.spec(draft.roles[role], len(self.program.dims(argument)))
+            for argument, role in enumerate(self.role_of.tolist())
+        ]
+        return rules_of(self.program, specs)
+
+    def size(self, draft: Draft) -> WrittenSize:
+        """The number of rules and constraints of a draft."""
+        if draft.roles not in self.rule_counts:
+            self.rule_counts[draft.roles] = len(self.rules(draft))
+        return WrittenSize(self.rule_counts[draft.roles], len(draft.constraints))
+
+    # -- meaning ----------------------------------------------------------------------------------
+    def constrained(self, draft: Draft) -> dict[int, Layout]:
+        """The layout of each value at a site that the draft constrains."""
+        return {
+            value: layout
+            for number, layout in sorted(draft.constraints)
+            for value in (*self.sites[number].values, *self.sites[number].cotangents)
+        }
+
+    def propagated(self, draft: Draft) -> Sharding:
+        """The sharding of every op and value that propagation makes of a draft."""
+        return self.propagation.run(
+            {argument: draft.roles[role] for argument, role in enumerate(self.role_of.tolist())},
+            self.own_constraints | self.constrained(draft),
+            {number: draft.roles[role] for number, role in self.results.items()},
+        )
+
+    def price(self, draft: Draft) -> Quick:
+        """The price of a draft."""
+        if draft not in self.priced:
+            self.priced[draft] = self.price_of(self.propagated(draft))
+        return self.priced[draft]
+
+    def price_of(self, sharding: Sharding) -> Quick:
+        """The price of any sharding of the program."""
+        totals = self.pricer.totals(*sharding)
+        return self.pricer.judged(totals.time_s, totals.peak_bytes)
+
+
+def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
+    """The role of each argument, [n_arguments], and of the results that follow one, by number.
+
+    Arguments of one role have one layout in every draft: those of repeated layers, and the states
+    of an optimizer with their parameter.
+    """
+    paths = [*program.value_name[: program.n_arguments], *program.output_paths]
+    words = [tuple(map(folded_path, parts)) for parts in own_words(paths)]
+    role_of_key: dict[object, int] = {}
+    roles = [
+        role_of_key.setdefault((words[argument], len(program.dims(argument))), len(role_of_key))
+        for argument in range(program.n_arguments)
+    ]
+    sizes = {(role, program.dims(argument)) for argument, role in enumerate(roles)}
+    results = {}
+    for number, value in enumerate(program.outputs.tolist()):
+        # A result's path begins with its place in the result, an argument's with a name
+        own = words[program.n_arguments + number]
+        rank = len(program.dims(value))
+        role = next(
+            (
+                role_of_key[own[begin:], rank]
+                for begin in range(len(own))
+                if (own[begin:], rank) in role_of_key
+            ),
+            None,
+        )
+        if role is not None and (role, program.dims(value)) in sizes:
+            results[number] = role
+    return np.asarray(roles, np.int64), results
+
+
+def _own_constraints(program: Program, mesh: Mesh) -> dict[int, Layout]:
+    """The constraints that the user's code has already, as far as they are on this mesh."""
+    return {
+        row.value: tuple(
+            next((dim for dim, axes in enumerate(row.spec) if axis in axes), -1)
+            for axis in mesh.axes
+        )
+        for row in program.annotations
+        if row.kind == "constraint"
+        and not row.trouble
+        and row.mesh == tuple(zip(mesh.axes, mesh.sizes, strict=True))
+        and not any("*" in axes for axes in row.spec)
+    }
+
+
+def _rows(layouts: np.ndarray, n_axes: int) -> np.ndarray:
+    """[n, A] the dim that each axis cuts, of packed layouts [n]."""
+    mask = (1 << LAYOUT_BITS) - 1
+    return np.stack([(layouts >> LAYOUT_BITS * axis & mask) - 1 for axis in range(n_axes)], axis=-1)
+
+
+def _parts(layout: Layout) -> Iterator[Layout]:
+    """A layout, and the same without each of its axes, and without any."""
+    yield layout
+    for axis, dim in enumerate(layout):
+        if dim >= 0:
+            yield (*layout[:axis], -1, *layout[axis + 1 :])
+    yield (-1,) * len(layout)
+
+
+def _most_frequent(layouts: Iterable[Layout]) -> Layout:
+    counts: dict[Layout, int] = {}
+    for layout in layouts:
+        counts[layout] = counts.get(layout, 0) + 1
+    return max(counts, key=lambda layout: counts[layout])
+
+
+#: Propagates drafts by Shardy itself: for each one its sharding, None if it was refused.
+Agreed = Callable[[Sequence[Draft]], list[Sharding | None]]

@@ -1,0 +1,153 @@
+"""``write``: the front of written plans of a plan, from the fewest rules and constraints up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from toast_lab.cost.problem import Cost, Problem
+from toast_lab.errors import InvalidProblem
+from toast_lab.frontends.site_finding import sites_of
+from toast_lab.ir.model import Model
+from toast_lab.search.action_path import PathStep
+from toast_lab.sharding.plan import ShardingPlan, make_plan
+from toast_lab.text import as_html, bytes_text, table
+from toast_lab.written.agreed import Shardy
+from toast_lab.written.drafts import Drafts
+from toast_lab.written.front import Row, front_of
+from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
+
+WrittenT = TypeVar("WrittenT", bound=WrittenPlan, covariant=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
+    """Written plans that no smaller one beats, the smallest first."""
+
+    rows: tuple[WrittenT, ...]
+    unlimited: Cost  #: of the plan that they were written for
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> WrittenT:  # type: ignore[override]
+        return self.rows[index]
+
+    def __iter__(self) -> Iterator[WrittenT]:
+        return iter(self.rows)
+
+    def within(self, loss: float) -> WrittenT:
+        """The smallest one whose C(s) is at most this much higher than the unlimited plan's.
+
+        If none is, the one with the lowest C(s).
+        """
+        limit = self.unlimited.score * (1.0 + loss)
+        near = [row for row in self.rows if row.cost.score <= limit]
+        return near[0] if near else min(self.rows, key=lambda row: row.cost.score)
+
+    def of_size(self, size: int) -> WrittenT:
+        """The one with the lowest C(s) among those of at most ``size`` rules and constraints.
+
+        Raises:
+            InvalidProblem: even the smallest has more.
+        """
+        small = [row for row in self.rows if row.size.total <= size]
+        fitting = [row for row in small if row.cost.fits]
+        if not small or (not fitting and any(row.cost.fits for row in self.rows)):
+            least = next((row for row in self.rows if row.cost.fits), self.rows[0])
+            what = "fits into memory with" if least.cost.fits else "can be written in"
+            raise InvalidProblem(
+                f"no plan {what} {size} rules and constraints: the smallest has {least.size}, "
+                f"{least.size.total} together, and takes {least.cost.time_s * 1e3:.3f} ms"
+            )
+        return min(fitting or small, key=lambda row: row.cost.score)
+
+    def __str__(self) -> str:
+        cells = [
+            (
+                row.size.rules,
+                row.size.constraints,
+                f"{row.cost.time_s * 1e3:.3f} ms",
+                bytes_text(row.cost.peak_bytes),
+                "" if row.cost.fits else "does not fit",
+                f"{row.loss:+.1%}",
+            )
+            for row in self.rows
+        ]
+        return table((">rules", ">constraints", ">time", ">memory", "", ">C(s)"), cells)
+
+    def __repr__(self) -> str:
+        return f"<WrittenFront of {len(self.rows)} plans>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def write(
+    problem: Problem,
+    plan: ShardingPlan,
+    model: Model | None = None,
+    *,
+    beside: Sequence[ShardingPlan] = (),
+    path: tuple[PathStep, ...] = (),
+    seconds: float = 10.0,
+    cancel: Callable[[], bool] | None = None,
+) -> WrittenFront[WrittenPlan]:
+    """Find the written plans that come close to ``plan``, or are better.
+
+    Args:
+        problem: the one that the plan is for.
+        plan: a plan whose every op is sharded.
+        model: the problem's model; by default that of its analysis.
+        beside: further plans to start from: that of the actions alone, those that anybody gets for
+            nothing.
+        path: the way to the plan, in actions; written plans tell it.
+        seconds: time for the search, beside finding sites and propagating the result.
+        cancel: polled; True ends the search with what it has.
+
+    Raises:
+        InvalidPlan: the plan is for another program or mesh.
+    """
+    model = problem.analysis.model if model is None else model
+    plan.check_is_of(problem.analysis.program, problem.mesh)
+    sites = sites_of(problem.analysis.program, model)
+    drafts = Drafts(problem, sites)
+    shardy = Shardy(problem, model, drafts)
+    rows = front_of(
+        drafts,
+        [plan, *beside],
+        agreed=lambda few: shardy.propagated(few, cancel=cancel),
+        seconds=seconds,
+        cancel=cancel,
+    )
+    unlimited = problem.pricer().full(plan)
+    return WrittenFront(
+        tuple(
+            dataclasses.replace(
+                _written(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
+            )
+            for row in rows
+        ),
+        unlimited,
+    )
+
+
+def _written(drafts: Drafts, row: Row) -> WrittenPlan:
+    """A row of the front with all that it leads to."""
+    problem, sharding = drafts.problem, row.sharding
+    assert sharding is not None, "Shardy has propagated it"
+    plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
+    constraints, without = [], {}
+    for number, (site, layout) in enumerate(sorted(row.draft.constraints)):
+        found = drafts.sites[site]
+        without[number] = drafts.price(row.draft.without(site))
+        constraints.append(SiteConstraint(found, drafts.spec(layout, found.rank)))
+    return WrittenPlan(
+        problem=problem,
+        rules=drafts.rules(row.draft),
+        constraints=tuple(constraints),
+        plan=plan,
+        cost=problem.pricer().full(plan),
+        without=without,
+    )
