@@ -45,7 +45,7 @@ from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
-from toast_lab.sharding.plan import plan_of_actions, unsharded_plan
+from toast_lab.sharding.plan import unsharded_plan
 from toast_lab.written.written_front import WrittenFront
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
@@ -264,9 +264,9 @@ class Result(SearchResult[Plan]):
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
         refined = self.refined.plan
-        beside = [] if self.best_found is None else [self.plan]
+        beside = [] if self.unlimited is None else [self.plan]
         if self.actions and refined.refinements:
-            beside.append(plan_of_actions(self.problem.space, self.actions))
+            beside.append(Plan.from_actions(self.problem, self.actions))
         return refined.written_front(self.problem, beside=beside, path=self.path)
 
     def written(self, within: float = 0.05) -> Written:
@@ -279,11 +279,11 @@ class Result(SearchResult[Plan]):
 
 def search_with_verbs(result: SearchResult[Any]) -> Result:
     """Gives a search's result with its plan as a ``Plan``."""
-    best_found = result.best_found
-    if best_found is not None:
-        best_found = (Plan.of(best_found[0]), best_found[1])
+    unlimited = result.unlimited
+    if unlimited is not None:
+        unlimited = (Plan.of(unlimited[0]), unlimited[1])
     fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    return Result(**{**fields, "plan": Plan.of(result.plan), "best_found": best_found})
+    return Result(**{**fields, "plan": Plan.of(result.plan), "unlimited": unlimited})
 
 
 def race_with_verbs(finished: Race[Any]) -> Race[Plan]:

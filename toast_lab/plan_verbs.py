@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from toast_lab.export.minimal import MinimalConstraints
     from toast_lab.export.patch import Patch
     from toast_lab.ir.model import Model
+    from toast_lab.runtime.compiled import Compiled
 
 
 class Plan(ShardingPlan):
@@ -273,6 +274,12 @@ class Written(WrittenPlan):
 
     def __repr__(self) -> str:
         return f"<Written {self.size}, {self.cost.time_s * 1e3:.3f} ms>"
+
+    def compile(self, topology: str, model: Model | None = None, **options: Any) -> Compiled:
+        """Compile the user's program with what is written; see ``toast_lab.runtime.compile``."""
+        from toast_lab.written.compiling import compile_it
+
+        return compile_it(self, topology, model, **options)
 
     def to_python(self) -> str:
         """A file of plain JAX with its rules; see ``toast_lab.export.written_python``."""

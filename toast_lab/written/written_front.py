@@ -149,5 +149,12 @@ def _written(drafts: Drafts, row: Row) -> WrittenPlan:
         constraints=tuple(constraints),
         plan=plan,
         cost=problem.pricer().full(plan),
+        results={
+            number: drafts.spec(
+                row.draft.roles[role],
+                len(drafts.program.dims(int(drafts.program.outputs[number]))),
+            )
+            for number, role in drafts.results.items()
+        },
         without=without,
     )

@@ -59,6 +59,8 @@ class WrittenPlan:
     constraints: tuple[SiteConstraint, ...]  #: in program order
     plan: ShardingPlan  #: every op and value as propagation shards it
     cost: Cost  #: price of ``plan``
+    #: the shardings of results that follow an argument, by their numbers; JAX chooses the others
+    results: Mapping[int, Spec] = dataclasses.field(default_factory=dict, repr=False)
     #: files with sites and the digests of their texts when the sites were found
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     #: (index of a constraint) -> price of the plan without it
@@ -72,6 +74,18 @@ class WrittenPlan:
     def size(self) -> WrittenSize:
         """Numbers of rules and constraints."""
         return WrittenSize(len(self.rules), len(self.constraints))
+
+    def argument_specs(self) -> list[Spec]:
+        """Mesh axes per dim of each argument, as the rules shard it."""
+        program = self.problem.analysis.program
+        specs: list[Spec] = [()] * program.n_arguments
+        for rule in self.rules:
+            for argument in rule.arguments:
+                specs[argument] = rule.spec
+        return [
+            (*spec, *[()] * (len(program.dims(argument)) - len(spec)))
+            for argument, spec in enumerate(specs)
+        ]
 
     @property
     def loss(self) -> float:
