@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.colour_names import telling_word
+from toast_lab.conflicts.argument_words import telling_word
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import bytes_text

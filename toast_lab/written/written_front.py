@@ -18,7 +18,7 @@ from toast_lab.written.drafts import Drafts
 from toast_lab.written.front import Row, front_of
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
-WrittenT = TypeVar("WrittenT", bound=WrittenPlan, covariant=True)
+WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
