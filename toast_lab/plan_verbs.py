@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toast_lab.apply.jit import Sharded
     from toast_lab.export.axis_rules import AxisRules
     from toast_lab.export.minimal import MinimalConstraints
-    from toast_lab.export.patch import Patch
+    from toast_lab.export.source_edits import Patch
     from toast_lab.ir.model import Model
 
 
