@@ -24,9 +24,11 @@ Reference: TOAST sections 3 and 4.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.confirm.learning import learn
 from toast_lab.confirm.loop import Judging, confirmed_search
@@ -34,7 +36,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
-from toast_lab.plan_verbs import Plan
+from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
@@ -44,6 +46,7 @@ from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
+from toast_lab.written.written_front import WrittenFront
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
@@ -61,7 +64,7 @@ def search(
     resume: Trace | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
     **options: Any,
-) -> SearchResult[Plan]:
+) -> Result:
     """Search for the best plan of ``problem``.
 
     Args:
@@ -252,12 +255,35 @@ def replicated(problem: Problem) -> Plan:
     return Plan.of(unsharded_plan(problem.analysis, problem.mesh))
 
 
-def search_with_verbs(result: SearchResult[Any]) -> SearchResult[Plan]:
+class Result(SearchResult[Plan]):
+    """The result of a search as users get it: with the plan as people write it."""
+
+    @functools.cached_property
+    def written_front(self) -> WrittenFront[Written]:
+        """Written plans near the best plan found, the smallest first; found on first access."""
+        if self.problem is None:
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
+        refined = self.refined.plan
+        beside = [] if self.unlimited is None else [self.plan]
+        if self.actions and refined.refinements:
+            beside.append(Plan.from_actions(self.problem, self.actions))
+        return refined.written_front(self.problem, beside=beside, path=self.path)
+
+    def written(self, within: float = 0.05) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
+
+        If none is, the one with the lowest C(s); ``.loss`` tells.
+        """
+        return self.written_front.within(checks.number("within", within, 0.0))
+
+
+def search_with_verbs(result: SearchResult[Any]) -> Result:
     """Gives a search's result with its plan as a ``Plan``."""
-    best_found = result.best_found
-    if best_found is not None:
-        best_found = (Plan.of(best_found[0]), best_found[1])
-    return dataclasses.replace(result, plan=Plan.of(result.plan), best_found=best_found)
+    unlimited = result.unlimited
+    if unlimited is not None:
+        unlimited = (Plan.of(unlimited[0]), unlimited[1])
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return Result(**{**fields, "plan": Plan.of(result.plan), "unlimited": unlimited})
 
 
 def race_with_verbs(finished: Race[Any]) -> Race[Plan]:

@@ -8,18 +8,23 @@ arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
+from toast_lab.search.action_path import PathStep
 from toast_lab.sharding import plan_file, plan_text
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
 from toast_lab.sharding.plan_rules import PlanSize, plan_size
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
+from toast_lab.written.written_front import WrittenFront
+from toast_lab.written.written_plan import WrittenPlan
 
 if TYPE_CHECKING:
     from toast_lab.apply.jit import Sharded
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from toast_lab.export.minimal import MinimalConstraints
     from toast_lab.export.source_edits import Patch
     from toast_lab.ir.model import Model
+    from toast_lab.runtime.compiled import Compiled
 
 
 class Plan(ShardingPlan):
@@ -99,6 +105,49 @@ class Plan(ShardingPlan):
     def from_json(cls, data: Any, analysis: Analysis | Problem, where: str = "plan") -> Plan:
         """Rebuild a plan from ``to_json`` data; see ``load`` and ``plan_file.from_json``."""
         return cls.of(plan_file.from_json(data, *_analysis_and_mesh(analysis), where))
+
+    # -- writing ----------------------------------------------------------------------------------
+    def written_front(
+        self,
+        problem: Problem | None = None,
+        *,
+        beside: Sequence[ShardingPlan] = (),
+        path: tuple[PathStep, ...] = (),
+        seconds: float = 10.0,
+        cancel: Callable[[], bool] | None = None,
+    ) -> WrittenFront[Written]:
+        """Written plans that come close to this one, the smallest first.
+
+        Args:
+            problem: the one that it is for; by default its program and mesh on the default machine.
+            beside: plans to start from as well, beside the usual ones.
+            path: the way to this plan, in actions, for the text.
+            seconds: time for the search.
+            cancel: polled; True ends the search with what it has.
+        """
+        from toast_lab.search.usual_plans import usual_plans
+        from toast_lab.written.written_front import write
+
+        if problem is None:
+            if self.analysis is None:
+                raise InvalidProblem("give problem=, the problem that this plan is for")
+            problem = Problem(self.analysis, self.mesh)
+        usual = [
+            plan_of_actions(problem.space, actions) for actions in usual_plans(problem).values()
+        ]
+        front = write(
+            problem, self, beside=[*beside, *usual], path=path, seconds=seconds, cancel=cancel
+        )
+        return WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
+
+    def written(self, within: float = 0.05, **options: Any) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` (a share) above this one's.
+
+        If none is, the one with the lowest C(s); ``.loss`` tells. ``options`` are those of
+        ``written_front``.
+        """
+        within = checks.number("within", within, 0.0)
+        return self.written_front(**options).within(within)
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
@@ -201,6 +250,42 @@ class Plan(ShardingPlan):
         from toast_lab.export import drift
 
         return drift.to_test(self, load, plan_file, **options)
+
+
+class Written(WrittenPlan):
+    """A plan as people write it, with all operations on it as methods.
+
+    It is rules of arguments and constraints on values of the forward program; JAX decides the rest.
+    ``print`` shows it on one screen, ``plan`` is what propagation makes of it.
+    """
+
+    @classmethod
+    def of(cls, written: WrittenPlan) -> Written:
+        """The same written plan as an instance of this class."""
+        copy = object.__new__(cls)
+        copy.__dict__.update(written.__dict__)
+        copy.__dict__["plan"] = Plan.of(written.plan)
+        return copy
+
+    def __str__(self) -> str:
+        from toast_lab.written.screen import written_text
+
+        return written_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Written {self.size}, {self.cost.time_s * 1e3:.3f} ms>"
+
+    def compile(self, topology: str, model: Model | None = None, **options: Any) -> Compiled:
+        """Compile the user's program with what is written; see ``toast_lab.runtime.compile``."""
+        from toast_lab.written.compiling import compile_it
+
+        return compile_it(self, topology, model, **options)
+
+    def to_python(self) -> str:
+        """A file of plain JAX with its rules; see ``toast_lab.export.written_python``."""
+        from toast_lab.export import written_python
+
+        return written_python.to_python(self)
 
 
 def _analysis_and_mesh(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:

@@ -266,7 +266,7 @@ def test_a_search_streams_points_and_leaves_a_plan(session: Session) -> None:
     )
     item = session.plans.named("mcts (seed 0)")
     assert item is not None
-    assert item.cost.time_s == pytest.approx(session.searches.points[-1].best_s)
+    assert item.cost.time_s == pytest.approx(session.searches.points[-1].best_s, rel=0.02)
     assert item.plan.program is session.loaded.analysis.program  # type: ignore[union-attr]
 
 

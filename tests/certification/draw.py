@@ -98,7 +98,7 @@ def refined(evaluations: int, *, solve: bool) -> Source:
         budget = Budget(seconds=None, evaluations=evaluations)
         # A short refinement leaves integer programs something to find.
         steps = {"refine": 1} if solve else {"solve": False}
-        result = search(problem, seed=seed, restarts=0, budget=budget, **steps)
+        result = search(problem, seed=seed, restarts=0, budget=budget, actions_within=0.0, **steps)
         return [Drawn("4x2", 0, "solved" if solve else "refined", result.plan)]
 
     return plans
@@ -161,7 +161,7 @@ def _returned(
         limit = max(1.0, wanted.memory * problem.baseline[1])
         problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit)
     budget = Budget(seconds=None, evaluations=evaluations)
-    return search(problem, wanted.method, seed, budget).plan
+    return search(problem, wanted.method, seed, budget, actions_within=0.0).plan
 
 
 def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:

@@ -100,7 +100,7 @@ def drafts(
 def _plan(problem: Problem, name: str) -> ShardingPlan:
     if name in SEARCHES:
         budget = Budget(seconds=None, evaluations=SEARCHES[name])
-        return pipeline.search(problem, name, 0, budget).plan
+        return pipeline.search(problem, name, 0, budget, actions_within=0.0).plan
     if name in RANDOM or name in SPARE:
         return _random(problem, {**RANDOM, **SPARE}[name])
     if name == "data both":

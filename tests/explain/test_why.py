@@ -97,9 +97,14 @@ def test_every_collective_of_a_refined_plan_has_an_answer():
     sizes = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
     problem = Problem(analysed("transformer", **sizes), {"data": 8, "model": 2}, "tpu-v3")
     asked = search(
-        problem, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, solve=False
+        problem,
+        seed=1,
+        budget=Budget(seconds=None, evaluations=20_000),
+        restarts=0,
+        solve=False,
+        actions_within=0.0,
     ).plan
-    assert asked.actions[-1].startswith("refined in ")
+    assert asked.refinements[-1].startswith("refined in ")
     rows = price(problem, asked).collectives
     assert rows
     reasons = [r for row in rows[:: len(rows) // 12] for r in why(problem, asked, row)]

@@ -112,6 +112,66 @@ def test_a_cotangent_of_two_uses_is_their_sum() -> None:
     assert program.kind[program.value_op[cotangent]] == "add"
 
 
+def test_weights_that_the_loop_over_layers_slices() -> None:
+    def layer(x: Any, weights: Any) -> Any:
+        up, down = weights["up"], weights["down"]
+        same = x
+        hidden = jnp.tanh(x @ up)
+        return same + hidden @ down, None
+
+    def loss(weights: Any, x: Any) -> Any:
+        x, _ = jax.lax.scan(layer, x, weights)
+        return (x * x).sum()
+
+    stacked = S((3, 16, 16), jnp.float32)
+    model = from_jax(trained(loss), {"up": stacked, "down": stacked}, X)
+    sites = by_name(sites_of(model.program, model))
+    for name, shape in (("up", (16, 16)), ("hidden", (8, 16))):
+        site = sites[f"layer:{name}"]
+        assert {model.program.dims(v) for v in (*site.values, *site.cotangents)} == {shape}
+        assert len(site.values) == len(site.cotangents) == 1
+    check(model)
+
+
+def test_a_mark_may_keep_another_residual() -> None:
+    def body(x: Any, _: Any) -> Any:
+        same = x
+        both = jax.checkpoint(lambda a, b: jnp.sin(a) * jnp.tanh(b))(x, same)
+        return both, None
+
+    def loss(x: Any) -> Any:
+        y, _ = jax.lax.scan(body, x, None, length=3)
+        return (y * y).sum()
+
+    model = from_jax(jax.value_and_grad(loss), X)
+    sites, program = by_name(check(model)), model.program
+    # With the mark, x and same are two residuals of the loop instead of one
+    (cotangent,) = sites["body:same"].cotangents
+    total = next(op for op in program.ops() if cotangent in program.operands(op) and op > cotangent)
+    assert [program.kind[op] for op in (program.value_op[cotangent], total)] == ["add", "add"], (
+        "its share of what x gets"
+    )
+
+
+def test_constrained_functions_run() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        hidden = jnp.tanh(x @ w)
+        return (hidden @ w).sum()
+
+    model = from_jax(trained(loss), W, X)
+    site = by_name(sites_of(model.program, model))["loss:hidden"]
+    mesh = jax.make_mesh((1, 1), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    assert isinstance(model.function, Function)
+    fn = constrained(model.function, [(site, (("a",), ("b",)))], mesh)
+    w, x = jax.random.normal(jax.random.key(0), (16, 16)), jnp.ones((8, 16))
+    (new, value), (expected, expected_value) = jax.jit(fn)(w, x), trained(loss)(w, x)
+    assert jnp.allclose(new, expected, rtol=1e-5)
+    assert jnp.allclose(value, expected_value, rtol=1e-5)
+    text = jax.jit(fn).lower(w, x).as_text()
+    assert text.count("sdy.sharding_constraint") == 2
+    assert text.count('[{"a"}, {"b"}]') >= 2
+
+
 def test_statements_that_bind() -> None:
     box = types.SimpleNamespace()
 
@@ -177,13 +237,15 @@ jax.tree_util.register_static(Layer)
 def test_closures_of_factories_and_decorated_methods() -> None:
     inner, layer = factory(3), Layer()
     codes = [fn.__code__ for fn in (inner, Layer.method, Layer.method.__wrapped__.__wrapped__)]
-    sites = by_name(check(from_jax(lambda x: layer.method(inner(x)), X)))
+    model = from_jax(lambda x: layer.method(inner(x)), X)
+    sites = by_name(check(model))
     assert {"inner:widened", "inner:", "method:inside", "wrapper:outcome"} <= set(sites)
     assert codes == [
         fn.__code__ for fn in (inner, Layer.method, Layer.method.__wrapped__.__wrapped__)
     ]
     # A jit that was called within has kept nothing
-    assert "toast_site" not in str(jax.make_jaxpr(layer.method)(jnp.ones((2, 2))))
+    sites_of(model.program, model)
+    assert "toast_site" not in str(jax.make_jaxpr(layer.method)(jnp.ones((8, 48))))
 
 
 def test_branches_and_loops() -> None:

@@ -55,7 +55,7 @@ def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -
     assert len(result.trace.simulations) == len(expected.trace.simulations) == run.simulations
     assert [p.simulation for p in run.points] == [s.index for s in expected.trace.improvements()]
     assert run.state == "done"
-    assert f"best {result.cost.time_s * 1e3:.3f} ms" in repr(run)
+    assert f"best {result.refined.cost.time_s * 1e3:.3f} ms" in repr(run)
     more = tl.search(pinned, resume=result.trace, budget=tl.Budget(seconds=None, evaluations=100))
     assert more.evaluations > result.evaluations
 
@@ -79,7 +79,7 @@ def test_pause_go_on_and_stop(problem: tl.Problem) -> None:
     result = run.result(PATIENCE_S)
     assert result.status is tl.Status.CANCELLED
     # The curve is priced op class by op class
-    assert result.cost.score == pytest.approx(run.best.score)
+    assert result.refined.cost.score == pytest.approx(run.best.score)
     assert not run.running
 
 

@@ -192,6 +192,30 @@ def test_a_refined_plan_is_told_by_what_it_cuts(attention: Problem) -> None:
     assert re.search(r"then refined op by op.* over s: S \d+%", text)
 
 
+def test_a_plan_that_was_refined_after_its_actions_keeps_the_side_and_tells_the_gain(
+    attention: Problem,
+) -> None:
+    plan = plan_of(attention, "S@1->s")
+    sharding = plan.sharding.copy()
+    sharding.value_dim[int(np.flatnonzero(plan.value_dim[:, 0] >= 0)[-1]), 0] = -1
+    refined = dataclasses.replace(
+        plan,
+        sharding=sharding.frozen(),
+        key=0,
+        refinements=("refined in 1 place, by integer programs",),
+    )
+    text = re.sub(r"<[^>]*>", "", prose.cuts_text(attention, refined))
+    assert "S over s; then 1 value changed by integer programs, for " in text
+    gained = price(attention, refined).score / price(attention, plan).score - 1
+    assert f"{abs(gained):.2%} {'more' if gained > 0 else 'less'} C(s)" in text
+    board = tl.conflicts(attention)
+    choices = prose.choices_text(attention, refined, board)
+    assert f"takes dim {board.disputes[0].tensors[0].dims[1]} over s" in choices
+    assert "no action takes a side" not in choices
+    page = read(report(attention, refined, kept=False))
+    assert "1 value changed by integer programs" in page.text
+
+
 def test_names_of_layers_are_left_out() -> None:
     assert prose.family("params['layers'][3]['w_up']") == "params['layers'][*]['w_up']"
     assert prose.family("params['layer_12'].bias") == "params['layer_*'].bias"

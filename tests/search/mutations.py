@@ -280,11 +280,11 @@ def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
     assert len(list(trace.nodes)) == trace.node.n
     result = tl.search(problem, budget=BUDGET, resume=os.fspath(path), **options)
     result.plan.check()
-    assert np.isfinite(result.cost.score)
+    assert np.isfinite(result.refined.cost.score)
     if result.method != "manual":
         assert (
-            abs(result.trace.simulations[-1].best_score - result.cost.score)
-            <= 1e-6 * result.cost.score
+            abs(result.trace.simulations[-1].best_score - result.refined.cost.score)
+            <= 1e-6 * result.refined.cost.score
         )
     # Replaying refuses a trace with an action that changes nothing
     with contextlib.suppress(InvalidPlan):

@@ -144,9 +144,7 @@ def test_the_excess_is_said_with_the_numbers():
 
 def test_a_refined_plan_is_tried_by_its_actions_and_one_of_no_actions_not_at_all():
     problem, taken, cost = over({"d": 2}, 0.4, ("B", "d"))
-    refined = dataclasses.replace(taken, actions=(*taken.actions, "refined in 3 places"))
+    refined = dataclasses.replace(taken, refinements=("refined in 3 places",))
     assert larger_mesh(problem, refined, cost) == larger_mesh(problem, taken, cost)
-    assert (
-        larger_mesh(problem, dataclasses.replace(taken, actions=("all axes free, gap 0",)), cost)
-        is None
-    )
+    without = dataclasses.replace(taken, actions=(), refinements=("all axes free, gap 0",))
+    assert larger_mesh(problem, without, cost) is None

@@ -70,7 +70,7 @@ def test_the_best_so_far_falls_to_the_score_of_the_result(problem, method):
     result = run(problem, method)
     simulations = list(result.trace.simulations)
     best = [s.best_score for s in simulations]
-    assert best[-1] == pytest.approx(result.cost.score, rel=1e-12)
+    assert best[-1] == pytest.approx(result.refined.cost.score, rel=1e-12)
     assert best == sorted(best, reverse=True)
     assert min(s.score for s in simulations) == best[-1]
 

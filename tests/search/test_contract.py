@@ -95,7 +95,7 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     assert by_arrays.incumbent.actions == ()
     by_arrays.record_plan(batch_plan.op_factor, batch_plan.value_dim, ["by hand", "again"])
     assert by_arrays.evaluations == 2
-    assert by_arrays.incumbent.plan().actions == ("by hand",)
+    assert by_arrays.incumbent.plan().refinements == ("by hand",)
 
 
 # -- budgets ---------------------------------------------------------------------------------------

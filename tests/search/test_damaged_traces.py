@@ -150,7 +150,7 @@ def test_numbers_that_are_not_so_are_refused_and_those_that_only_steer_are_not(
         assert path in str(caught.value)
     else:
         result = tl.search(mutations.make_problem(()), resume=path, budget=mutations.BUDGET)
-        assert result.trace.simulations[-1].best_score == pytest.approx(result.cost.score)
+        assert result.trace.simulations[-1].best_score == pytest.approx(result.refined.cost.score)
 
 
 def test_prices_of_another_version_are_refused_with_both(traces, tmp_path, monkeypatch):

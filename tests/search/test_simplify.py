@@ -99,7 +99,8 @@ def test_what_cannot_be_asked_for(result: SearchResult[Plan]) -> None:
 
 def test_the_result_was_refined(result: SearchResult[Plan]) -> None:
     """Without refinement, the tests above would only compare plans of actions."""
-    assert any(text.startswith("refined in") for text in result.plan.actions)
+    assert result.refinements is not None
+    assert result.refined.plan.refinements
 
 
 def test_a_result_prints_its_plan(result: SearchResult[Plan]) -> None:

@@ -323,3 +323,12 @@ def test_a_listing_is_narrow_and_a_missing_plan_says_why() -> None:
     assert "data parallel" in repr(usual)
     with pytest.raises(InvalidInput, match=r"'batches' .did you mean .batch."):
         roles(problem.analysis).groups("batches")
+
+
+@pytest.mark.parametrize("name", [-1, 0, None, ["data parallel"], b"data parallel"])
+def test_a_name_that_is_no_text_is_refused_with_the_names(name: Any) -> None:
+    usual = usual_plans(Problem(analyse(load("mlp")), {"data": 2}))
+    with pytest.raises(KeyError, match=r"no usual plan is called .*data parallel"):
+        usual[name]
+    with pytest.raises(InvalidPlan, match=r"no usual plan is called .*data parallel"):
+        usual.actions(name)

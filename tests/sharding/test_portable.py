@@ -58,6 +58,7 @@ def test_colour_plans_go_to_other_numbers_of_layers_as_their_actions_do(name, fe
     transferred = Plan.from_json(saved(plan), target)
     expected = same_actions(target, state, taken)
     assert transferred.notes == ()
+    assert transferred.history == plan.history
     assert (transferred.op_factor == expected.op_factor).all()
     assert (transferred.value_dim == expected.value_dim).all()
     assert (expected.op_factor >= 0).any()
@@ -68,8 +69,8 @@ def test_refined_plans_of_four_layers_go_to_eighteen():
     source = Problem(analysed("transformer", layers=4, **sizes), {"data": 8, "model": 2}, "tpu-v3")
     target = Problem(analysed("transformer", layers=18, **sizes), {"data": 8, "model": 2}, "tpu-v3")
     budget = Budget(seconds=None, evaluations=30_000)
-    plan = search(source, seed=1, budget=budget, restarts=0, solve=False).plan
-    assert "refined" in plan.actions[-1]
+    plan = search(source, seed=1, budget=budget, restarts=0, solve=False, actions_within=0.0).plan
+    assert "refined" in plan.refinements[-1]
     transferred = Plan.from_json(saved(plan), target)
     assert transferred.notes == ()
     # Every layer has the same work and the same collectives; outside the layers nothing
@@ -315,7 +316,7 @@ def test_spaces_do_not_matter(kept):
 
 def test_an_edit_on_purpose_takes_the_checksum_out(kept):
     problem, _, path = kept
-    edited = path.read_text().replace('"batch->data"', '"by hand"')
+    edited = path.read_text().replace('"batch->data"', '"by->hand"')
     path.write_text(edited)
     with pytest.raises(
         InvalidPlan, match='if it was edited on purpose, remove the line with "checksum"'
@@ -324,7 +325,7 @@ def test_an_edit_on_purpose_takes_the_checksum_out(kept):
     lines = edited.splitlines(keepends=True)
     assert [i for i, line in enumerate(lines) if "checksum" in line] == [2]
     path.write_text("".join(line for line in lines if "checksum" not in line))
-    assert Plan.load(path, problem).actions[0] == "by hand"
+    assert Plan.load(path, problem).actions[0] == "by->hand"
 
 
 def test_a_file_of_an_earlier_version_has_none_and_is_read(kept):

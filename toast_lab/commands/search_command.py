@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
             cost = price(result.problem or problem, plan)
             actions = taken_actions(problem, plan)
             result = dataclasses.replace(
-                result, plan=plan, cost=cost, actions=actions, best_found=None
+                result, plan=plan, cost=cost, actions=actions, unlimited=None
             )
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)

@@ -246,5 +246,5 @@ def confirmed_result(
         plan=result.with_judgement(best.plan),
         cost=price(last.problem, best.plan),
         actions=taken_actions(last.problem, best.plan),
-        best_found=None,
+        unlimited=None,
     )

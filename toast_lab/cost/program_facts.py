@@ -23,6 +23,7 @@ from toast_lab.cost.bfloat16 import (
 from toast_lab.cost.buffers import Memory, NearFacts, make_memory
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
+from toast_lab.cost.joined_rows import joined_rows
 from toast_lab.cost.loop_copies import loop_copies
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import (
@@ -35,6 +36,7 @@ from toast_lab.cost.loop_sums import (
 from toast_lab.cost.matrix_tiles import Products, products
 from toast_lab.cost.tpu_kernels import KernelFacts, other_kernels, tpu_kernels
 from toast_lab.cost.value_roots import Roots, value_roots
+from toast_lab.cost.vector_work import no_vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -379,7 +381,13 @@ def _moved(
             reads_whole=np.where(fused.delivered, 0.0, reads),
         )
         if compiler == "tpu"
-        else other_kernels(program, tables)
+        else other_kernels(
+            program,
+            tables,
+            joined_rows(program, fusion, root=fused.root, value_bytes=fused.kept_bytes)
+            if compiler == "gpu"
+            else no_vector_work(program.n_ops),
+        )
     )
     return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels, copies=copies)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from toast_lab.frontends.site_marks import marks_in
+from toast_lab.ir.op_kinds import is_control
 from toast_lab.ir.program import Program
 
 #: ops that must be equal for two programs to be in step again
@@ -34,17 +35,29 @@ def matched_values(program: Program, marked: Program) -> Matched:
     if program.n_arguments != marked.n_arguments:
         return Matched({}, len(mine), "it has other arguments")
     pairs = list(_pairs([facts for _, facts in mine], [facts for _, facts in theirs]))
-    for i, j in pairs:
-        results = zip(marked.results(theirs[j][0]), program.results(mine[i][0]), strict=True)
-        values.update(results)
-    for op, _ in marks_in(marked):
-        (operand,), (result,) = marked.operands(op), marked.results(op)
-        if operand in values:
-            values[result] = values[operand]
+    op_of = {theirs[j][0]: mine[i][0] for i, j in pairs}
+    marks = dict(marks_in(marked))
+    for op in marked.ops():
+        same_operands = [values.get(operand) for operand in marked.operands(op)]
+        if op in marks:
+            values.update(
+                {marked.results(op)[0]: value for value in same_operands if value is not None}
+            )
+        elif op in op_of and _reads(program, op_of[op], same_operands):
+            values.update(zip(marked.results(op), program.results(op_of[op]), strict=True))
     matched = {i for i, _ in pairs}
     first = next((i for i in range(len(mine)) if i not in matched), len(mine))
     difference = f"it lacks {_words(program, mine[first][0])}" if first < len(mine) else ""
     return Matched(values, len(mine) - len(matched), difference)
+
+
+def _reads(program: Program, op: int, operands: list[int | None]) -> bool:
+    """Does ``op`` read these values, as far as they are known? Equal ops may be others."""
+    own = program.operands(op)
+    return is_control(program.kind[op]) or (
+        len(own) == len(operands)
+        and all(value in (None, mine) for value, mine in zip(operands, own, strict=True))
+    )
 
 
 def _words(program: Program, op: int) -> str:

@@ -292,13 +292,13 @@ def _trace(program: Program, function: Function) -> tuple[_Trace, Model]:
     def visit(value: Any, statement: Statement) -> Any:
         if not _is_array(value):
             return value
-        if statement not in numbers:
-            callers[statement] = tuple(_callers())
-            numbers[statement] = len(numbers)
-        if any(_PALLAS in file for file, _ in callers[statement]):
+        around = tuple(_callers())
+        callers.setdefault(statement, around)
+        number = numbers.setdefault(statement, len(numbers))
+        if any(_PALLAS in file for file, _ in around):
             in_kernels[statement] = len(value.aval.shape)
             return value
-        return mark(value, numbers[statement])
+        return mark(value, number)
 
     with visited(_files(program), visit):
         model = retrace(function, function.call)

@@ -43,9 +43,9 @@ def mark(value: Any, number: int) -> Any:
 def marks_in(program: Program) -> Iterator[tuple[int, Mark]]:
     """(op, what its name says) of the marks in a program."""
     for op in program.ops():
-        names = _NAME.findall(program.name_stack[op])
-        if names and program.kind[op] == "optimization_barrier":
-            number, kind, batch_dims, rank = names[-1]  # those before are of what it was made from
+        if program.name_stack[op].endswith("/toast_site"):
+            # Names before the last are those of what it was made from
+            number, kind, batch_dims, rank = _NAME.findall(program.name_stack[op])[-1]
             yield op, Mark(int(number), kind == "c", int(batch_dims), int(rank))
 
 

@@ -100,7 +100,7 @@ class SearchEnd(NamedTuple):
     unpinned_actions: tuple[Action, ...]  #: the actions without those that the problem pins
     trace: Trace | None  #: for resuming later; None unless ``SearchRequest.with_trace``
     #: sharding, history, key and cost of the best plan found, if the plan was preferred to it
-    best_found: tuple[Sharding, tuple[str, ...], int, Cost] | None = None
+    unlimited: tuple[Sharding, tuple[str, ...], int, Cost] | None = None
 
     def plan(self, problem: Problem) -> ShardingPlan:
         """The best plan, as a plan of the problem that was searched."""
@@ -109,11 +109,11 @@ class SearchEnd(NamedTuple):
     def search_result(self, problem: Problem) -> SearchResult:
         """The result that ``search`` would have given; needs the trace."""
         assert self.trace is not None
-        best_found = None
-        if self.best_found is not None:
-            sharding, history, key, cost = self.best_found
+        unlimited = None
+        if self.unlimited is not None:
+            sharding, history, key, cost = self.unlimited
             best = make_plan(problem.analysis, problem.mesh, sharding, history, key=key)
-            best_found = (best, cost)
+            unlimited = (best, cost)
         return SearchResult(
             plan=self.plan(problem),
             cost=self.cost,
@@ -127,7 +127,7 @@ class SearchEnd(NamedTuple):
             message=self.message,
             bound=self.bound,
             problem=problem,
-            best_found=best_found,
+            unlimited=unlimited,
         )
 
 
@@ -264,10 +264,10 @@ def run_search(request: SearchRequest) -> SearchEnd:
         # An unwritable trace must not lose the result
         with contextlib.suppress(NotSaved):
             result.trace.save(request.keep)
-    plan, best_found = result.plan, None
-    if result.best_found is not None:
-        best, cost = result.best_found
-        best_found = (best.sharding, best.history, best.key, cost)
+    plan, unlimited = result.plan, None
+    if result.unlimited is not None:
+        best, cost = result.unlimited
+        unlimited = (best.sharding, best.history, best.key, cost)
     return SearchEnd(
         method=result.method,
         seed=result.seed,
@@ -283,7 +283,7 @@ def run_search(request: SearchRequest) -> SearchEnd:
         bound=result.bound,
         unpinned_actions=result.actions,
         trace=result.trace if request.with_trace else None,
-        best_found=best_found,
+        unlimited=unlimited,
     )
 
 

@@ -153,6 +153,24 @@ def _bodies(
     return model.lowerings.body(name, shapes, platform, parts)
 
 
+def free_other_buffers(
+    arguments: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]
+) -> None:
+    """Let donated arguments become only results of their own sharding, given their attributes.
+
+    A buffer of another local shape cannot become that result, but the compiler may still reuse it.
+    """
+    for attributes in arguments:
+        alias = attributes.get("tf.aliasing_output")
+        if alias is not None:
+            result = results[ir.IntegerAttr(alias).value]
+            given, returned = attributes.get("sdy.sharding"), result.get("sdy.sharding")
+            # MLIR's attributes do not compare with None
+            if (given is None) != (returned is None) or (given is not None and given != returned):
+                del attributes["tf.aliasing_output"]
+                attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
+
+
 class Writer:
     """Writes one plan onto one module.
 
@@ -230,19 +248,13 @@ class Writer:
             if i in program.host.arguments:
                 attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
-            alias = attributes.get("tf.aliasing_output")
-            result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
-            if result is not None and self.kept[result] != self.kept[i]:
-                # A buffer of another local shape cannot become that result, but the compiler may
-                # still reuse it.
-                del attributes["tf.aliasing_output"]
-                attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
         for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
             forget_annotations(attributes)
             if i in program.host.results:
                 attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
+        free_other_buffers(arguments, results)
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
 

@@ -85,7 +85,7 @@ class SearchResult(Generic[PlanT]):
     problem: Problem | None = dataclasses.field(default=None, repr=False)
     #: the best plan found and its cost, if ``plan`` is one of actions alone that was preferred to
     #: it; see ``refined``
-    best_found: tuple[PlanT, Cost] | None = dataclasses.field(default=None, repr=False)
+    unlimited: tuple[PlanT, Cost] | None = dataclasses.field(default=None, repr=False)
 
     @functools.cached_property
     def refinements(self) -> Refinements | None:
@@ -95,16 +95,16 @@ class SearchResult(Generic[PlanT]):
         """
         if self.problem is None:
             return None
-        is_kept = self.best_found is None
+        is_kept = self.unlimited is None
         return action_path.refinements_of(self.problem, self.refined.plan, is_kept=is_kept)
 
     @property
     def refined(self) -> Self:
         """The result with the best plan found, whether or not actions alone give it."""
-        if self.best_found is None:
+        if self.unlimited is None:
             return self
-        plan, cost = self.best_found
-        return dataclasses.replace(self, plan=plan, cost=cost, best_found=None)
+        plan, cost = self.unlimited
+        return dataclasses.replace(self, plan=plan, cost=cost, unlimited=None)
 
     @functools.cached_property
     def path(self) -> tuple[PathStep, ...]:
@@ -260,7 +260,7 @@ def _result(
         "key": plan.key,
         "bound": recorder.bound,
     }
-    plan, best_found = _answer(recorder, plan, actions_within)
+    plan, unlimited = _answer(recorder, plan, actions_within)
     cost = recorder.ledger.pricer.full(plan)
     result = SearchResult(
         plan=plan,
@@ -277,7 +277,7 @@ def _result(
         ),
         bound=recorder.bound,
         problem=problem,
-        best_found=best_found,
+        unlimited=unlimited,
     )
     sentence = _on_refinements(result, actions_within)
     return dataclasses.replace(result, message=f"{result.message} {sentence}".rstrip())

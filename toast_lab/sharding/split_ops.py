@@ -5,6 +5,10 @@ On each mesh axis an op is split
 
 * along a factor that it sums over, if the axis cuts that dim of all its operands: each device sums
   a part, and the parts are added, or scattered to the dim that the axis cuts of the result;
+* along the dim in which a gather looks things up, if the axis cuts it and would otherwise cut a
+  dim that the gather has in common with what it looks up from: each device looks up what it has
+  (``take_along_axis`` from logits whose vocabulary is cut). From a table that has no such dim XLA
+  looks up what each device needs, and gathers the table for it;
 * else along the factor of the dim that the axis cuts of its results: it is computed as it is kept;
 * else along a factor that it sums over, if the axis cuts that dim of one operand and nothing else;
 * else not at all: operands that are cut are gathered for it.
@@ -46,6 +50,8 @@ class Touches(NamedTuple):
     dim_factor: Int32Array  #: factor of each dim at each touch
     factor_class: Int32Array  #: [F]
     can_split: BoolArray  #: [F] the factor can be sharded and is longer than 1
+    #: [F] a factor of a gather that is a dim of what it looks up from as well as of its result
+    is_shared: BoolArray
 
 
 class OpSplits:
@@ -67,6 +73,7 @@ class OpSplits:
             ),
             factor_class=program.factor_class.astype(np.int32),
             can_split=np.asarray(shardable & (program.factor_size > 1), np.bool_),
+            is_shared=_shared_factors(program),
         )
 
     def split(
@@ -106,7 +113,7 @@ def _factor(
     touches: Touches, n_uses: int, op: int, axis: int, computed: np.ndarray, read: np.ndarray
 ) -> int:
     """The factor along which an op is split on one axis; -1: none."""
-    first, others, times, kept = -1, False, 0, -1
+    first, others, times, kept, looked_up = -1, False, 0, -1, -1
     for row in range(touches.ptr[op], touches.ptr[op + 1]):
         touch = touches.touch[row]
         value = touches.value[touch]
@@ -118,6 +125,8 @@ def _factor(
                     first = factor
                 times += 1
                 others |= factor != first
+                if row == touches.ptr[op]:
+                    looked_up = factor
         else:
             dim = computed[value, axis]
             if dim >= 0:
@@ -128,5 +137,22 @@ def _factor(
     if sums and times > 1:
         return first
     if kept >= 0:
+        if (
+            touches.is_shared[kept]
+            and looked_up >= 0
+            and touches.factor_class[looked_up] == REDUCTION
+        ):
+            return looked_up
         return kept
     return first if sums else -1
+
+
+def _shared_factors(program: Program) -> np.ndarray:
+    """[F] bool, see ``Touches.is_shared``."""
+    is_shared = np.zeros(len(program.factor_size), np.bool_)
+    for op in program.ops():
+        if program.kind[op] == "gather":
+            use = program.uses(op)[0]
+            factors = np.asarray(program.use_names(use))
+            is_shared[factors[program.factor_class[factors] == PASS]] = True
+    return is_shared

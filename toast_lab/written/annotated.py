@@ -15,7 +15,7 @@ from toast_lab._jaxlib import ir
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.ir.program import Program
-from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER, Writer
+from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER, Writer, free_other_buffers
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, Spec, unsharded_plan
 
@@ -143,6 +143,7 @@ class _Editor:
     def apply(self, edits: Edits) -> None:
         self.signature("arg_attrs", len(self.main.arguments), edits.arguments)
         self.signature("res_attrs", len(self.program.outputs), edits.results)
+        self.free_other_buffers()
         if not (edits.constraints or edits.replaced):
             return
         ops = dict(_jaxlib.numbered_ops(self.main, OP_NUMBER))
@@ -166,6 +167,13 @@ class _Editor:
             if spec is not None:
                 dicts[number]["sdy.sharding"] = self.attribute(spec)
         self.main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
+
+    def free_other_buffers(self) -> None:
+        """Let donated arguments become only results of their own sharding."""
+        arguments = canonical.attribute_dicts(self.main, "arg_attrs", len(self.main.arguments))
+        results = canonical.attribute_dicts(self.main, "res_attrs", len(self.program.outputs))
+        free_other_buffers(arguments, results)
+        self.main.attributes["arg_attrs"] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, arguments)))
 
     def tensor(self, value: int, ops: dict[int, Any]) -> Any:
         """The MLIR value of a value of the program."""

@@ -21,7 +21,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.steps import LAYOUT_BITS
 from toast_lab.written.propagation import WrittenPropagation
-from toast_lab.written.rules import rules_of
+from toast_lab.written.sharding_rules import rules_of
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
 
 #: The dim that each mesh axis cuts, -1: none.
@@ -174,8 +174,10 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
     Arguments of one role have one layout in every draft: those of repeated layers, and the states
     of an optimizer with their parameter.
     """
-    paths = [*program.value_name[: program.n_arguments], *program.output_paths]
-    words = [tuple(map(folded_path, parts)) for parts in own_words(paths)]
+    words = [
+        tuple(map(folded_path, parts))
+        for parts in own_words(program.value_name[: program.n_arguments])
+    ]
     role_of_key: dict[object, int] = {}
     roles = [
         role_of_key.setdefault((words[argument], len(program.dims(argument))), len(role_of_key))
@@ -185,7 +187,7 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
     results = {}
     for number, value in enumerate(program.outputs.tolist()):
         # A result's path begins with its place in the result, an argument's with a name
-        own = words[program.n_arguments + number]
+        own = tuple(map(folded_path, own_words([program.output_paths[number]])[0]))
         rank = len(program.dims(value))
         role = next(
             (

@@ -177,6 +177,8 @@ def front_of(
         seconds: time for the search beyond that of ``agreed``.
         cancel: polled; True ends the search with what it has.
     """
+    # Preparing kernels takes no time of the search
+    drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
     search = _Search(drafts, time.monotonic() + seconds, cancel)
     for _ in _searched(search, drafts, sources):
         pass

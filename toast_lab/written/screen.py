@@ -5,32 +5,25 @@ Start reading at ``written_text``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
+from toast_lab.search.action_path import PathStep
 from toast_lab.search.usual_plans import data_parallel
-from toast_lab.sharding.plan import Spec
+from toast_lab.sharding.plan import Spec, is_action
 from toast_lab.sharding.state import State
 from toast_lab.text import bytes_text, counted
 from toast_lab.written.parts import program_parts
-from toast_lab.ir.sites import Site
-from toast_lab.written.words import plan_paragraph, plan_words
-from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
+from toast_lab.written.traits import plan_paragraph, plan_words
+from toast_lab.written.written_plan import ShardingRule, WrittenPlan
 
 LINES = 40  #: most lines of the text
 _LEAST_ROWS = 4  #: rows that each table gets at least, if it has as many
 _WORDS_LINES = 8
+_WHERE = 32  #: columns of a constraint's file and line
 _GAP = "  "
-
-
-class PathStep(NamedTuple):
-    """An action, or a change of single ops, and the price of the plan after it."""
-
-    text: str
-    time_s: float
-    peak_bytes: float
 
 
 class _Table(NamedTuple):
@@ -40,23 +33,12 @@ class _Table(NamedTuple):
     rest: str  #: where the rows are that are left out
 
 
-def written_text(
-    written: WrittenPlan,
-    width: int = 80,
-    *,
-    without: Mapping[Site, tuple[float, float]] | None = None,
-    path: Sequence[PathStep] = (),
-    refinements: Sequence[PathStep] = (),
-) -> str:
+def written_text(written: WrittenPlan, width: int = 80) -> str:
     """A plan in at most 40 lines, whatever the model.
 
     Args:
         written: rules and constraints, and what they lead to.
         width: columns, at least 60.
-        without: for sites of constraints, (time_s, peak_bytes) of the plan without that constraint;
-            gives the columns that say what each buys.
-        path: the actions that the plan was found by, each with the price after it.
-        refinements: what was changed after the actions, each with the price after it.
     """
     traits = plan_words(written.problem, written.plan, written.cost)
     words = plan_paragraph(traits, width, _WORDS_LINES).split("\n")
@@ -65,15 +47,15 @@ def written_text(
         table
         for table in (
             _rule_table(written),
-            _constraint_table(written, without or {}),
-            _path_table(path, refinements),
+            _constraint_table(written),
+            _path_table(written.path),
         )
         if table.rows
     ]
     room = LINES - len(head) - len(words) - len(tables)
     lines = [*head, *words]
     for table, row_count in zip(tables, _row_counts(tables, room), strict=True):
-        lines += [table.title, *_rows(table, row_count, width)]
+        lines += [_shortened(table.title, width), *_rows(table, row_count, width)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -148,40 +130,32 @@ def _rule_table(written: WrittenPlan) -> _Table:
         return rule.words, spec_code(rule.spec), counted(len(rule.arguments), "argument")
 
     return _Table(
-        f"rules of arguments, the first match decides{states_follow}; others whole",
+        f"rules of arguments: first match decides{states_follow}; rest whole",
         [row(rule) for rule in written.rules],
         [float(sum(map(program.nbytes, rule.arguments))) for rule in written.rules],
         "plan.rules has all",
     )
 
 
-def _constraint_table(written: WrittenPlan, without: Mapping[Site, tuple[float, float]]) -> _Table:
+def _constraint_table(written: WrittenPlan) -> _Table:
     cost = written.cost
-
-    def row(constraint: SiteConstraint) -> tuple[str, ...]:
-        site = constraint.site
-        cells = (f"{site.where} {site.name or 'return'}", spec_code(constraint.spec))
-        if not without:
-            return cells
-        if site not in without:
-            return (*cells, "", "")
-        time_s, peak_bytes = without[site]
-        return (
-            *cells,
-            _bought(time_s - cost.time_s, _time),
-            _bought(peak_bytes - cost.peak_bytes, bytes_text),
-        )
-
-    def weight(constraint: SiteConstraint) -> float:
-        time_s, peak_bytes = without.get(constraint.site, (cost.time_s, cost.peak_bytes))
-        return abs(time_s / cost.time_s - 1.0) + abs(peak_bytes / cost.peak_bytes - 1.0)
-
-    bought = ", and the time and memory that each saves" if without else ""
+    rows, weights = [], []
+    for number, (site, spec) in enumerate(written.constraints):
+        where = site.where if len(site.where) <= _WHERE else f"...{site.where[3 - _WHERE :]}"
+        cells: tuple[str, ...] = (f"{where} {site.name or 'return'}", spec_code(spec))
+        weight, quick = 1.0, written.without.get(number)
+        if quick is not None:
+            cells += (
+                _bought(quick.time_s - cost.time_s, _time),
+                _bought(quick.peak_bytes - cost.peak_bytes, bytes_text),
+            )
+            weight = abs(quick.time_s / cost.time_s - 1.0)
+            weight += abs(quick.peak_bytes / cost.peak_bytes - 1.0)
+        rows.append(cells)
+        weights.append(weight)
+    bought = ", and the time and memory that each saves" if written.without else ""
     return _Table(
-        f"constraints, by line and variable{bought}",
-        [row(constraint) for constraint in written.constraints],
-        [weight(constraint) for constraint in written.constraints],
-        "plan.constraints has all",
+        f"constraints, by line and variable{bought}", rows, weights, "plan.constraints has all"
     )
 
 
@@ -192,18 +166,22 @@ def _bought(saving: float, text: Callable[[float], str]) -> str:
     return f"{'-' if saving > 0 else '+'}{text(abs(saving))}"
 
 
-def _path_table(path: Sequence[PathStep], refinements: Sequence[PathStep]) -> _Table:
-    """The actions, and all that was refined after them as one row."""
-    rows = [(step.text, _time(step.time_s), bytes_text(step.peak_bytes)) for step in path]
-    weights = [float(len(path) - index) for index in range(len(path))]
-    if refinements:
-        last, before = refinements[-1], path[-1] if path else None
-        gain = f", {1 - last.time_s / before.time_s:.1%} less time" if before else ""
-        text = f"then single ops ({counted(len(refinements), 'change')}{gain})"
-        rows.append((text, _time(last.time_s), bytes_text(last.peak_bytes)))
-        weights.append(float("inf"))
+def _path_table(path: Sequence[PathStep]) -> _Table:
+    """The actions of the plan that it was written for, with the price after each."""
+    rows = []
+    for number, step in enumerate(path):
+        text = step.action or "unsharded"
+        if number and not is_action(step.action):
+            gain = 1.0 - step.time_s / path[number - 1].time_s
+            text = f"then single ops ({step.action}), {gain:.1%} less time"
+        rows.append((text, _time(step.time_s), bytes_text(step.peak_bytes)))
+    # The last step has the price of the whole plan
+    weights = [float(len(path) - index) for index in range(len(path) - 1)] + [float("inf")]
     return _Table(
-        "found by these actions, with the price after each", rows, weights, "plan.actions"
+        "written for the plan of these actions, with its price after each",
+        rows,
+        weights[: len(path)],
+        "result.path has all",
     )
 
 
@@ -225,8 +203,10 @@ def _rows(table: _Table, row_count: int, width: int) -> list[str]:
     if row_count < len(shown):
         heaviest = sorted(shown, key=lambda index: -table.weights[index])[: row_count - 1]
         shown = sorted(heaviest)
-    rows = [table.rows[index] for index in shown]
     column_count = max(len(row) for row in table.rows)
+    rows = [
+        (*table.rows[index], *[""] * (column_count - len(table.rows[index]))) for index in shown
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(1, column_count)]
     first_width = min(
         max(len(row[0]) for row in rows), width - sum(widths) - len(_GAP) * column_count

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Model
+from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.text import as_html, bytes_text, table
 from toast_lab.written.agreed import Shardy
@@ -16,24 +18,26 @@ from toast_lab.written.drafts import Drafts
 from toast_lab.written.front import Row, front_of
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
+WrittenT = TypeVar("WrittenT", bound=WrittenPlan, covariant=True)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WrittenFront(Sequence[WrittenPlan]):
+class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
     """Written plans that no smaller one beats, the smallest first."""
 
-    rows: tuple[WrittenPlan, ...]
+    rows: tuple[WrittenT, ...]
     unlimited: Cost  #: of the plan that they were written for
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> WrittenPlan:  # type: ignore[override]
+    def __getitem__(self, index: int) -> WrittenT:  # type: ignore[override]
         return self.rows[index]
 
-    def __iter__(self) -> Iterator[WrittenPlan]:
+    def __iter__(self) -> Iterator[WrittenT]:
         return iter(self.rows)
 
-    def within(self, loss: float) -> WrittenPlan:
+    def within(self, loss: float) -> WrittenT:
         """The smallest one whose C(s) is at most this much higher than the unlimited plan's.
 
         If none is, the one with the lowest C(s).
@@ -42,7 +46,7 @@ class WrittenFront(Sequence[WrittenPlan]):
         near = [row for row in self.rows if row.cost.score <= limit]
         return near[0] if near else min(self.rows, key=lambda row: row.cost.score)
 
-    def of_size(self, size: int) -> WrittenPlan:
+    def of_size(self, size: int) -> WrittenT:
         """The one with the lowest C(s) among those of at most ``size`` rules and constraints.
 
         Raises:
@@ -86,9 +90,10 @@ def write(
     model: Model | None = None,
     *,
     beside: Sequence[ShardingPlan] = (),
+    path: tuple[PathStep, ...] = (),
     seconds: float = 10.0,
     cancel: Callable[[], bool] | None = None,
-) -> WrittenFront:
+) -> WrittenFront[WrittenPlan]:
     """Find the written plans that come close to ``plan``, or are better.
 
     Args:
@@ -97,6 +102,7 @@ def write(
         model: the problem's model; by default that of its analysis.
         beside: further plans to start from: that of the actions alone, those that anybody gets for
             nothing.
+        path: the way to the plan, in actions; written plans tell it.
         seconds: time for the search, beside finding sites and propagating the result.
         cancel: polled; True ends the search with what it has.
 
@@ -117,20 +123,25 @@ def write(
     )
     unlimited = problem.pricer().full(plan)
     return WrittenFront(
-        tuple(_written(problem, drafts, row, sites.digests, unlimited) for row in rows), unlimited
+        tuple(
+            dataclasses.replace(
+                _written(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
+            )
+            for row in rows
+        ),
+        unlimited,
     )
 
 
-def _written(
-    problem: Problem, drafts: Drafts, row: Row, digests: dict[str, str], unlimited: Cost
-) -> WrittenPlan:
-    sharding = row.sharding
+def _written(drafts: Drafts, row: Row) -> WrittenPlan:
+    """A row of the front with all that it leads to."""
+    problem, sharding = drafts.problem, row.sharding
     assert sharding is not None, "Shardy has propagated it"
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
     constraints, without = [], {}
-    for site, layout in sorted(row.draft.constraints):
+    for number, (site, layout) in enumerate(sorted(row.draft.constraints)):
         found = drafts.sites[site]
-        without[len(constraints)] = drafts.price(row.draft.without(site))
+        without[number] = drafts.price(row.draft.without(site))
         constraints.append(SiteConstraint(found, drafts.spec(layout, found.rank)))
     return WrittenPlan(
         problem=problem,
@@ -138,7 +149,12 @@ def _written(
         constraints=tuple(constraints),
         plan=plan,
         cost=problem.pricer().full(plan),
-        digests=digests,
+        results={
+            number: drafts.spec(
+                row.draft.roles[role],
+                len(drafts.program.dims(int(drafts.program.outputs[number]))),
+            )
+            for number, role in drafts.results.items()
+        },
         without=without,
-        unlimited=unlimited,
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.ir.sites import Site
+from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import counted
 
@@ -58,10 +59,14 @@ class WrittenPlan:
     constraints: tuple[SiteConstraint, ...]  #: in program order
     plan: ShardingPlan  #: every op and value as propagation shards it
     cost: Cost  #: price of ``plan``
+    #: the shardings of results that follow an argument, by their numbers; JAX chooses the others
+    results: Mapping[int, Spec] = dataclasses.field(default_factory=dict, repr=False)
     #: files with sites and the digests of their texts when the sites were found
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     #: (index of a constraint) -> price of the plan without it
     without: Mapping[int, Quick] = dataclasses.field(default_factory=dict, repr=False)
+    #: the way to the plan that it was written for, in actions
+    path: tuple[PathStep, ...] = dataclasses.field(default=(), repr=False)
     #: cost of the plan that it was written for, all of whose ops are sharded
     unlimited: Cost | None = None
 
@@ -69,6 +74,18 @@ class WrittenPlan:
     def size(self) -> WrittenSize:
         """Numbers of rules and constraints."""
         return WrittenSize(len(self.rules), len(self.constraints))
+
+    def argument_specs(self) -> list[Spec]:
+        """Mesh axes per dim of each argument, as the rules shard it."""
+        program = self.problem.analysis.program
+        specs: list[Spec] = [()] * program.n_arguments
+        for rule in self.rules:
+            for argument in rule.arguments:
+                specs[argument] = rule.spec
+        return [
+            (*spec, *[()] * (len(program.dims(argument)) - len(spec)))
+            for argument, spec in enumerate(specs)
+        ]
 
     @property
     def loss(self) -> float:

@@ -438,7 +438,7 @@ def test_memory_rows_keep_the_plan_within_the_limit():
     assert any("memory row" in " ".join(s.actions) for s in result.trace.simulations)
 
 
-def test_a_limit_that_nothing_meets_gives_the_best_found():
+def test_a_limit_that_nothing_meets_gives_the_unlimited():
     problem = Problem(analysed("mlp"), MESH, memory_limit_bytes=1000)
     result = search(problem, "alpa", budget=BUDGET)
     assert not result.cost.fits

@@ -140,7 +140,7 @@ def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
     texts, solved_texts = labels(result), set(solved(result))
     first = next(i for i, text in enumerate(texts) if text in solved_texts)
     assert texts[:first] == labels(without)[:first]
-    assert result.cost.score <= result.trace.simulations[first - 1].best_score * (1 + 1e-9)
+    assert result.refined.cost.score <= result.trace.simulations[first - 1].best_score * (1 + 1e-9)
 
 
 def test_a_budget_of_evaluations_bounds_the_programs_that_are_solved(problem, monkeypatch):
@@ -184,7 +184,7 @@ def test_a_solver_that_dies_does_not_end_the_search(problem, monkeypatch):
     assert result.status is not Status.CRASHED
     assert not any(" free, " in text for text in solved(result))
     without = search(problem, seed=3, budget=BUDGET, solve=False)
-    assert result.cost.score <= without.cost.score * (1 + 1e-3)
+    assert result.refined.cost.score <= without.refined.cost.score * (1 + 1e-3)
 
 
 def test_prices_that_take_too_long_are_given_up(problem, monkeypatch):
@@ -241,7 +241,7 @@ def test_what_is_solved_beside_the_search_is_recorded_while_it_goes_on(problem, 
     assert any(" free, " in text for text in between if text.startswith("roles: "))  # axis by axis
     assert any(not text.startswith(("roles: ", "colours: ")) for text in between)
     alone = search(problem, method="alpa", budget=Budget(seconds=60))
-    assert result.cost.score <= alone.cost.score * (1 + 1e-9)
+    assert result.refined.cost.score <= alone.refined.cost.score * (1 + 1e-9)
 
 
 class Ready:
@@ -298,7 +298,7 @@ def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refini
     result = search(
         problem, seed=3, budget=Budget(seconds=60), refine=10, trajectories=64, patience=1
     )
-    assert result.cost.score <= known.cost.score
+    assert result.refined.cost.score <= known.cost.score
     assert len(taken) == refining
     if not refining:
         rows = known.plan.op_factor[running[0].fine.alike.ops.first]

@@ -27,7 +27,7 @@ BUDGET = Budget(seconds=None, evaluations=30_000)
 @pytest.fixture(scope="module")
 def found():
     problem = Problem(analysed("transformer", **SIZES), {"data": 8, "model": 2}, "tpu-v3")
-    return problem, search(problem, seed=1, budget=BUDGET, restarts=0)
+    return problem, search(problem, seed=1, budget=BUDGET, restarts=0, actions_within=0.0)
 
 
 def refined(result):
