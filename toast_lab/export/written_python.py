@@ -213,7 +213,7 @@ def _rules(rules: Sequence[ShardingRule]) -> list[str]:
     for rule in rules:
         line = f"    ({_raw(rule.pattern)}, {spec_text(rule.spec, short=True)}),"
         comment = f"  # {rule.words}"
-        is_told = rule.words and rule.words not in rule.pattern
+        is_told = any(word not in rule.pattern for word in re.findall(r"\w+", rule.words))
         lines.append(line + comment if is_told and len(line + comment) <= _WIDTH else line)
     return [*lines, "]"]
 
