@@ -35,6 +35,7 @@ from toast_lab.frontends.user_code import short
 from toast_lab.ir.model import Function
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import to_partition_spec, visible
+from toast_lab.sharding.plan import Spec
 from toast_lab.written.written_plan import WrittenPlan
 
 MOST_REFUSALS = 60  #: more are not looked at
@@ -96,11 +97,12 @@ def _typed(written: WrittenPlan, function: Function) -> tuple[Any, ...]:
     import jax
 
     mesh = explicit_mesh(written)
-    leaves, tree = jax.tree_util.tree_flatten(function.given)
-    specs = [()] * len(leaves)  # type: list[Any]
+    flattened: Any = jax.tree_util.tree_flatten(function.given)
+    leaves, tree = flattened
+    specs: list[Spec] = [()] * len(leaves)
     for rule in written.rules:
         for argument in rule.arguments:
-            specs[argument] = visible(written.problem.analysis.program, argument, rule.spec)
+            specs[argument] = rule.spec
     typed = [
         jax.ShapeDtypeStruct(
             jax.numpy.shape(leaf),

@@ -26,7 +26,6 @@ from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
 from toast_lab.ir.program import Program
-from toast_lab.lowering.specs import visible
 from toast_lab.text import bytes_text
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
@@ -199,7 +198,7 @@ def _tables(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         lines.append(f"ARGUMENTS = {_tuple_text(names)}")
     if parts.on_host:
         lines.append(f"ON_HOST = {_raw(parts.on_host)}  # paths of what stays in host memory")
-    return "\n".join([*lines, *_rules(written.rules, written.problem.analysis.program)])
+    return "\n".join([*lines, *_rules(written.rules)])
 
 
 def _tuple_text(words: Sequence[str]) -> str:
@@ -207,17 +206,14 @@ def _tuple_text(words: Sequence[str]) -> str:
     return f"({inner},)" if len(words) == 1 else f"({inner})"
 
 
-def _rules(rules: Sequence[ShardingRule], program: Program) -> list[str]:
+def _rules(rules: Sequence[ShardingRule]) -> list[str]:
     lines = [
         "RULES = [  # the first pattern that is found in a path decides; all else is replicated",
     ]
     for rule in rules:
-        spec = rule.spec
-        if rule.arguments:
-            spec = visible(program, rule.arguments[0], spec)
-        line = f"    ({_raw(rule.pattern)}, {spec_text(spec, short=True)}),"
+        line = f"    ({_raw(rule.pattern)}, {spec_text(rule.spec, short=True)}),"
         comment = f"  # {rule.words}"
-        is_told = rule.words and rule.words not in rule.pattern
+        is_told = any(word not in rule.pattern for word in re.findall(r"\w+", rule.words))
         lines.append(line + comment if is_told and len(line + comment) <= _WIDTH else line)
     return [*lines, "]"]
 
