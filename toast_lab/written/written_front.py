@@ -125,7 +125,7 @@ def write(
     return WrittenFront(
         tuple(
             dataclasses.replace(
-                _written(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
+                written_of(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
             )
             for row in rows
         ),
@@ -133,7 +133,7 @@ def write(
     )
 
 
-def _written(drafts: Drafts, row: DraftRow) -> WrittenPlan:
+def written_of(drafts: Drafts, row: DraftRow) -> WrittenPlan:
     """A row of the front with all that it leads to."""
     problem, sharding = drafts.problem, row.sharding
     assert sharding is not None, "Shardy has propagated it"
