@@ -4,8 +4,9 @@ From each *source*, a plan of a search or one that anybody gets for nothing, the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
 * changes the roles of the best arguments alone, one by one in random order, while that gains;
-* changes single roles and constraints of the best starts, with all constraints that their source
-  suggests or without any, until no change gains;
+* tries every constraint that its source suggests on each of the best starts, which are arguments
+  alone or with all that is suggested, and goes on with single roles and constraints of all sources
+  where that led furthest, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -31,6 +32,7 @@ from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
 SMALLEST_GAIN = 0.001
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
+_MOST_STARTS = 4  #: starts that are swept with what their own source suggests
 _MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
@@ -85,18 +87,19 @@ class _FrontSearch:
         return draft, score
 
     def improve(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
-        """``draft`` after all edits that gain, tried in random order until none of them does."""
+        """``draft`` after sweeps of all edits, until one gains nothing."""
+        while (swept := self.swept(draft, edits)) != draft:
+            draft = swept
+        return draft
+
+    def swept(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after each edit that gains, tried once and in random order."""
         objective = self.objective(draft)
-        waiting = list(edits)
-        while True:
-            before = objective
-            self.random.shuffle(waiting)
-            for edit in waiting:
-                changed = edit.of(draft)
-                if changed != draft and self.objective(changed) < objective:
-                    draft, objective = changed, self.objective(changed)
-            if objective == before:
-                return draft
+        for edit in self.random.sample(edits, len(edits)):
+            changed = edit.of(draft)
+            if changed != draft and self.objective(changed) < objective:
+                draft, objective = changed, self.objective(changed)
+        return draft
 
     def objective(self, draft: Draft) -> float:
         """C(s), a little higher for each rule and constraint."""
@@ -169,31 +172,38 @@ def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
     ]
 
 
+def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
+    """Edits that constrain a site as suggested, or no more."""
+    edits = [Edit(site, -1, layout) for site, layout in options]
+    return [*edits, *(Edit(site, -1, None) for site in dict(options))]
+
+
 def _searched(
     search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
 ) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
-        alone, full = dict[Draft, None](), dict[Draft, None]()
+        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
         for plan in sources:
             start = Draft(drafts.role_layouts(plan), frozenset())
-            suggested: dict[int, Layout] = {}
-            for site, layout in drafts.options([plan]):
+            options, suggested = drafts.options([plan]), dict[int, Layout]()
+            for site, layout in options:
                 suggested.setdefault(site, layout)
+            full = start._replace(constraints=frozenset(suggested.items()))
             alone[start] = None
-            full[start._replace(constraints=frozenset(suggested.items()))] = None
-            search.score(start)
+            better = min(start, full, key=search.objective)
+            starts[better] = _site_edits(options)
         yield
         of_roles = role_edits(drafts, alone)
-        options = drafts.options(sources)
-        edits = [*of_roles, *(Edit(site, -1, layout) for site, layout in options)]
-        edits += [Edit(site, -1, None) for site in dict(options)]
+        edits = [*of_roles, *_site_edits(drafts.options(sources))]
         # Arguments alone first: the fewest constraints are none
         ends = [search.improve(min(alone, key=search.objective), of_roles)]
         yield
-        starts = sorted([*full, *ends], key=search.objective)
-        for start in starts[:_MOST_ENDS]:
-            ends.append(search.improve(start, edits))
+        for start in sorted(starts, key=search.objective)[:_MOST_STARTS]:
+            ends.append(search.swept(start, starts[start]))
+            yield
+        for end in sorted(ends, key=search.objective)[:_MOST_ENDS]:
+            ends.append(search.improve(end, edits))
             yield
         best = min(ends, key=search.objective)
         idle = 0
