@@ -3,9 +3,9 @@
 From each *source*, a plan of a search or one that anybody gets for nothing, the search takes the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
-* adds constraints one by one, each time the one that gains most, until none gains;
-* from the best of these, changes single rules and constraints in random order, also to what other
-  sources suggest, until no change gains;
+* changes the roles of the best arguments alone, one by one in random order, while that gains;
+* changes single roles and constraints of the best starts, with all constraints that their source
+  suggests or without any, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -22,21 +22,37 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
 
 #: Least gain, as a share of C(s), for which a front takes a further rule or constraint.
 SMALLEST_GAIN = 0.001
-MOST_CONSTRAINTS = 16  #: most constraints that are added one by one
-#: stale gains that are looked at again before the best of them is taken
-_LOOKS = 8
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
-_MOST_ENDS = 3  #: most ends of the first stage from which the second goes on
+_MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows that are propagated by Shardy
+
+
+class Edit(NamedTuple):
+    """A change of a draft: another layout of one site or of one role."""
+
+    site: int  #: -1: it is of a role
+    role: int
+    layout: Layout | None  #: None: no constraint
+
+    def of(self, draft: Draft) -> Draft:
+        """The draft with the change."""
+        if self.layout is None:
+            return draft.without(self.site)
+        if self.site >= 0:
+            return draft.with_site(self.site, self.layout)
+        return draft._replace(
+            roles=(*draft.roles[: self.role], self.layout, *draft.roles[self.role + 1 :])
+        )
 
 
 class OutOfTime(Exception):
@@ -60,30 +76,6 @@ class _FrontSearch:
         self.seen.add(draft)
         return self.drafts.price(draft).score
 
-    def add(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` with constraints of ``options``, one by one, each the one that gains most."""
-        score = self.score(draft)
-        gains = {option: float("inf") for option in options}
-        while len(draft.constraints) < MOST_CONSTRAINTS:
-            best, fresh = None, dict[tuple[int, Layout], float]()
-            for option in sorted(gains, key=lambda option: -gains[option]):
-                known = max(fresh.values(), default=0.0)
-                enough = len(fresh) >= _LOOKS and gains[option] != float("inf")
-                if option in draft.constraints or (enough and known >= gains[option]):
-                    continue
-                if enough and len(fresh) >= 2 * _LOOKS:
-                    break
-                fresh[option] = score - self.score(draft.with_site(*option))
-            gains.update(fresh)
-            if fresh:
-                best = max(fresh, key=lambda option: fresh[option])
-            if best is None or fresh[best] < SMALLEST_GAIN * score:
-                return draft
-            draft = draft.with_site(*best)
-            score = self.score(draft)
-            draft, score = self.without_idle(draft, score)
-        return draft
-
     def without_idle(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """The draft without constraints that a later one has made idle."""
         for site, _ in sorted(draft.constraints):
@@ -92,65 +84,38 @@ class _FrontSearch:
                 draft, score = fewer, self.score(fewer)
         return draft, score
 
-    def improve(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` after changes of one rule or constraint each, until none of them gains."""
+    def improve(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after all edits that gain, tried in random order until none of them does."""
         objective = self.objective(draft)
-        moves: list[Draft] = []
+        waiting = list(edits)
         while True:
-            if not moves:
-                moves = self.neighbours(draft, options)
-                self.random.shuffle(moves)
-                has_gained = False
-            while moves:
-                changed = moves.pop()
-                if self.objective(changed) < objective:
-                    draft, objective, has_gained = changed, self.objective(changed), True
-                    moves = self.neighbours(draft, options)
-                    self.random.shuffle(moves)
-            if not has_gained:
+            before = objective
+            self.random.shuffle(waiting)
+            for edit in waiting:
+                changed = edit.of(draft)
+                if changed != draft and self.objective(changed) < objective:
+                    draft, objective = changed, self.objective(changed)
+            if objective == before:
                 return draft
-
-    def shaken(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` after a few random changes."""
-        for _ in range(_SHAKES):
-            draft = self.random.choice(self.neighbours(draft, options))
-        return draft
 
     def objective(self, draft: Draft) -> float:
         """C(s), a little higher for each rule and constraint."""
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
 
-    def neighbours(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> list[Draft]:
-        """Drafts with one constraint more, less, or in another layout, or with one other role."""
-        constraints = [draft.with_site(*option) for option in options]
-        fewer = [draft.without(site) for site, _ in draft.constraints]
-        return [
-            changed
-            for changed in (*constraints, *fewer, *self.other_roles(draft))
-            if changed != draft
-        ]
-
-    def other_roles(self, draft: Draft) -> Iterator[Draft]:
-        """Drafts in which one role of arguments has the layout of another, or none."""
-        drafts = self.drafts
-        whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
-        for role, layout in enumerate(draft.roles):
-            sizes = drafts.program.dims(int(drafts.members[role][0]))
-            for other in dict.fromkeys([whole, *draft.roles]):
-                if other != layout and drafts.fits(other, sizes):
-                    roles = (*draft.roles[:role], other, *draft.roles[role + 1 :])
-                    yield draft._replace(roles=roles)
+    def shaken(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after a few random edits."""
+        for edit in self.random.sample(edits, min(_SHAKES, len(edits))):
+            draft = edit.of(draft)
+        return draft
 
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
             total = self.drafts.size(draft).total
             fewer = [draft.without(site) for site, _ in draft.constraints]
-            fewer += [
-                changed
-                for changed in self.other_roles(draft)
-                if self.drafts.size(changed).total < total
-            ]
+            edits = role_edits(self.drafts, [draft])
+            changes = [edit.of(draft) for edit in edits]
+            fewer += [draft for draft in changes if self.drafts.size(draft).total < total]
             best = min(fewer, key=self.objective, default=None)
             if best is None or self.score(best) > level:
                 return draft
@@ -192,31 +157,48 @@ def front_of(
     )
 
 
+def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
+    """Edits that give a role of arguments a layout that it, or another role, has somewhere."""
+    whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
+    layouts = dict.fromkeys([whole, *(layout for start in starts for layout in start.roles)])
+    return [
+        Edit(-1, role, layout)
+        for role, members in enumerate(drafts.members)
+        for layout in layouts
+        if drafts.fits(layout, drafts.program.dims(int(members[0])))
+    ]
+
+
 def _searched(
     search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
 ) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
-        starts = {
-            Draft(drafts.role_layouts(plan), frozenset[tuple[int, Layout]]()): plan
-            for plan in reversed(sources)
-        }
-        for start in starts:
+        alone, full = dict[Draft, None](), dict[Draft, None]()
+        for plan in sources:
+            start = Draft(drafts.role_layouts(plan), frozenset())
+            suggested: dict[int, Layout] = {}
+            for site, layout in drafts.options([plan]):
+                suggested.setdefault(site, layout)
+            alone[start] = None
+            full[start._replace(constraints=frozenset(suggested.items()))] = None
             search.score(start)
         yield
-        ends = []
-        for start in sorted(starts, key=search.score):
-            ends.append(search.add(start, drafts.options([starts[start]])))
-            yield
-        ends.sort(key=search.score)
+        of_roles = role_edits(drafts, alone)
         options = drafts.options(sources)
-        for number, end in enumerate(ends[:_MOST_ENDS]):
-            ends[number] = search.improve(end, options)
+        edits = [*of_roles, *(Edit(site, -1, layout) for site, layout in options)]
+        edits += [Edit(site, -1, None) for site in dict(options)]
+        # Arguments alone first: the fewest constraints are none
+        ends = [search.improve(min(alone, key=search.objective), of_roles)]
+        yield
+        starts = sorted([*full, *ends], key=search.objective)
+        for start in starts[:_MOST_ENDS]:
+            ends.append(search.improve(start, edits))
             yield
         best = min(ends, key=search.objective)
         idle = 0
         while idle < _MOST_IDLE:
-            other = search.improve(search.shaken(best, options), options)
+            other = search.improve(search.shaken(best, edits), edits)
             idle += 1
             if search.objective(other) < search.objective(best):
                 best, idle = other, 0
