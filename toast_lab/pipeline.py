@@ -261,20 +261,26 @@ class Result(SearchResult[Plan]):
     @functools.cached_property
     def written_front(self) -> WrittenFront[Written]:
         """Written plans near the best plan found, the smallest first; found on first access."""
+        return self.write_front()
+
+    def write_front(self, **options: Any) -> WrittenFront[Written]:
+        """Search ``written_front`` anew, with the options of ``Plan.written_front``."""
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
         refined = self.refined.plan
         beside = [] if self.unlimited is None else [self.plan]
         if self.actions and refined.refinements:
             beside.append(Plan.from_actions(self.problem, self.actions))
-        return refined.written_front(self.problem, beside=beside, path=self.path)
+        return refined.written_front(self.problem, beside=beside, path=self.path, **options)
 
-    def written(self, within: float = 0.05) -> Written:
+    def written(self, within: float = 0.05, **options: Any) -> Written:
         """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
 
-        If none is, the one with the lowest C(s); ``.loss`` tells.
+        If none is, the one with the lowest C(s); ``.loss`` tells. ``options`` are those of
+        ``Plan.written_front``, such as ``in_packages``.
         """
-        return self.written_front.within(checks.number("within", within, 0.0))
+        within = checks.number("within", within, 0.0)
+        return (self.write_front(**options) if options else self.written_front).within(within)
 
 
 def search_with_verbs(result: SearchResult[Any]) -> Result:

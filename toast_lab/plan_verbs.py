@@ -8,7 +8,7 @@ arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import checks
@@ -114,6 +114,7 @@ class Plan(ShardingPlan):
         beside: Sequence[ShardingPlan] = (),
         path: tuple[PathStep, ...] = (),
         seconds: float = 10.0,
+        in_packages: Collection[str] = (),
         cancel: Callable[[], bool] | None = None,
     ) -> WrittenFront[Written]:
         """Written plans that come close to this one, the smallest first.
@@ -123,6 +124,8 @@ class Plan(ShardingPlan):
             beside: plans to start from as well, beside the usual ones.
             path: the way to this plan, in actions, for the text.
             seconds: time for the search.
+            in_packages: installed packages whose source may be constrained too, for a model that
+                is one of a package; the patch then is one of the package.
             cancel: polled; True ends the search with what it has.
         """
         from toast_lab.search.usual_plans import usual_plans
@@ -136,7 +139,13 @@ class Plan(ShardingPlan):
             plan_of_actions(problem.space, actions) for actions in usual_plans(problem).values()
         ]
         front = write(
-            problem, self, beside=[*beside, *usual], path=path, seconds=seconds, cancel=cancel
+            problem,
+            self,
+            beside=[*beside, *usual],
+            path=path,
+            seconds=seconds,
+            in_packages=in_packages,
+            cancel=cancel,
         )
         return WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
 

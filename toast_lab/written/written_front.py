@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from toast_lab.cost.problem import Cost, Problem
@@ -92,6 +92,7 @@ def write(
     beside: Sequence[ShardingPlan] = (),
     path: tuple[PathStep, ...] = (),
     seconds: float = 10.0,
+    in_packages: Collection[str] = (),
     cancel: Callable[[], bool] | None = None,
 ) -> WrittenFront[WrittenPlan]:
     """Find the written plans that come close to ``plan``, or are better.
@@ -104,6 +105,7 @@ def write(
             nothing.
         path: the way to the plan, in actions; written plans tell it.
         seconds: time for the search, beside finding sites and propagating the result.
+        in_packages: installed packages whose source may be constrained too.
         cancel: polled; True ends the search with what it has.
 
     Raises:
@@ -111,7 +113,7 @@ def write(
     """
     model = problem.analysis.model if model is None else model
     plan.check_is_of(problem.analysis.program, problem.mesh)
-    sites = sites_of(problem.analysis.program, model)
+    sites = sites_of(problem.analysis.program, model, in_packages=in_packages)
     drafts = Drafts(problem, sites)
     shardy = Shardy(problem, model, drafts)
     rows = front_of(
