@@ -17,6 +17,7 @@ The paper has no such step: its plans shard every op. Start reading at ``front_o
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,11 +57,23 @@ class _Search:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
-        self, drafts: Drafts, deadline: float, cancel: Callable[[], bool] | None = None
+        self,
+        drafts: Drafts,
+        deadline: float,
+        cancel: Callable[[], bool] | None = None,
+        size: float = math.inf,
     ) -> None:
         self.drafts, self.deadline, self.cancel = drafts, deadline, cancel
+        self.size = size  #: most rules and constraints of a draft
         self.seen: set[Draft] = set()
         self.random = random.Random(0)
+
+    def __iter__(self) -> Iterator[Row]:
+        """A row for each draft that was priced."""
+        drafts = self.drafts
+        for draft in self.seen:
+            if draft in drafts.priced:
+                yield Row(draft, drafts.priced[draft], drafts.size(draft))
 
     def score(self, draft: Draft) -> float:
         """C(s) of a draft, infinite if it does not fit while another one does."""
@@ -73,7 +86,8 @@ class _Search:
         """``draft`` with constraints of ``options``, one by one, each the one that gains most."""
         score = self.score(draft)
         gains = {option: float("inf") for option in options}
-        while len(draft.constraints) < MOST_CONSTRAINTS:
+        most = min(MOST_CONSTRAINTS, self.size - self.drafts.size(draft).rules)
+        while len(draft.constraints) < most:
             best, fresh = None, dict[tuple[int, Layout], float]()
             for option in sorted(gains, key=lambda option: -gains[option]):
                 known = max(fresh.values(), default=0.0)
@@ -120,7 +134,9 @@ class _Search:
                 return draft
 
     def objective(self, draft: Draft) -> float:
-        """C(s), a little higher for each rule and constraint."""
+        """C(s), a little higher for each rule and constraint; infinite where it has too many."""
+        if self.drafts.size(draft).total > self.size:
+            return math.inf
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
 
     def neighbours(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> list[Draft]:
@@ -147,17 +163,28 @@ class _Search:
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
-            total = self.drafts.size(draft).total
-            fewer = [draft.without(site) for site, _ in draft.constraints]
-            fewer += [
-                changed
-                for changed in self.other_roles(draft)
-                if self.drafts.size(changed).total < total
-            ]
-            best = min(fewer, key=self.objective, default=None)
+            best = min(self.fewer(draft), key=self.objective, default=None)
             if best is None or self.score(best) > level:
                 return draft
             draft = best
+
+    def fewer(self, draft: Draft) -> list[Draft]:
+        """``draft`` with one constraint less, or with another role so that it has fewer rules."""
+        total = self.drafts.size(draft).total
+        return [
+            *(draft.without(site) for site, _ in draft.constraints),
+            *(
+                changed
+                for changed in self.other_roles(draft)
+                if self.drafts.size(changed).total < total
+            ),
+        ]
+
+    def within_size(self, draft: Draft) -> Draft:
+        """``draft`` without the rules that it has too many, those that gain least first."""
+        while self.drafts.size(draft).total > self.size:
+            draft = min(self.fewer(draft), key=self.score, default=draft)
+        return draft
 
 
 def front_of(
@@ -166,6 +193,7 @@ def front_of(
     *,
     agreed: Agreed,
     seconds: float = 10.0,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[Row, ...]:
     """The written plans that no smaller one beats, the smallest first.
@@ -175,19 +203,21 @@ def front_of(
         sources: plans to start from, the most important first.
         agreed: propagates drafts by Shardy itself.
         seconds: time for the search beyond that of ``agreed``.
+        size: most rules and constraints; where none of so few fits into memory, the smallest that
+            fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _Search(drafts, time.monotonic() + seconds, cancel)
+    search = _Search(drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size)
     for _ in _searched(search, drafts, sources):
         pass
-    rows = [
-        Row(draft, drafts.priced[draft], drafts.size(draft))
-        for draft in search.seen
-        if draft in drafts.priced
-    ]
-    kept = _unbeaten(rows)[-_FRONT_ROWS:]
+    if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
+        # Nothing so small fits; look how large the smallest is that does
+        search.size, search.deadline = math.inf, time.monotonic() + seconds
+        for _ in _searched(search, drafts, sources):
+            pass
+    kept = _worth_propagating(_unbeaten(search), size)
     shardings = agreed([row.draft for row in kept])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
@@ -208,7 +238,7 @@ def _searched(search: _Search, drafts: Drafts, sources: Sequence[ShardingPlan]) 
         yield
         ends = []
         for start in sorted(starts, key=search.score):
-            ends.append(search.add(start, drafts.options([starts[start]])))
+            ends.append(search.add(search.within_size(start), drafts.options([starts[start]])))
             yield
         ends.sort(key=search.score)
         options = drafts.options(sources)
@@ -220,6 +250,18 @@ def _searched(search: _Search, drafts: Drafts, sources: Sequence[ShardingPlan]) 
                 yield
     except OutOfTime:
         return
+
+
+def _worth_propagating(rows: Sequence[Row], size: int | None) -> Sequence[Row]:
+    """The rows of a front, the smallest first, that Shardy propagates."""
+    if size is None:
+        return rows[-_FRONT_ROWS:]
+    small = [row for row in rows if row.size.total <= size]
+    if any(row.quick.fits for row in small):
+        return small[-_FRONT_ROWS:]
+    larger = rows[len(small) :]
+    fitting = [row for row in larger if row.quick.fits]
+    return [*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1]]
 
 
 def _unbeaten(rows: Iterable[Row]) -> tuple[Row, ...]:

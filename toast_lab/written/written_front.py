@@ -92,6 +92,7 @@ def write(
     beside: Sequence[ShardingPlan] = (),
     path: tuple[PathStep, ...] = (),
     seconds: float = 10.0,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> WrittenFront[WrittenPlan]:
     """Find the written plans that come close to ``plan``, or are better.
@@ -104,6 +105,7 @@ def write(
             nothing.
         path: the way to the plan, in actions; written plans tell it.
         seconds: time for the search, beside finding sites and propagating the result.
+        size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
         cancel: polled; True ends the search with what it has.
 
     Raises:
@@ -119,13 +121,14 @@ def write(
         [plan, *beside],
         agreed=lambda few: shardy.propagated(few, cancel=cancel),
         seconds=seconds,
+        size=size,
         cancel=cancel,
     )
     unlimited = problem.pricer().full(plan)
     return WrittenFront(
         tuple(
             dataclasses.replace(
-                _written(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
+                written_of(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
             )
             for row in rows
         ),
@@ -133,8 +136,8 @@ def write(
     )
 
 
-def _written(drafts: Drafts, row: Row) -> WrittenPlan:
-    """A row of the front with all that it leads to."""
+def written_of(drafts: Drafts, row: Row) -> WrittenPlan:
+    """A row of the front, which Shardy has propagated, with all that it leads to."""
     problem, sharding = drafts.problem, row.sharding
     assert sharding is not None, "Shardy has propagated it"
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
