@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toast_lab.apply.jit import Sharded
     from toast_lab.export.axis_rules import AxisRules
     from toast_lab.export.minimal import MinimalConstraints
-    from toast_lab.export.patch import Patch
+    from toast_lab.export.source_edits import Patch
     from toast_lab.ir.model import Model
     from toast_lab.runtime.compiled import Compiled
 
@@ -282,11 +282,23 @@ class Written(WrittenPlan):
 
         return compile_it(self, topology, model, **options)
 
-    def to_python(self) -> str:
-        """A file of plain JAX with its rules; see ``toast_lab.export.written_python``."""
+    def to_python(self, mode: str = "auto") -> str:
+        """A file of plain JAX with its rules; see ``toast_lab.export.written_python.to_python``."""
         from toast_lab.export import written_python
 
-        return written_python.to_python(self)
+        return written_python.to_python(self, mode)
+
+    def to_patch(self, root: PathLike | None = None, mode: str = "auto") -> Patch:
+        """Its constraints as a diff; see ``toast_lab.export.written_patch.to_patch``."""
+        from toast_lab.export import written_patch
+
+        return written_patch.to_patch(self, root, mode)
+
+    def to_axis_rules(self, names: Any = None, model: Model | None = None) -> AxisRules:
+        """Logical-axis rules for flax and MaxText; see ``toast_lab.export.axis_rules``."""
+        from toast_lab.export import axis_rules
+
+        return axis_rules.axis_rules(self.plan, names, model)
 
 
 def _analysis_and_mesh(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:
