@@ -192,7 +192,10 @@ class _FrontSearch:
     def within_size(self, draft: Draft) -> Draft:
         """``draft`` without the rules that it has too many, those that gain least first."""
         while self.drafts.size(draft).total > self.size:
-            draft = min(self.fewer(draft), key=self.score, default=draft)
+            fewer = self.fewer(draft)
+            if not fewer:
+                break
+            draft = min(fewer, key=self.score)
         return draft
 
 
