@@ -14,8 +14,7 @@ from toast_lab.ir.model import Model
 from toast_lab.ir.sites import Sites
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.agreed import Shardy
-from toast_lab.written.drafts import Draft, Drafts
-from toast_lab.written.front import Row
+from toast_lab.written.drafts import Draft, DraftRow, Drafts
 from toast_lab.written.written_front import written_of
 from toast_lab.written.written_plan import WrittenPlan
 
@@ -49,7 +48,7 @@ def floor(
     shardings = Shardy(problem, model, drafts).propagated(list(names), cancel=cancel)
     return {
         name: written_of(
-            drafts, Row(draft, drafts.price_of(sharding), drafts.size(draft), sharding)
+            drafts, DraftRow(draft, drafts.price_of(sharding), drafts.size(draft), sharding)
         )
         for (draft, name), sharding in zip(names.items(), shardings, strict=True)
         if sharding is not None
