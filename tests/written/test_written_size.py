@@ -55,12 +55,10 @@ def test_more_may_be_written_only_for_a_lower_price() -> None:
 
 
 def test_a_size_that_nothing_fits_memory_with_is_refused_with_the_smallest_that_does() -> None:
-    result = searched()
-    peaks = {row.size.total: row.cost.peak_bytes for row in result.written_front}
-    least_bytes = min(peaks.values())
-    tight = Problem(mlp().analysis, mlp().mesh, memory_limit_bytes=least_bytes * 1.02)
-    unlimited = search(tight, budget=Budget(None, 400))
-    fitting = min(row.size.total for row in unlimited.written_front if row.cost.fits)
+    of_one = searched().written(size=1).cost.peak_bytes
+    tight = Problem(mlp().analysis, mlp().mesh, memory_limit_bytes=0.8 * of_one)
+    front = search(tight, budget=Budget(None, 400)).written_front
+    fitting = min(row.size.total for row in front if row.cost.fits)
     assert fitting > 1
     with pytest.raises(
         InvalidProblem, match=r"fits into memory with 1 rules .* smallest has"
