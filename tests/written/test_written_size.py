@@ -17,6 +17,7 @@ from toast_lab.search.usual_plans import usual_plans
 from toast_lab.written.drafts import Draft, Drafts
 from toast_lab.written.floor import FLOOR, floor
 from toast_lab.written.front import front_of
+from toast_lab.written.written_front import WrittenFront, written_of
 
 MESH = {"data": 2, "model": 2}
 
@@ -54,17 +55,29 @@ def test_more_may_be_written_only_for_a_lower_price() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_size_that_nothing_fits_memory_with_is_refused_with_the_smallest_that_does() -> None:
-    of_one = searched().written(size=1).cost.peak_bytes
-    tight = Problem(mlp().analysis, mlp().mesh, memory_limit_bytes=0.8 * of_one)
-    front = search(tight, budget=Budget(None, 400)).written_front
-    fitting = min(row.size.total for row in front if row.cost.fits)
-    assert fitting > 1
-    with pytest.raises(
-        InvalidProblem, match=r"fits into memory with 1 rules .* smallest has"
-    ) as no:
-        search(tight, budget=Budget(None, 400), size=1)
-    assert f"{fitting} together" in str(no.value)
+def limited_drafts(limit_bytes: float | None = None) -> tuple[Drafts, Plan]:
+    problem = Problem(analysed("transformer"), {"a": 4, "b": 4}, memory_limit_bytes=limit_bytes)
+    plan = Plan.from_actions(problem, usual_plans(problem)["fully sharded + tensor parallel"])
+    return Drafts(problem, Sites((), {})), plan
+
+
+def test_where_nothing_so_small_fits_memory_the_smallest_that_does_is_given_as_well() -> None:
+    drafts, plan = limited_drafts(150 * 2.0**20)
+    rows = front_of(
+        drafts,
+        [plan],
+        agreed=lambda few: [drafts.propagated(draft) for draft in few],
+        seconds=2.0,
+        size=1,
+    )
+    *small, fitting = rows
+    assert all(row.size.total <= 1 and not row.quick.fits for row in small)
+    assert fitting.quick.fits
+    assert fitting.size.total > 1
+    written = [written_of(drafts, row) for row in rows]
+    message = rf"fits into memory with 1 rules .* {fitting.size.total} together"
+    with pytest.raises(InvalidProblem, match=message):
+        WrittenFront(tuple(written), written[-1].cost).of_size(1)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "3", True])
@@ -76,9 +89,7 @@ def test_what_is_no_size_is_refused(size: object) -> None:
 
 
 def test_every_draft_of_a_limited_search_keeps_to_the_size_where_it_can() -> None:
-    problem = Problem(analysed("transformer"), {"a": 4, "b": 4})
-    drafts = Drafts(problem, Sites((), {}))
-    plan = Plan.from_actions(problem, usual_plans(problem)["fully sharded + tensor parallel"])
+    drafts, plan = limited_drafts()
     assert drafts.size(Draft(drafts.role_layouts(plan), frozenset())).total > 3
     agreed: list[Draft] = []
 

@@ -28,15 +28,18 @@ _OTHER_KIND = 0.02
 def learn(problem: Problem, verdicts: Sequence[Verdict[Any]]) -> Problem | None:
     """The problem with a price list learned from a compiler's times for the parts of plans.
 
+    Where plans share a step that took different times, that of the quickest plan holds: prices have
+    to be right near the best one, and its own price is then its time by the clock.
+
     Gives None if the verdicts contain nothing that prices can hold: attached devices give only the
     time of a whole step, and some compilers give no times, or those of another machine.
 
     Args:
         problem: with the current prices, which the new list replaces.
-        verdicts: all verdicts so far, the latest last.
+        verdicts: all verdicts so far.
     """
     judged = []
-    for verdict in verdicts:
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.rank, reverse=True):
         compiled = verdict.judgement.evidence
         if isinstance(compiled, Compiled) and verdict.time_s is not None:
             judged.append((verdict.plan, compiled))
