@@ -313,19 +313,22 @@ class Result(SearchResult[Plan]):
         """
         front = write_down(self, size=size)
         written, refined = front.of_size(size), self.refined
-        plan = dataclasses.replace(
-            written.plan, actions=self.plan.actions, refinements=(f"written in {written.size}",)
+        plan = Plan.of(
+            dataclasses.replace(
+                written.plan, actions=self.plan.actions, refinements=(f"written in {written.size}",)
+            )
         )
         message = f"{self.message} Of what takes at most {size} rules and constraints to write, "
         message += f"the plan is the best that was found: {written.size}, {written.loss:+.1%} C(s)."
-        limited = dataclasses.replace(
-            self,
-            plan=plan,
-            cost=written.cost,
-            unlimited=(refined.plan, refined.cost),
-            size=size,
-            message=message,
-        )
+        changed = {
+            "plan": plan,
+            "cost": written.cost,
+            "unlimited": (refined.plan, refined.cost),
+            "size": size,
+            "message": message,
+        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        limited = Result(**{**fields, **changed})
         limited.__dict__["written_front"] = front
         return limited
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.confirm.judge_targets import is_attached, judged_elsewhere
 from toast_lab.confirm.verdict import Judge, Judgement
@@ -59,7 +59,11 @@ def judge_named(
 
     def compiled(plan: ShardingPlan | WrittenPlan) -> Judgement:
         start_s = time.monotonic()
-        options = {"time_limit_s": time_limit_s, "store": store, "cancel": cancel}
+        options: dict[str, Any] = {
+            "time_limit_s": time_limit_s,
+            "store": store,
+            "cancel": cancel,
+        }
         try:
             if isinstance(plan, WrittenPlan):
                 result = compile_it(plan, topology, model, **options)
@@ -79,7 +83,7 @@ def judge_named(
 
     def executed(plan: ShardingPlan | WrittenPlan) -> Judgement:
         start_s = time.monotonic()
-        options = {
+        options: dict[str, Any] = {
             "cancel": cancel,
             "repeats": _STEPS,
             "warmup": _WARM_STEPS,

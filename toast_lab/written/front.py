@@ -219,11 +219,11 @@ def front_of(
     # Time may have run out before all was tried; this takes little
     search.deadline, search.cancel = math.inf, None
     fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
-    kept = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
-    shardings = agreed([row.draft for row in kept])
+    chosen = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
+    shardings = agreed([row.draft for row in chosen])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
-        for row, sharding in zip(kept, shardings, strict=True)
+        for row, sharding in zip(chosen, shardings, strict=True)
         if sharding is not None
     )
 
