@@ -65,7 +65,6 @@ def search(
     *,
     resume: Trace | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
-    size: int | None = None,
     **options: Any,
 ) -> Result | ConfirmedResult[Plan]:
     """Search for the best plan of ``problem``.
@@ -83,13 +82,14 @@ def search(
         actions_within: a plan of actions alone is preferred to one that was refined after them if
             its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
             same. 0: the best plan is given, however it came about, and so it is with a judge.
-        size: most rules and constraints that the plan may take to write, as a memory limit bounds
-            its memory. The plan is then what the best written plan of so few makes of the program
-            (``result.written()``); ``result.refined`` gives the best plan of any size.
         options: options of the method, see its class in ``search.methods``. Every method accepts
-            ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or a ``Judging``,
-            which has more settings. The topology's compiler or devices then judge plans, and the
-            search is repeated until a plan is confirmed; the result is a ``ConfirmedResult``.
+            ``size``, most rules and constraints that the plan may take to write, as a memory limit
+            bounds its memory. The plan is then what the best written plan of so few makes of the
+            program (``result.written()``); ``result.refined`` gives the best plan of any size.
+            Every method also accepts ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached:
+            "cpu:8") or a ``Judging``, which has more settings. The topology's compiler or devices
+            then judge plans, and the search is repeated until a plan is confirmed; the result is a
+            ``ConfirmedResult``.
 
     Raises:
         InvalidProblem: unknown method, unknown or invalid options (all are listed), a trace of
@@ -105,7 +105,7 @@ def search(
         >>> result.plan.argument_specs()["x"]
         (('data',), ())
     """
-    judge = options.pop("judge", None)
+    judge, size = options.pop("judge", None), options.pop("size", None)
     size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
         if resume is not None:
@@ -207,7 +207,13 @@ def judged_search(
         return confirmed_search(
             problem,
             judging,
-            Sources(search_once, written_of, lowest, usual, plans_of_other_methods),
+            Sources(
+                search_once,
+                write=written_of,
+                floor=lowest,
+                usual=usual,
+                others=plans_of_other_methods,
+            ),
             judge=judge,
             learn=learn,
             size=size,

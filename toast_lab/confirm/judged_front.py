@@ -125,9 +125,9 @@ def judged_front(
     return JudgedFront(
         tuple(written for written, _ in kept),
         unlimited,
-        tuple(verdict for _, verdict in kept),
-        best,
-        confirmed,
+        verdicts=tuple(verdict for _, verdict in kept),
+        best=best,
+        confirmed=confirmed,
     )
 
 
