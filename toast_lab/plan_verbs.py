@@ -8,7 +8,7 @@ arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import checks
@@ -16,7 +16,6 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
-from toast_lab.search.action_path import PathStep
 from toast_lab.sharding import plan_file, plan_text
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
@@ -112,21 +111,16 @@ class Plan(ShardingPlan):
         problem: Problem | None = None,
         *,
         beside: Sequence[ShardingPlan] = (),
-        path: tuple[PathStep, ...] = (),
-        seconds: float = 10.0,
-        in_packages: Collection[str] = (),
-        cancel: Callable[[], bool] | None = None,
+        **options: Any,
     ) -> WrittenFront[Written]:
         """Written plans that come close to this one, the smallest first.
 
         Args:
             problem: the one that it is for; by default its program and mesh on the default machine.
             beside: plans to start from as well, beside the usual ones.
-            path: the way to this plan, in actions, for the text.
-            seconds: time for the search.
-            in_packages: installed packages whose source may be constrained too, for a model that
-                is one of a package; the patch then is one of the package.
-            cancel: polled; True ends the search with what it has.
+            options: ``seconds`` (10 by default), ``size`` (most rules and constraints), ``model``,
+                ``path``, ``in_packages`` (packages whose source may be constrained, too) and
+                ``cancel``; see ``toast_lab.written.written_front.write``.
         """
         from toast_lab.search.usual_plans import usual_plans
         from toast_lab.written.written_front import write
@@ -138,25 +132,24 @@ class Plan(ShardingPlan):
         usual = [
             plan_of_actions(problem.space, actions) for actions in usual_plans(problem).values()
         ]
-        front = write(
-            problem,
-            self,
-            beside=[*beside, *usual],
-            path=path,
-            seconds=seconds,
-            in_packages=in_packages,
-            cancel=cancel,
-        )
+        front = write(problem, self, beside=[*beside, *usual], **options)
         return WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
 
-    def written(self, within: float = 0.05, **options: Any) -> Written:
+    def written(self, within: float = 0.05, size: int | None = None, **options: Any) -> Written:
         """The smallest written plan whose C(s) is at most ``within`` (a share) above this one's.
 
-        If none is, the one with the lowest C(s); ``.loss`` tells. ``options`` are those of
+        If none is, the one with the lowest C(s); ``.loss`` tells. With ``size``, the one with the
+        lowest C(s) among those of at most so many rules and constraints. ``options`` are those of
         ``written_front``.
+
+        Raises:
+            InvalidProblem: no plan of that size fits into memory; the smallest that does is said.
         """
         within = checks.number("within", within, 0.0)
-        return self.written_front(**options).within(within)
+        if size is None:
+            return self.written_front(**options).within(within)
+        size = checks.whole("size", size, 1)
+        return self.written_front(size=size, **options).of_size(size)
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:

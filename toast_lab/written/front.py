@@ -65,11 +65,20 @@ class _FrontSearch:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
-        self, drafts: Drafts, deadline: float, cancel: Callable[[], bool] | None = None
+        self,
+        drafts: Drafts,
+        deadline: float,
+        cancel: Callable[[], bool] | None = None,
+        size: float = math.inf,
     ) -> None:
         self.drafts, self.deadline, self.cancel = drafts, deadline, cancel
+        self.size = size  #: most rules and constraints of a draft
         self.seen: set[Draft] = set()
         self.random = random.Random(0)
+
+    def __iter__(self) -> Iterator[DraftRow]:
+        """A row for each draft that was priced."""
+        return map(self.drafts.row, self.seen & self.drafts.priced.keys())
 
     def score(self, draft: Draft) -> float:
         """C(s) of a draft, infinite if it does not fit while another one does."""
@@ -102,7 +111,9 @@ class _FrontSearch:
         return draft
 
     def objective(self, draft: Draft) -> float:
-        """C(s), a little higher for each rule and constraint."""
+        """C(s), a little higher for each rule and constraint; infinite where it has too many."""
+        if self.drafts.size(draft).total > self.size:
+            return math.inf
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
 
     def shaken(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
@@ -114,15 +125,28 @@ class _FrontSearch:
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
-            total = self.drafts.size(draft).total
-            fewer = [draft.without(site) for site, _ in draft.constraints]
-            edits = role_edits(self.drafts, [draft])
-            changes = [edit.of(draft) for edit in edits]
-            fewer += [draft for draft in changes if self.drafts.size(draft).total < total]
-            best = min(fewer, key=self.objective, default=None)
+            best = min(self.fewer(draft), key=self.objective, default=None)
             if best is None or self.score(best) > level:
                 return draft
             draft = best
+
+    def fewer(self, draft: Draft) -> list[Draft]:
+        """``draft`` with one constraint less, or with another role so that it has fewer rules."""
+        total = self.drafts.size(draft).total
+        changes = [edit.of(draft) for edit in role_edits(self.drafts, [draft])]
+        return [
+            *(draft.without(site) for site, _ in draft.constraints),
+            *(changed for changed in changes if self.drafts.size(changed).total < total),
+        ]
+
+    def within_size(self, draft: Draft) -> Draft:
+        """``draft`` without the rules that it has too many, those that gain least first."""
+        while self.drafts.size(draft).total > self.size:
+            fewer = self.fewer(draft)
+            if not fewer:
+                break
+            draft = min(fewer, key=self.score)
+        return draft
 
 
 def front_of(
@@ -131,6 +155,7 @@ def front_of(
     *,
     agreed: Agreed,
     seconds: float = 10.0,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[DraftRow, ...]:
     """The written plans that no smaller one beats, the smallest first.
@@ -140,22 +165,31 @@ def front_of(
         sources: plans to start from, the most important first.
         agreed: propagates drafts by Shardy itself.
         seconds: time for the search beyond that of ``agreed``.
+        size: most rules and constraints; where none of so few fits into memory, the smallest that
+            fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
+    search = _FrontSearch(
+        drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size
+    )
     for _ in _searched(search, drafts, sources):
         pass
-    kept = _unbeaten(map(drafts.row, search.seen & drafts.priced.keys()))
+    if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
+        # Nothing so small fits; look how large the smallest is that does
+        search.size, search.deadline = math.inf, time.monotonic() + seconds
+        for _ in _searched(search, drafts, sources):
+            pass
+    kept = _unbeaten(search)
     # Time may have run out before all was tried; this takes little
     search.deadline, search.cancel = math.inf, None
     fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
-    kept = _unbeaten(map(drafts.row, fewer))[-_FRONT_ROWS:]
-    shardings = agreed([row.draft for row in kept])
+    chosen = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
+    shardings = agreed([row.draft for row in chosen])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
-        for row, sharding in zip(kept, shardings, strict=True)
+        for row, sharding in zip(chosen, shardings, strict=True)
         if sharding is not None
     )
 
@@ -185,7 +219,7 @@ def _searched(
     try:
         alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
         for plan in sources:
-            start = Draft(drafts.role_layouts(plan), frozenset())
+            start = search.within_size(Draft(drafts.role_layouts(plan), frozenset()))
             options, suggested = drafts.options([plan]), dict[int, Layout]()
             for site, layout in options:
                 suggested.setdefault(site, layout)
@@ -218,6 +252,18 @@ def _searched(
             yield
     except OutOfTime:
         return
+
+
+def _worth_propagating(rows: Sequence[DraftRow], size: int | None) -> Sequence[DraftRow]:
+    """The rows of a front, the smallest first, that Shardy propagates."""
+    if size is None:
+        return rows[-_FRONT_ROWS:]
+    small = [row for row in rows if row.size.total <= size]
+    if any(row.quick.fits for row in small):
+        return small[-_FRONT_ROWS:]
+    larger = rows[len(small) :]
+    fitting = [row for row in larger if row.quick.fits]
+    return [*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1]]
 
 
 def _unbeaten(rows: Iterable[DraftRow]) -> tuple[DraftRow, ...]:
