@@ -7,6 +7,7 @@ Each function gives a ``Case``. Its step has a statement that can carry a constr
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,44 @@ def plain(layers: int = 2, width: int = WIDTH) -> Case:
         return params, OPTIMISER.init(params), x, y
 
     return Case(step, fresh, follow_state(2), donated=(0, 1))
+
+
+def offloaded() -> Case:
+    """The plain step, with the states of the optimiser in host memory."""
+    whole = plain()
+
+    def step(params: Any, opt_state: Any, x: Any, y: Any) -> Any:
+        opt_state = jax.device_put(opt_state, jax.memory.Space.Device)
+        params, opt_state, loss = whole.step(params, opt_state, x, y)
+        return params, jax.device_put(opt_state, jax.memory.Space.Host), loss
+
+    def fresh() -> Any:
+        params, opt_state, x, y = whole.fresh()
+        return params, jax.device_put(opt_state, jax.memory.Space.Host), x, y
+
+    return dataclasses.replace(whole, step=step, fresh=fresh)
+
+
+def with_options() -> Case:
+    """A step with a static argument, and one that is passed by keyword."""
+
+    def step(params: Any, rounds: int, x: Any, *, y: Any) -> Any:
+        def loss_fn(params: Any) -> Any:
+            hidden = x
+            for _ in range(rounds):
+                hidden = jnp.tanh(hidden @ params)
+            return jnp.mean((hidden - y) ** 2)
+
+        loss, gradient = jax.value_and_grad(loss_fn)(params)
+        return loss, params - gradient
+
+    def fresh() -> Any:
+        return jnp.eye(WIDTH), 2, *batch()
+
+    def follow(args: Any, result: Any) -> Any:
+        return (result[1], *args[1:]), result[0]
+
+    return Case(step, fresh, follow)
 
 
 def linen() -> Case:
@@ -183,6 +222,12 @@ def haiku() -> Case:
         return params, state, OPTIMISER.init(params), x, y
 
     return Case(step, fresh, follow_state(3), donated=(0, 1, 2))
+
+
+def by_position(case: Case) -> Callable[..., Any]:
+    """The step of a case, with all arguments by position."""
+    takes_keyword = "*" in str(inspect.signature(case.step))
+    return (lambda *args: case.step(*args[:-1], y=args[-1])) if takes_keyword else case.step
 
 
 def losses(case: Case, run: Any, args: tuple[Any, ...], count: int = 3) -> list[float]:

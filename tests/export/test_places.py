@@ -5,7 +5,6 @@ Every op has its equation, and rules find the equations that they were made for.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import SMALL
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, places
-from toast_lab.export.axis_rules import axis_rules, resolve
 from toast_lab.export.constrained import EquationPlace, EquationSelection, PinRule
 from toast_lab.export.drift import drifted, recorded
 from toast_lab.export.minimal import _which, candidates
@@ -167,55 +165,6 @@ def test_another_function_is_refused_with_the_first_difference() -> None:
     )
     with pytest.raises(InvalidPlan, match="op 1 is sine"):
         places.equations_of(one.program, other.function)
-
-
-def test_axis_rules_are_resolved_as_flax_does() -> None:
-    rules = (
-        ("embed", "data"),
-        ("mlp", "model"),
-        ("vocab", ("data", "model")),
-        ("batch", "data"),
-        ("embed", None),
-    )
-    cases = [
-        ("batch", "embed"),
-        ("embed", "mlp"),
-        ("vocab", "embed"),
-        ("mlp", None),
-        ("heads",),
-        ("batch", None, "mlp"),
-    ]
-    specs = [resolve(names, rules) for names in cases]
-    assert specs[0] == ((), ("data",))  # the rule for embed comes first and takes the axis
-    assert specs[2] == ((), ("data",))
-    if importlib.util.find_spec("flax"):
-        from flax import linen
-
-        for names, spec in zip(cases, specs, strict=True):
-            flax_spec = linen.logical_to_mesh_axes(names, rules)
-            assert [*spec] == [
-                () if a is None else (a,) if isinstance(a, str) else tuple(a) for a in flax_spec
-            ]
-
-
-def test_axis_rules_give_the_plan_and_name_what_they_cannot_give() -> None:
-    model = tl.load("transformer", **{**SMALL, "layers": 1, "mode": "forward"})
-    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
-    plan = tl.Plan.from_actions(
-        problem, [("batch", "data"), ("hidden", "model"), ("heads", "model"), ("d_model", "data")]
-    )
-    exact = axis_rules(plan)
-    assert not exact.wrong
-    assert {("hidden", "model"), ("heads", "model"), ("d_model", "data")} <= set(exact.rules)
-    specs = plan.argument_specs()
-    unlike = tl.Plan.from_specs(problem, {"params['layers'][0]['w_up']": ("data", None)})
-    rules = axis_rules(unlike, {"w_up": ("a", "b"), "wq": ("a", "b", "c"), "embed": ("v", "a")})
-    assert specs != unlike.argument_specs()
-    assert all("instead of" in text for text in rules.wrong)
-    with pytest.raises(InvalidProblem, match="2 names for 3 dims"):
-        axis_rules(unlike, {"wq": ("a", "b")})
-    with pytest.raises(InvalidProblem, match="no argument has names"):
-        axis_rules(unlike, {})
 
 
 def test_paths_of_layers_share_a_line_where_they_agree() -> None:

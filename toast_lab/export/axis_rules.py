@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.conflicts.colour_names import last_key
 from toast_lab.errors import InvalidProblem
-from toast_lab.export.places import source_of
 from toast_lab.lowering.specs import partition_text, spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
 
@@ -37,7 +36,22 @@ class AxisRules(NamedTuple):
             *(f"    ({name!r}, {axes!r})," for name, axes in self.rules),
             ")",
         ]
-        return "\n".join([*lines, *(f"# not as planned: {text}" for text in self.wrong)])
+        return "\n".join([*lines, *self._remarks()])
+
+    def as_yaml(self) -> str:
+        """The rules as files of settings for MaxText and the like have them.
+
+        Such a model gives dims of its activations names of their own, ``activation_batch``, which
+        need rules too: the plan's constraints say which.
+        """
+        lines = [
+            f"  ['{name}', [{', '.join(repr(axis) for axis in _axes(axes))}]],"
+            for name, axes in self.rules
+        ]
+        return "\n".join(["logical_axis_rules: [", *lines, "]", *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        return [f"# not as planned: {text}" for text in self.wrong]
 
 
 class _Tensor(NamedTuple):
@@ -59,7 +73,7 @@ def axis_rules(
         names: logical names of dims by argument path, or by the last key of the path; by default
             those that the arguments carry (``flax.linen.with_logical_partitioning``, nnx variables
             with ``sharding_names``), else the model's ``dim_names``.
-        model: see ``minimal_constraints``.
+        model: the plan's model, where the plan has come from another process.
 
     Raises:
         InvalidProblem: no argument has names, or some have a number of names other than that of
@@ -67,9 +81,7 @@ def axis_rules(
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
-        model = model_of(plan, model)
-        source = source_of(program, model)
-        names = {**model.dim_names, **(source.names if source else {})}
+        names = model_of(plan, model).dim_names
     tensors, offenders = [], []
     for argument in range(program.n_arguments):
         path = program.value_name[argument]
@@ -102,13 +114,18 @@ def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Sp
     """Mesh axes per dim that ``rules`` give a tensor whose dims have these names."""
     resolved: list[tuple[str, ...] | None] = [None] * len(names)
     for name, axes in rules:
-        mesh_axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
+        mesh_axes = _axes(axes)
         taken = {axis for dim_axes in resolved for axis in dim_axes or ()}
         for i, dim_name in enumerate(names):
             if dim_name == name and resolved[i] is None and taken.isdisjoint(mesh_axes):
                 resolved[i] = mesh_axes
                 break
     return tuple(dim_axes or () for dim_axes in resolved)
+
+
+def _axes(axes: Any) -> tuple[str, ...]:
+    """The mesh axes of a rule."""
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
 def _best(tensors: Sequence[_Tensor]) -> Rules:

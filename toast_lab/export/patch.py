@@ -25,21 +25,11 @@ from toast_lab import syntax
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
 from toast_lab.export.places import Equation, SourceSpan
+from toast_lab.export.source_edits import Patch
 from toast_lab.files import PathLike
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
-
-
-class Patch(NamedTuple):
-    """A diff, and the constraints that it leaves out."""
-
-    text: str  #: unified diff, paths from ``root``; empty if there is nothing to change
-    sources: dict[str, str]  #: new source of each changed file
-    left_out: tuple[str, ...]  #: constraints that are not in the diff, each with the reason
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class _Edit(NamedTuple):

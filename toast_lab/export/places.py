@@ -107,7 +107,9 @@ def _source(program: Program, function: Function) -> Source:
         ]
         for given in function.given
     ]
-    return Source(equations_of(program, function), keys, dim_names_of(program, function.given))
+    return Source(
+        equations_of(program, function), keys, dim_names_of(program.value_name, function.given)
+    )
 
 
 def equations_of(program: Program, function: Function) -> list[Equation]:

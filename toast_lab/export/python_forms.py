@@ -135,8 +135,7 @@ def _spec_of_path(parts: FileParts) -> list[str]:
         ]
     lines += [
         "specs = (spec for pattern, spec in RULES if re.search(pattern, text))",
-        'rank = getattr(array, "ndim", 0)',
-        "spec = next((spec for spec in specs if len(spec) <= rank), unmatched)",
+        'spec = next((s for s in specs if len(s) <= getattr(array, "ndim", 0)), unmatched)',
     ]
     if parts.on_host:
         lines += [

@@ -28,3 +28,10 @@ def _entry_text(entry: object) -> str:
     if isinstance(entry, tuple):
         return f"({', '.join(map(_entry_text, entry))})"
     return "None" if entry is None else f'"{entry}"'
+
+
+def constraint_text(program: Program, constraint: SiteConstraint) -> str:
+    """``model.py:31  x: P("data", None)``."""
+    site = constraint.site
+    subject = site.name or f"what {site.function.rpartition('.')[2]} returns"
+    return f"{site.where}  {subject}: {constraint_spec(program, constraint)}"

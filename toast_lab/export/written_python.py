@@ -21,8 +21,9 @@ from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.export import python_forms
 from toast_lab.export.host_patterns import pattern_of
+from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT
 from toast_lab.export.python_forms import FileParts, Results
-from toast_lab.export.spec_text import constraint_spec, spec_text
+from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import visible
@@ -32,8 +33,12 @@ from toast_lab.written.written_plan import ShardingRule, SiteConstraint, Written
 _WIDTH = 100
 
 
-def to_python(written: WrittenPlan) -> str:
+def to_python(written: WrittenPlan, mode: str = AUTO) -> str:
     """A Python file that jits the function of ``written`` with its rules.
+
+    Args:
+        written: the plan.
+        mode: of the mesh's axes, "auto" or "explicit"; the patch has to be of the same mode.
 
     Raises:
         InvalidPlan: the program came without its function, the function takes arguments that no
@@ -46,9 +51,13 @@ def to_python(written: WrittenPlan) -> str:
         names=_identifiers(form.names),
         results=_results(written.rules, program, form),
         on_host=_on_host(program),
-        needs_mesh=bool(written.constraints),
+        needs_mesh=bool(written.constraints) or mode == EXPLICIT,
     )
-    head = [_docstring(written, parts), python_forms.imports(parts), _tables(written, parts)]
+    head = [
+        _docstring(written, parts, mode),
+        python_forms.imports(parts),
+        _tables(written, parts, mode),
+    ]
     text = "\n\n\n".join(["\n\n".join(head), *python_forms.functions(parts)]) + "\n"
     syntax.parse(text)
     return text
@@ -134,43 +143,46 @@ def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
 # ----------------------------------------------------------------------------------------
 
 
-def _docstring(written: WrittenPlan, parts: FileParts) -> str:
+def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:
     problem, cost, model = written.problem, written.cost, written.problem.analysis.model
+    plan = f"Plan {written.plan.key:016x}" if written.plan.key else "Written"
     lines = [
         f'"""Sharding of {model.name} on a mesh of {problem.mesh}: {written.size}.',
         "",
-        f"Plan {written.plan.key:016x} of TOAST Lab {__version__}: {cost.time_s * 1e3:.3f} ms a "
-        f"step and {bytes_text(cost.peak_bytes)}",
-        f"at the peak of a device, as priced for {problem.machine.name}.",
+        f"{plan} by TOAST Lab {__version__}, priced for {problem.machine.name} at "
+        f"{cost.time_s * 1e3:.3f} ms a step",
+        f"and {bytes_text(cost.peak_bytes)} at the peak of a device.",
         "",
         *(f"    {line}" for line in python_forms.usage(parts)),
-        *_about_constraints(written.constraints, problem.analysis.program),
+        *_about_constraints(written.constraints, problem.analysis.program, CONSTRAIN[mode]),
         '"""',
     ]
     return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
 
 
-def _about_constraints(constraints: Sequence[SiteConstraint], program: Program) -> list[str]:
+def _about_constraints(
+    constraints: Sequence[SiteConstraint], program: Program, constrain: str
+) -> list[str]:
     if not constraints:
         return ["", "Nothing has to be written into the function itself."]
     rows = []
     for constraint in constraints:
-        site = constraint.site
-        subject = site.name or f"what {site.function.rpartition('.')[2]} returns"
-        refusal = f"  (cannot stand there: {site.refusal})" if site.refusal else ""
-        rows.append(f"    {site.where}  {subject}: {constraint_spec(program, constraint)}{refusal}")
+        refusal = constraint.site.refusal
+        reason = f"  (cannot stand there: {refusal})" if refusal else ""
+        rows.append(f"    {constraint_text(program, constraint)}{reason}")
     return [
         "",
         "The plan's patch writes these constraints into the source of the function, as",
-        "``x = jax.lax.with_sharding_constraint(x, P(...))`` after each line:",
+        f"``x = {constrain}(x, P(...))`` after each line. Whatever else runs",
+        "these lines, such as an init, needs ``with jax.set_mesh(MESH)`` around it.",
         *rows,
     ]
 
 
-def _tables(written: WrittenPlan, parts: FileParts) -> str:
+def _tables(written: WrittenPlan, parts: FileParts, mode: str) -> str:
     mesh = written.problem.mesh
     sizes, axes = tuple(mesh.sizes), _tuple_text(mesh.axes)
-    types = f"(AxisType.Auto,) * {len(mesh.axes)}"
+    types = f"(AxisType.{mode.capitalize()},) * {len(mesh.axes)}"
     lines = [
         f"MESH = jax.make_mesh({sizes!r}, {axes}, axis_types={types})",
         *python_forms.mesh_context(parts),

@@ -20,7 +20,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import syntax
@@ -97,6 +97,49 @@ def visited(
             _VISITS.visit = None
             for function, code, _ in swaps:
                 function.__code__ = code
+            jax.clear_caches()
+
+
+@contextlib.contextmanager
+def replaced(texts: Mapping[str, str], names: Mapping[str, Any]) -> Iterator[None]:
+    """Within the block, functions of files run as other texts of these files say, in all threads.
+
+    Args:
+        texts: by file; they define the same functions, in the same order.
+        names: for functions whose modules lack them, which the texts may import.
+
+    Raises:
+        SyntaxError, ValueError: a text is no Python, or its functions are others.
+    """
+    import jax
+
+    with _LOCK:
+        swaps: list[_Swap] = []
+        added: list[tuple[dict[str, Any], str]] = []
+        for function in _functions(texts):
+            file, flags = function.__code__.co_filename, function.__code__.co_flags & _FUTURE
+            source = source_of_file(file)
+            if source is not None:
+                old, new = (
+                    compile(text, file, "exec", flags, dont_inherit=True)
+                    for text in (source.text, texts[file])
+                )
+                code = dict(_pairs(old, new)).get(function.__code__)
+                if code is not None:
+                    swaps.append((function, function.__code__, code))
+        try:
+            for function, _, code in swaps:
+                function.__code__ = code
+                for name in names.keys() - function.__globals__.keys():
+                    function.__globals__[name] = names[name]
+                    added.append((function.__globals__, name))
+            jax.clear_caches()
+            yield
+        finally:
+            for function, code, _ in swaps:
+                function.__code__ = code
+            for namespace, name in added:
+                del namespace[name]
             jax.clear_caches()
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
-from toast_lab.ir.program import Program
+import numpy as np
 
 LogicalNames = dict[str, tuple[str | None, ...]]
 
 
-def dim_names_of(program: Program, given: Any) -> LogicalNames:
+def dim_names_of(paths: Sequence[str], given: Any) -> LogicalNames:
     """Dim names that boxes around the arguments carry, by argument path.
 
     Args:
-        program: the traced program.
-        given: its positional arguments, as pytrees.
+        paths: of all arrays in ``given``, in order.
+        given: the arguments, as pytrees of shapes.
     """
     import jax
 
@@ -23,10 +24,10 @@ def dim_names_of(program: Program, given: Any) -> LogicalNames:
     names_by_path: LogicalNames = {}
     argument = 0
     for box in boxes:
-        names, count = _names_of(box), len(jax.tree_util.tree_leaves(box))
-        if names is not None and count == 1 and len(names) == len(program.dims(argument)):
-            names_by_path[program.value_name[argument]] = names
-        argument += count
+        names, arrays = _names_of(box), jax.tree_util.tree_leaves(box)
+        if names is not None and len(arrays) == 1 and len(names) == len(np.shape(arrays[0])):
+            names_by_path[paths[argument]] = names
+        argument += len(arrays)
     return names_by_path
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.frontends import stages
-from toast_lab.frontends.logical_names import dim_names_of
+from toast_lab.frontends.logical_names import LogicalNames
 from toast_lab.ir import read
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.call_form import CallForm
@@ -40,6 +40,7 @@ class Traced(NamedTuple):
     notes: tuple[str, ...]
     function: Function | None = None
     call_form: CallForm | None = None  #: as in Model
+    dim_names: LogicalNames | None = None  #: that boxes around the arguments carry
     keys: Keys | None = None  #: which values are typed random keys; None if none are
     on_host: Sequence[bool] | None = None  #: whether each argument is in host memory
     platforms: frozenset[str] = ALL_PLATFORMS  #: as in Model
@@ -61,11 +62,9 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     )
     lowerings.kernel_body = traced.kernel_body
     lowerings.programs.update(dict.fromkeys(sorted(program.platforms), program))
-    if traced.function is not None:
-        dim_names = {**dim_names_of(program.program, traced.function.given), **dim_names}
     return Model(
         name=identifier(name),
-        dim_names=dim_names,
+        dim_names={**(traced.dim_names or {}), **dim_names},
         trees=traced.trees,
         call_form=traced.call_form,
         source=source,

@@ -23,6 +23,7 @@ from toast_lab.frontends import (
     user_code,
     wrapped_kernels,
 )
+from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Placement, Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
@@ -117,6 +118,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
     info = first.lowered.out_info
     result = info[0] if separated.changed else info
     leaves, _ = jax.tree_util.tree_flatten_with_path(result)
+    paths = [path for paths in separated.paths for path in paths]
     function = Function(
         call=separated.call,
         given=separated.given,
@@ -128,7 +130,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
     return first.as_traced(
         name,
         function,
-        paths=[path for paths in separated.paths for path in paths],
+        paths=paths,
         outputs=[
             *("result" + jax.tree_util.keystr(path) for path, _ in leaves),
             *separated.changed,
@@ -146,6 +148,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
             *_closed_over(first.traced),
         ),
         function=function,
+        dim_names=dim_names_of(paths, separated.given),
         call_form=separated.form._replace(
             result_count=len(result) if type(result) is tuple else -1,
             returned=_returned(separated, result),
