@@ -24,11 +24,9 @@ Reference: TOAST sections 3 and 4.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.confirm.learning import learn
 from toast_lab.confirm.loop import Judging, confirmed_search
@@ -36,7 +34,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
-from toast_lab.plan_verbs import Plan, Written
+from toast_lab.plan_verbs import WITHIN, Plan, Written, chosen
 from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
@@ -258,23 +256,25 @@ def replicated(problem: Problem) -> Plan:
 class Result(SearchResult[Plan]):
     """The result of a search as users get it: with the plan as people write it."""
 
-    @functools.cached_property
+    @property
     def written_front(self) -> WrittenFront[Written]:
-        """Written plans near the best plan found, the smallest first; found on first access."""
+        """Written plans near the plan, the smallest first; found on first access."""
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
-        refined = self.refined.plan
-        beside = [] if self.unlimited is None else [self.plan]
-        if self.actions and refined.refinements:
-            beside.append(Plan.from_actions(self.problem, self.actions))
-        return refined.written_front(self.problem, beside=beside, path=self.path)
+        return self.plan.written_front(self.problem, path=self.path)
 
-    def written(self, within: float = 0.05) -> Written:
-        """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
+    def written(self, within: float = WITHIN, size: int | None = None) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` above the plan's.
 
-        If none is, the one with the lowest C(s); ``.loss`` tells.
+        If none is, the one with the lowest C(s); ``.loss`` tells. With ``size``, the one with the
+        lowest C(s) of at most so many rules and constraints.
         """
-        return self.written_front.within(checks.number("within", within, 0.0))
+        return chosen(self.written_front, within, size)
+
+    def __str__(self) -> str:
+        if self.problem is not None and self.plan.known_front(self.problem) is not None:
+            return f"{self.in_brief()}\n{self.written()}"
+        return f"{self.in_brief()}\n{self.plan.describe()}"
 
 
 def search_with_verbs(result: SearchResult[Any]) -> Result:
