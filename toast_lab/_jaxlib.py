@@ -6,6 +6,7 @@ Shardy's registered passes does not require jax itself. Tested with jaxlib 0.10.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -344,13 +345,34 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
     }
 
 
+#: Kinds that Shardy may give another result than propagation did, followed by a reshard
+_RESHARDED_RESULTS = ("stablehlo.concatenate", "stablehlo.dot_general", "stablehlo.dot")
+
+
 def numbered_results(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Like ``numbered_axes``; a constraint counts with the sharding that it asks for."""
+    """Like ``numbered_axes``; a constraint counts with the sharding that it asks for.
+
+    If an op is made in another sharding than propagation gave it, as Shardy does with some products
+    and concatenations, its readers' one counts.
+    """
     return {
-        (number, result_index): dim_axes(sharding_of(result, main), _rank(result))
+        (number, result_index): dim_axes(sharding_of(_as_read(result, key), main), _rank(result))
         for number, operation in numbered_ops(main, key)
         for result_index, result in enumerate(operation.results)
     }
+
+
+def _as_read(result: Any, key: str) -> Any:
+    """The tensor that an op's readers see: its result, or a reshard that all of them read.
+
+    A reshard for one operand of a concatenation is not meant.
+    """
+    uses = list(itertools.islice(result.uses, 2))
+    if len(uses) == 1 and result.owner.name in _RESHARDED_RESULTS:
+        reader = uses[0].owner.operation
+        if reader.name == "sdy.reshard" and key not in reader.attributes:
+            return reader.results[0]
+    return result
 
 
 def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:

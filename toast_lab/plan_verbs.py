@@ -51,8 +51,8 @@ class Plan(ShardingPlan):
         {'x': (('data',), ()), 'w1': ((), ('model',)), 'w2': (('model',), ())}
         >>> print(plan.describe())
         mlp on data=2,model=2, not written yet: plan.written() finds its rules and constraints
-        Data parallel over data; tensor parallel (Megatron) over model: hidden.
-        arguments as it shards them, the first match decides; others whole
+        Data parallel over data; tensor parallel over model: hidden.
+        arguments: first match decides; rest whole
           x   P('data')         1 argument
           w1  P(None, 'model')  1 argument
           w2  P('model')        1 argument
@@ -294,7 +294,7 @@ class Written(WrittenPlan):
         return written_patch.to_patch(self, root, mode)
 
     def to_axis_rules(self, names: Any = None) -> AxisRules:
-        """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules``."""
+        """Logical-axis rules for flax and MaxText; see ``toast_lab.export.axis_rules``."""
         from toast_lab.export import axis_rules
 
         return axis_rules.axis_rules(self.plan, names, self.problem.analysis.model)

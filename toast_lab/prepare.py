@@ -58,6 +58,7 @@ KERNEL_NEEDS = {
         "search.gap.relaxed_prices",
         "search.alpa.strategy_prices",
     ),
+    "written": ("written.propagation_kernel", "sharding.split_ops"),
     "exhaustive": (
         "search.exhaustive.exhaustive",
         "search.exhaustive.bound",

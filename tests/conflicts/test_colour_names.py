@@ -31,7 +31,7 @@ def test_arguments_name_their_dims() -> None:
         return jnp.tanh(x @ w["kernel"]["w1"]) + b
 
     analysis = traced(mlp, s(64, 32), {"kernel": {"w1": s(32, 16)}}, s(16))
-    assert shardable(analysis) == ["x_rows", "x_columns", "w1_out"]
+    assert shardable(analysis) == ["batch", "features", "outputs"]
 
 
 def test_a_word_that_every_module_has_gives_way_to_the_module() -> None:
@@ -39,15 +39,17 @@ def test_a_word_that_every_module_has_gives_way_to_the_module() -> None:
         return x @ p["Dense_0"]["kernel"] + p["Dense_0"]["bias"]
 
     params = {"Dense_0": {"kernel": s(32, 16), "bias": s(16)}}
-    assert shardable(traced(dense, params, s(64, 32))) == ["Dense_0_out", "Dense_0_in", "x_rows"]
+    analysis = traced(dense, params, s(64, 32))
+    assert shardable(analysis) == ["outputs", "features", "batch"]
+    assert analysis.group_index("Dense_0_out") == analysis.group_index("outputs")
 
 
-def test_letters_of_an_einsum() -> None:
+def test_roles_come_before_letters_of_an_einsum() -> None:
     def heads(x: Any, w: Any) -> Any:
         return jnp.einsum("bsd,dhk->bhsk", x, w)
 
     names = shardable(traced(heads, s(4, 8, 16), s(16, 2, 32)))
-    assert sorted(names) == ["b", "d", "h", "k", "s"]
+    assert sorted(names) == ["batch", "features", "h", "k", "s"]
 
 
 def test_operands_of_an_einsum_that_jax_has_turned_round() -> None:
@@ -57,7 +59,8 @@ def test_operands_of_an_einsum_that_jax_has_turned_round() -> None:
     analysis = traced(turned, s(16, 32), s(4, 64, 32))
     program = analysis.program
     w, x = (program.def_names(value) for value in (0, 1))
-    assert [analysis.dim_text(name) for name in (*w, *x)] == ["i", "j", "b", "k", "j"]
+    words = [analysis.given_names.of(int(analysis.colour[name])) for name in (*w, *x)]
+    assert words == ["i", "j", "b", "k", "j"]
 
 
 def sized(fn: Any, *args: Any, **sizes: int) -> Analysis:
@@ -83,10 +86,10 @@ def test_sizes_that_two_things_have_name_neither() -> None:
     args = s(8, 32), s(32, 16), s(16, 32)
     # Rows of `a` and columns of `b` are both 32
     named = sized(two, *args, batch=8, width=32, hidden=16)
-    assert sorted(shardable(named)) == ["b_out", "batch", "hidden", "x_columns"]
+    assert sorted(shardable(named)) == ["batch", "features", "hidden", "outputs"]
     # Here two of the given sizes are equal
     named = sized(two, *args, batch=8, rows=8, hidden=16)
-    assert sorted(shardable(named)) == ["b_out", "hidden", "x_columns", "x_rows"]
+    assert sorted(shardable(named)) == ["batch", "features", "hidden", "outputs"]
 
 
 def test_variables_name_what_no_argument_carries() -> None:
@@ -95,7 +98,7 @@ def test_variables_name_what_no_argument_carries() -> None:
         return jnp.tanh(table)
 
     analysis = traced(outer, s(8))
-    assert "table_24" in analysis.group_name
+    assert "table_dim1" in analysis.group_name
     assert not any(set(name) & set(".%") for name in analysis.colour_name)
 
 
@@ -106,7 +109,7 @@ def test_ops_without_a_variable_are_called_as_in_jax() -> None:
         return jax.lax.top_k(jnp.linalg.qr(x)[0], 4)[0]
 
     analysis = traced(fn, s(48, 16))
-    assert {"geqrf_48", "top_k_4"} <= set(analysis.colour_name)
+    assert {"geqrf_dim0", "top_k_dim1"} <= set(analysis.colour_name)
 
 
 def test_names_are_different_whatever_the_program() -> None:

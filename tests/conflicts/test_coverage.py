@@ -75,7 +75,7 @@ def test_an_op_whose_rule_splits_nothing_blocks_what_it_holds() -> None:
     batched = traced(lambda x: jnp.fft.fft(jnp.tanh(x)), s(16, 256, dtype="complex64"))
     assert rows(batched, UnsplitReason.ALL_WHOLE) == {}
     row = rows(batched, UnsplitReason.SOME_WHOLE)["fft"]
-    assert row.colours == ("x_columns",)
+    assert row.colours == ("x_dim1",)
     assert not row.whole
     assert coverage(batched).n_whole_ops == 0
     assert coverage(batched).complete

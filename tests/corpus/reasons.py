@@ -32,8 +32,6 @@ PEAKS: dict[str, str] = {
 
 #: By program: why its plans are ranked in the wrong order.
 ORDERS: dict[str, str] = {
-    "tree_search": "tables of which products need what is looked up are sent in bfloat16, but "
-    "priced in float32",
     "unet": "convolutions of one image a device are priced too short, of four images too long",
 }
 

@@ -1,7 +1,7 @@
 """Runs exported files where TOAST Lab cannot be imported: ``python run_exported.py FOLDER JOBS``.
 
-Each job is the name of a function of ``library_steps``, with its sizes, and of the exported file.
-FOLDER has these modules, and ``library_steps`` without constraints as ``original_steps``. Prints
+Each job is the name of a function of ``library_steps``, with its sizes, of the exported file, and
+of the patched source. FOLDER has these, and the source as it was as ``original_steps``. Prints
 the losses of three steps without and with the file, as JSON.
 """
 
@@ -23,17 +23,21 @@ class NoToastLab(importlib.abc.MetaPathFinder):
             raise ImportError("TOAST Lab is not installed here")
 
 
-def run(name: str, sizes: dict[str, int], exported: str) -> dict[str, Any]:
+def run(name: str, sizes: dict[str, int], exported: str, source: str) -> dict[str, Any]:
     """Losses without and with the exported file."""
-    steps, original = map(importlib.import_module, ("library_steps", "original_steps"))
-    module = importlib.import_module(exported)
-    case, without = (getattr(source, name)(**sizes) for source in (steps, original))
+    steps, original = map(importlib.import_module, (source, "original_steps"))
+    exports = importlib.import_module(exported)
+    case, without = (getattr(module, name)(**sizes) for module in (steps, original))
     given = () if name == "equinox" else without.fresh()
-    sharded = module.shard(case.step, *given)
-    final = sharded(*module.place(*without.fresh()))
+    sharded = exports.shard(case.step, *given)
+    final = sharded(*exports.place(*without.fresh()))
     outcome: dict[str, Any] = {
-        "memories": [leaf.sharding.memory_kind for leaf in module.jax.tree.leaves(final)],
-        "losses": steps.losses(case, sharded, module.place(*without.fresh())),
+        "memories": [
+            leaf.sharding.memory_kind
+            for leaf in exports.jax.tree.leaves(final)
+            if isinstance(leaf, exports.jax.Array)
+        ],
+        "losses": steps.losses(case, sharded, exports.place(*without.fresh())),
         "unsharded": steps.losses(without, steps.by_position(without), without.fresh()),
     }
     if name in ("plain", "linen", "haiku"):  # for the others it is no jitted function

@@ -45,7 +45,10 @@ PACKAGES = {
 INSTALLED = [name for name in RULES if importlib.util.find_spec(PACKAGES[name]) is not None]
 
 
-def run(folder: Path, jobs: list[tuple[str, dict[str, int], str]]) -> list[dict[str, Any]]:
+Job = tuple[str, dict[str, int], str, str]
+
+
+def run(folder: Path, jobs: list[Job]) -> list[dict[str, Any]]:
     """Run exported files in a child process that has eight devices and no TOAST Lab."""
     done = subprocess.run(
         [sys.executable, run_exported.__file__, str(folder), json.dumps(jobs)],
@@ -79,6 +82,34 @@ HIDDEN = {
 }
 
 
+def write_explicit(folder: Path) -> str:
+    """Write the plain step, patched for explicit mode, and its file."""
+    source = folder / "explicit_steps.py"
+    source.write_text(Path(library_steps.__file__).read_text())
+    spec = importlib.util.spec_from_file_location(source.stem, source)
+    assert spec is not None
+    assert spec.loader is not None
+    steps = sys.modules[source.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(steps)
+        model = model_of(steps.plain(), "plain")
+        site = site_at(source, HIDDEN["plain"], "hidden")
+        bias, up, down = (rf"\['{name}'\]$" for name in ("bias", "up", "down"))
+        rules: dict[str, Any] = {bias: (("model",),), up: COLUMNS, down: ROWS, **X_AND_Y}
+        written = written_plan(model, rules, [(site, (("data",), ("model",)))])
+        specs = {"x": ("data", None), "params['layers'][0]['up']": (None, "model")}
+        plan = tl.Plan.from_specs(written.problem, specs)
+        written = dataclasses.replace(written, plan=plan)
+        patch = to_patch(written, folder, "explicit")
+    finally:
+        del sys.modules[source.stem]
+    assert patch.left_out == ()
+    subprocess.run(["git", "apply", "-"], cwd=folder, check=True, input=patch.text.encode())
+    text = to_python(written, "explicit")
+    (folder / "explicit_sharding.py").write_text(text)
+    return source.read_text() + text
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the files of all libraries compute, in one child process.
@@ -105,9 +136,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         )
     for name, text in texts.items():
         (folder / f"{name}_sharding.py").write_text(text)
-    jobs = [(name, dict[str, int](), f"{name}_sharding") for name in texts]
-    jobs.append(("plain", {"layers": 3, "width": 32}, "plain_sharding"))
-    results = dict(zip([*texts, "deeper"], run(folder, jobs), strict=True))
+    jobs: list[Job] = [
+        (name, {}, f"{name}_sharding", source.stem if name in INSTALLED else "original_steps")
+        for name in texts
+    ]
+    jobs.append(("plain", {"layers": 3, "width": 32}, "plain_sharding", source.stem))
+    texts["explicit"] = write_explicit(folder)
+    jobs.append(("plain", {}, "explicit_sharding", "explicit_steps"))
+    results = dict(zip([*list(texts)[:-1], "deeper", "explicit"], run(folder, jobs), strict=True))
     return {name: {**result, "text": texts.get(name)} for name, result in results.items()}
 
 
@@ -120,6 +156,15 @@ def test_exported_files_train_as_the_function_does(name: str, outcomes: dict[str
     assert outcome["losses"][2] < outcome["losses"][0]
     assert outcome["text"].count("\n") <= (90 if name == "nnx" else 80)
     assert outcome.get("constraints", 2) >= 2  # the value's and its cotangent's
+
+
+def test_explicit_mode_computes_the_same_where_jax_refused_before(outcomes: dict[str, Any]) -> None:
+    outcome = outcomes["explicit"]
+    assert outcome["losses"] == pytest.approx(outcome["unsharded"], rel=1e-5)
+    assert 'hidden = jax.sharding.reshard(hidden, P("data", "model"))' in outcome["text"]
+    product = 'jax.numpy.matmul(hidden, params["down"], out_sharding=P("data", None))'
+    assert f"return x + {product}" in outcome["text"]
+    assert "AxisType.Explicit" in outcome["text"]
 
 
 @pytest.mark.parametrize("name", ["deeper", "offloaded", "with_options"])
@@ -190,3 +235,13 @@ def test_patterns_of_host_memory() -> None:
     assert pattern_of(paths, []) == ""
     odd = pattern_of(["l[0].w", "l[1].w"], ["l[1].w"])
     assert [bool(re.search(odd, path)) for path in ("l[0].w", "l[1].w")] == [False, True]
+
+
+def test_modes_that_are_not_exported_are_refused() -> None:
+    written = written_plan(model_of(library_steps.plain(), "plain"), {})
+    for export in (to_python, to_patch):
+        with pytest.raises(InvalidPlan, match=r"mode 'manual': it is 'auto' or 'explicit'"):
+            export(written, mode="manual")
+    if "equinox" in INSTALLED:
+        with pytest.raises(InvalidPlan, match="this one needs equinox"):
+            to_python(written_plan(model_of(library_steps.equinox(), "equinox"), {}), "explicit")

@@ -83,21 +83,6 @@ def test_a_problem_is_of_the_program_for_its_machine(machine: str) -> None:
     assert tl.replicated(problem_on(model, "cpu")).is_of(model.program)
 
 
-def test_a_ragged_product_is_priced_by_the_rows_that_it_multiplies() -> None:
-    args = (S((65536, 2048), "bfloat16"), S((64, 2048, 8192), "bfloat16"), S((64,), "int32"))
-    model = tl.from_jax(lambda x, w, s: jax.lax.ragged_dot(x, w, s), *args)
-    problem = tl.Problem(tl.analyse(model), {"data": 8}, machine="h100")
-    assert tl.price(problem, tl.replicated(problem)).time_s == pytest.approx(2.2e-3, rel=0.05)
-
-    def loss(x: Any, w: Any, s: Any) -> Any:
-        return jax.lax.ragged_dot(x, w, s).astype("float32").sum()
-
-    gradient = tl.from_jax(jax.grad(loss, argnums=(0, 1)), *args)
-    problem = tl.Problem(tl.analyse(gradient), {"data": 8}, machine="h100")
-    # The products for dx and dw; the latter's ragged dim is contracted.
-    assert tl.price(problem, tl.replicated(problem)).time_s == pytest.approx(2 * 2.2e-3, rel=0.15)
-
-
 def test_names_that_a_user_gave_hold_on_other_platforms() -> None:
     analysis = tl.analyse(tl.from_jax(ragged, *RAGGED, platform="cpu"))
     name = next(group.name for group in analysis.groups if group.size == 128)

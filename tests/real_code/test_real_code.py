@@ -38,14 +38,16 @@ def test_a_decoder_is_planned_around_its_kernels(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "h100"])
-def test_experts_cost_what_their_tokens_need(machine: str) -> None:
+def test_experts_cost_what_the_compiler_multiplies(machine: str) -> None:
     facts = eight_devices.call(f"{HERE}:facts", "experts", machine)
-    rate = {"tpu-v5e": 197e12, "h100": 990e12}[machine]
+    rate = {"tpu-v5e": 197e12, "h100": 395e12}[machine]
     # Three products of every token's two experts forward, and their gradients: of the weights of
     # each, and of the tokens for the last alone, since those of a step's tokens are not needed.
-    flops = (3 + 3 + 1) * 2 * (16384 * 2) * 2048 * 8192
-    assert facts["unsharded"] < 8 * flops / rate  # eight experts, each with all tokens, take more
-    assert facts["unsharded"] > flops / rate
+    # Over all eight experts libtpu makes the gradients of weights, and the compiler for GPUs every
+    # product, in TF32.
+    products = {"tpu-v5e": 3 + 8 * 3 + 1, "h100": 8 * (3 + 3 + 1)}[machine]
+    flops = products * 2 * (16384 * 2) * 2048 * 8192
+    assert 1.0 < facts["unsharded"] * rate / flops < 1.3
     assert facts["relative"] < 0.6
 
 

@@ -53,7 +53,7 @@ def test_slices_of_a_colour_are_told_by_size() -> None:
     report = divisibility(
         traced(lambda x: jnp.tanh(x[:7]) + jnp.tanh(x[1:]), s(8)), make_mesh({"m": 4})
     )
-    assert [(row.colour, row.size, row.arguments) for row in report.dims] == [("x", 7, ())]
+    assert [(row.colour, row.size, row.arguments) for row in report.dims] == [("batch", 7, ())]
 
 
 def test_arguments_that_nothing_can_cut() -> None:
@@ -66,7 +66,7 @@ def test_arguments_that_nothing_can_cut() -> None:
     total = 4 * (64 * 35 + 35 * 21 + 21 + 1)
     assert (row.argument, row.type, row.bytes) == ("w", "f32[35, 21]", 4 * 35 * 21)
     assert row.bytes_share == pytest.approx(4 * 35 * 21 / total)
-    assert row.why == "dim 0 (x_columns) = 35, m=4: pad to 36. dim 1 (w_out) = 21, m=4: pad to 24"
+    assert row.why == "dim 0 (features) = 35, m=4: pad to 36. dim 1 (outputs) = 21, m=4: pad to 24"
     assert report.whole_arguments == 2, "b is below 2% of the bytes; a scalar is nothing to cut"
     assert report.whole_bytes == 4 * (35 * 21 + 21)
     assert "and 1 smaller arguments" in str(report)

@@ -39,7 +39,7 @@ def test_coverage_frame(awkward: Analysis) -> None:
     assert frame.loc["sort", ["count", "finding", "colours"]].tolist() == [
         1,
         "some dims whole",
-        "w_out",
+        "outputs",
     ]
     assert frame.loc["fft", "source"].startswith("test_report_tables.py:")
     assert frame.index[0] == "fft", "what is held whole comes first"
@@ -49,7 +49,7 @@ def test_coverage_frame(awkward: Analysis) -> None:
 def test_sizes_frame(awkward: Analysis) -> None:
     frame = r.sizes_frame(Problem(awkward, {"a": 4, "b": 5}).divisibility())
     assert list(frame) == r.DIMS_COLUMNS
-    row = frame.set_index("colour").loc["x_columns"]
+    row = frame.set_index("colour").loc["features"]
     assert (row["size"], row["divided by"], row["remedy"]) == (
         30,
         "b",
@@ -67,8 +67,8 @@ def test_whole_arguments_frame(awkward: Analysis) -> None:
             "f32[30, 15]",
             "1.76 KiB",
             "19.0%",
-            "dim 0 (x_columns) = 30, a=4: pad to 32, or an axis of 2. "
-            "dim 1 (w_out) = 15, a=4: pad to 16",
+            "dim 0 (features) = 30, a=4: pad to 32, or an axis of 2. "
+            "dim 1 (outputs) = 15, a=4: pad to 16",
         ],
     ]
 
@@ -79,8 +79,8 @@ def test_notes(awkward: Analysis) -> None:
     assert notes[1].text.startswith("fft (test_report_tables.py:")
     assert notes[1].text.endswith("): computed whole")
     assert {note.text for note in notes[3:]} == {
-        "w_out = 15 on a=4: pad to 16",
-        "x_columns = 30 on a=4: pad to 32, or an axis of 2",
+        "outputs = 15 on a=4: pad to 16",
+        "features = 30 on a=4: pad to 32, or an axis of 2",
     }
     fine = small_transformer()
     fine_notes = r.notes(coverage(fine), Problem(fine, "4x2").divisibility())

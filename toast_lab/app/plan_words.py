@@ -7,7 +7,7 @@ import functools
 from toast_lab.search.action_path import INTEGER_PROGRAMS, method_of
 from toast_lab.sharding.plan import ShardingPlan, is_action
 from toast_lab.views.markup import Safe, h, join, numbered, quiet
-from toast_lab.written import words
+from toast_lab.written import traits as told
 
 MAX_ACTIONS = 40
 
@@ -29,10 +29,10 @@ def traits(plan: ShardingPlan) -> Safe:
     """What a plan does, in the terms of engineers."""
     if plan.analysis is None:
         return join([])
-    told = words.plan_words(plan.analysis, plan)
+    plan_traits = told.plan_words(plan.analysis, plan)
     return join(
         [
-            h("ul", *[h("li", trait.text) for trait in told], cls="log"),
+            h("ul", *[h("li", trait.text) for trait in plan_traits], cls="log"),
             quiet("Its rules and constraints: Words on page 5."),
         ]
     )

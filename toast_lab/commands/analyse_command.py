@@ -10,7 +10,8 @@ from toast_lab.commands import command_options, common, output, reports
 from toast_lab.text import JsonObject, first_items_text, line_text
 
 if TYPE_CHECKING:
-    from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
+    from toast_lab.conflicts.analysis import Analysis
+    from toast_lab.conflicts.colouring import ColourGroup, Conflict
     from toast_lab.conflicts.dimension_graph import ConflictPlace
     from toast_lab.ir.model import Model
     from toast_lab.sharding.mesh import Mesh

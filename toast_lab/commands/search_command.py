@@ -65,7 +65,7 @@ def run(args: Namespace) -> int:
         written = common.write_plan(
             args, result.problem or problem, result.plan, model, path=result.path
         )
-    return show_result(args, model, problem, result, written)
+    return show_result(args, model, problem, result, written=written)
 
 
 def show_result(
@@ -73,6 +73,7 @@ def show_result(
     model: Model,
     problem: Problem,
     result: SearchResult,
+    *,
     written: Written | None = None,
 ) -> int:
     """Print the plan of a search, as it is written, its price and a summary of the search."""

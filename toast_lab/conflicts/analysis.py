@@ -10,85 +10,35 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.conflicts import compatibility, dimension_graph, repeated
 from toast_lab.conflicts.annotated_listing import listing
-from toast_lab.conflicts.colour_names import last_key, name_colours
+from toast_lab.conflicts.argument_words import last_key
+from toast_lab.conflicts.colour_names import name_colours
+from toast_lab.conflicts.colouring import (
+    Colouring,
+)
+from toast_lab.conflicts.earlier_names import earlier_names
+from toast_lab.conflicts.given_names import given_names
 from toast_lab.conflicts.networkx_graph import networkx_graph
 from toast_lab.errors import ToastError, did_you_mean, join_offenders
 from toast_lab.ir.model import Model
-from toast_lab.ir.program import Program
-from toast_lab.nda.names import Names, name_dims
-from toast_lab.ragged import Ragged, row_lists
+from toast_lab.nda.names import name_dims
 from toast_lab.text import bounded
 
 if TYPE_CHECKING:
     import networkx
 
 
-class Colour(NamedTuple):
-    """Names that should be sharded alike."""
-
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
-    name: str
-    group: int
-    names: np.ndarray  #: the dimension names of this colour
-    size: int  #: the largest of their sizes (the whole dim; slices of it may be smaller)
-    shardable: bool  #: at least one name may be sharded
-
-
-class Conflict(NamedTuple):
-    """Two names of one colour that meet on one tensor.
-
-    ``sides`` holds the names on side 0 and side 1 of its compatibility set.
-    """
-
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
-    sides: tuple[int, int]
-    colour: int
-    set: int
-    places: tuple[dimension_graph.ConflictPlace, ...]
-
-
-class CompatibilitySet(NamedTuple):
-    """Conflicts resolved by one bit.
-
-    Sets with the same ``resolution`` are tied (repeated layers).
-    """
-
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
-    colour: int
-    conflicts: tuple[int, ...]
-    resolution: int  #: resolution class
-    flipped: bool  #: side 0 of the class is side 1 of this set
-
-
-class ColourGroup(NamedTuple):
-    """Colours that an action shards together, and the resolution classes that it meets."""
-
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
-    name: str
-    colours: tuple[int, ...]
-    arguments: tuple[int, ...]  #: arguments that carry one of the colours
-    resolutions: tuple[int, ...]
-    n_names: int  #: names with size above 1
-    size: int
-    shardable: bool
-
-
 MOST_LINES = 2000  #: maximum length of the listing that ``str()`` gives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Analysis:
-    """Result of the analysis of one program.
-
-    Arrays are indexed by name (``N``) or conflict (``K``).
+class Analysis(Colouring):
+    """Result of the analysis of one program: its colouring, with names.
 
     Examples:
         >>> import toast_lab as tl
@@ -101,29 +51,14 @@ class Analysis:
         ['S#5', 'S#6']
     """
 
-    model: Model
-    names: Names
-    colour: np.ndarray  #: [N] colour of each name
-    colour_name: tuple[str, ...]
-    group: np.ndarray  #: [colours] colour group
-    group_name: tuple[str, ...]
-    pairs: tuple[tuple[int, int], ...]  #: [K] conflicts, smaller name first
-    places: tuple[tuple[dimension_graph.ConflictPlace, ...], ...]  #: [K]
-    sets: compatibility.Sets
-    ties: repeated.Ties
-    argument_groups: tuple[tuple[int, ...], ...]
-    #: colour names that the user chose, by the names that ``analyse`` gave
-    renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    phases: str = "joined"  #: as ``analyse`` was asked
-
-    @property
-    def program(self) -> Program:
-        """The program of the model."""
-        return self.model.program
-
     def __getstate__(self) -> dict[str, Any]:
         """The state that other processes get: all but the model's source, see ``of_model``."""
-        return {**self.__dict__, "model": self.model.without_source()}
+        colour_name = self.colour_name  # part of it is the user's, and may come from the source
+        return {
+            **self.__dict__,
+            "colour_name": colour_name,
+            "model": self.model.without_source(),
+        }
 
     def of_model(self, model: Model) -> Analysis:
         """Attach this analysis, made in another process, to ``model`` in this one."""
@@ -149,8 +84,32 @@ class Analysis:
         if key not in analyses:
             analyses[key] = analyse(lowered, phases=self.phases)
         analysis: Analysis = analyses[key].of_model(lowered)
-        names = {old: new for old, new in self.renames.items() if old in analysis.colour_name}
+        names = {
+            old: new for old, new in self.renames.items() if analysis.colour_index(old) is not None
+        }
         return analysis.renamed(names) if names else analysis
+
+    @functools.cached_property
+    def colour_name(self) -> tuple[str, ...]:
+        """[colours] name of each colour, all different; see ``colour_names``."""
+        return name_colours(
+            Colouring(
+                **{field.name: getattr(self, field.name) for field in dataclasses.fields(Colouring)}
+            )
+        )
+
+    @functools.cached_property
+    def _earlier_names(self) -> dict[str, int]:
+        """Colours by the names that earlier versions gave them."""
+        given = given_names(self.program, self.colour, self.model)  # without renames
+        names = earlier_names(self.program, self.colour, given)
+        return {name: index for index, name in enumerate(names)}
+
+    def colour_index(self, name: str) -> int | None:
+        """Number of a colour by its name, or by one that earlier versions gave it; None if none."""
+        if name in self.colour_name:
+            return self.colour_name.index(name)
+        return self._earlier_names.get(name)
 
     @functools.cached_property
     def name_text(self) -> tuple[str, ...]:
@@ -159,86 +118,6 @@ class Analysis:
         return tuple(
             f"{self.colour_name[colour]}#{next(counters[colour])}"
             for colour in self.colour.tolist()
-        )
-
-    @functools.cached_property
-    def colours(self) -> tuple[Colour, ...]:
-        """All colours, in program order."""
-        count = len(self.colour_name)
-        members = Ragged.by_key(self.colour, count)
-        size = np.zeros(count, np.int64)
-        np.maximum.at(size, self.colour, self.names.size)
-        shardable = np.zeros(count, bool)
-        shardable[self.colour[self.names.shardable]] = True
-        columns = self.colour_name, self.group.tolist(), size.tolist(), shardable.tolist()
-        return tuple(
-            Colour(
-                index=index,
-                name=name,
-                group=group,
-                names=members.row(index),
-                size=largest,
-                shardable=is_shardable,
-            )
-            for index, (name, group, largest, is_shardable) in enumerate(zip(*columns, strict=True))
-        )
-
-    @functools.cached_property
-    def conflicts(self) -> tuple[Conflict, ...]:
-        """All conflicts, in program order."""
-        return tuple(
-            Conflict(
-                index=index,
-                sides=pair[::-1] if self.sets.flipped[index] else pair,
-                colour=int(self.colour[pair[0]]),
-                set=int(self.sets.set_of[index]),
-                places=self.places[index],
-            )
-            for index, pair in enumerate(self.pairs)
-        )
-
-    @functools.cached_property
-    def compatibility_sets(self) -> tuple[CompatibilitySet, ...]:
-        """All compatibility sets, in the order of their first conflict."""
-        members = Ragged.by_key(self.sets.set_of, len(self.ties.class_of))
-        return tuple(
-            CompatibilitySet(
-                index=index,
-                colour=self.conflicts[members.row(index)[0]].colour,
-                conflicts=tuple(members.row(index).tolist()),
-                resolution=int(resolution),
-                flipped=bool(self.ties.flipped[index]),
-            )
-            for index, resolution in enumerate(self.ties.class_of)
-        )
-
-    @functools.cached_property
-    def groups(self) -> tuple[ColourGroup, ...]:
-        """All colour groups; an action shards one of them."""
-        group_count = len(self.group_name)
-        group_of = self.group[self.colour]
-        arguments: dict[int, dict[int, None]] = defaultdict(dict)
-        for argument in range(self.program.n_arguments):
-            for group in group_of[self.program.def_names(argument)].tolist():
-                arguments[group][argument] = None
-        resolutions: dict[int, dict[int, None]] = defaultdict(dict)
-        for compatible in self.compatibility_sets:
-            resolutions[int(self.group[compatible.colour])][compatible.resolution] = None
-        members = Ragged.by_key(self.group, group_count)
-        colours = row_lists(members.ptr, members.flat)
-        n_names = np.bincount(group_of[self.names.size > 1], minlength=group_count).tolist()
-        return tuple(
-            ColourGroup(
-                index=index,
-                name=name,
-                colours=tuple(colours[index]),
-                arguments=tuple(arguments[index]),
-                resolutions=tuple(resolutions[index]),
-                n_names=n_names[index],
-                size=max(self.colours[colour].size for colour in colours[index]),
-                shardable=any(self.colours[colour].shardable for colour in colours[index]),
-            )
-            for index, name in enumerate(self.group_name)
         )
 
     @property
@@ -256,9 +135,9 @@ class Analysis:
         """
         if name in self.group_name:
             return self.group_name.index(name)
-        if name in self.colour_name:
-            return int(self.group[self.colour_name.index(name)])
         colour = self._colour_of_dim(name)
+        if colour is None:
+            colour = self.colour_index(name)
         if colour is not None:
             return int(self.group[colour])
         shardable = [group.name for group in self.groups if group.shardable and group.n_names > 1]
@@ -286,33 +165,34 @@ class Analysis:
             ToastError: a colour does not exist, or a new name is taken or cannot be written in an
                 action; the message lists every offence.
         """
-        taken = dict(zip(self.colour_name, self.colour_name, strict=True))
-        offences = []
+        new_names = dict(enumerate(self.colour_name))
+        offences, renamed = [], dict[str, str]()
         for old, new in names.items():
-            if old not in taken:
-                offences.append(f"no colour is called {old!r}{did_you_mean(old, taken)}")
+            index = self.colour_index(old)
+            if index is None:
+                offences.append(f"no colour is called {old!r}{did_you_mean(old, self.colour_name)}")
             elif not isinstance(new, str) or not re.fullmatch(r"[A-Za-z_]\w*", new):
                 offences.append(f"{old}: {new!r} is not a name of letters, digits and underscores")
             else:
-                taken[old] = new
-        counts = Counter(taken.values())
+                new_names[index] = new
+                renamed[self.colour_name[index]] = new
         offences += [
             f"{count} colours would have the name {name}"
-            for name, count in counts.items()
+            for name, count in Counter(new_names.values()).items()
             if count > 1
         ]
         if offences:
             raise ToastError("these colours cannot be renamed:\n" + join_offenders(offences))
-        colour_name = tuple(taken.values())
+        given = self.given_names
+        words = {index: new for index, new in new_names.items() if new in renamed.values()}
         analysis = object.__new__(Analysis)
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        first_of_group = np.unique(self.group, return_index=True)[1]
         analysis.__dict__.update(
             {
                 **fields,
-                "colour_name": colour_name,
-                "group_name": tuple(colour_name[first_colour] for first_colour in first_of_group),
-                "renames": self._renames_with(names),
+                "colour_name": tuple(new_names.values()),
+                "given_names": given._replace(of_dims={**given.of_dims, **words}),
+                "renames": self._renames_with(renamed),
             }
         )
         return analysis
@@ -454,14 +334,11 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     ties = repeated.tie_repeated(names, pairs, sets)
     arguments = repeated.argument_groups(program)
     group = repeated.colour_groups(names, colour, arguments)
-    colour_name = name_colours(names, colour, model)
     return Analysis(
         model=model,
         names=names,
         colour=colour,
-        colour_name=colour_name,
         group=group,
-        group_name=tuple(colour_name[first] for first in np.unique(group, return_index=True)[1]),
         pairs=tuple(pairs),
         places=tuple(map(tuple, places_of.values())),
         sets=sets,

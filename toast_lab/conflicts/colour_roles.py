@@ -31,8 +31,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.colour_names import telling_word
+from toast_lab.conflicts.argument_words import telling_word
+from toast_lab.conflicts.colouring import Colouring
 from toast_lab.conflicts.data_arguments import (
     ArgumentKinds,
     groups_of,
@@ -73,6 +73,10 @@ ROLES = (
 )
 
 
+_LOOKED_UP = "data looks up rows of"
+_OF_INPUTS = "of the inputs"
+
+
 class PlayedRole(NamedTuple):
     """The part that a colour group plays."""
 
@@ -82,6 +86,9 @@ class PlayedRole(NamedTuple):
     size: int
     colour_count: int  #: colours of the group, one for each of several layers alike
     evidence: str  #: the uses from which the part follows
+    #: what people call it, where that says more than the role: ``d_model`` of the features of a
+    #: Transformer, ``height`` of space; empty for a role that says too little by itself
+    word: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +147,7 @@ class ColourRoles:
         return as_html(self)
 
 
-def roles(analysis: Analysis) -> ColourRoles:
+def roles(analysis: Colouring) -> ColourRoles:
     """Find the part that each colour plays, with the evidence.
 
     Examples:
@@ -158,7 +165,11 @@ def roles(analysis: Analysis) -> ColourRoles:
     heads = {
         analysis.group[colour] for colour, (role, _) in parts.by_colour.items() if role == "heads"
     }
-    played = _by_group(analysis, parts.by_colour) + _by_group(analysis, parts.as_well)
+    played = tuple(
+        row
+        for by_colour in (parts.by_colour, parts.as_well)
+        for row in _by_group(analysis, by_colour, parts.words())
+    )
     played = tuple(sorted(played, key=lambda row: (ROLES.index(row.role), -row.size, row.group)))
     has_batch = any(row.role == "batch" for row in played)
     doubt = "" if has_batch else (arguments.doubt or parts.why_no_batch)
@@ -174,13 +185,17 @@ def roles(analysis: Analysis) -> ColourRoles:
     )
 
 
-def _by_group(analysis: Analysis, by_colour: dict[int, tuple[str, str]]) -> tuple[PlayedRole, ...]:
+def _by_group(
+    analysis: Colouring, by_colour: dict[int, tuple[str, str]], words: dict[int, str]
+) -> tuple[PlayedRole, ...]:
     votes: dict[int, Counter[str]] = {}
     evidence: dict[tuple[int, str], str] = {}
+    word: dict[tuple[int, str], str] = {}
     for colour, (role, text) in sorted(by_colour.items()):
         group = int(analysis.group[colour])
         votes.setdefault(group, Counter())[role] += 1
         evidence.setdefault((group, role), text)
+        word.setdefault((group, role), words.get(colour, role))
     played = []
     for group, counts in votes.items():
         role = counts.most_common(1)[0][0]
@@ -193,6 +208,7 @@ def _by_group(analysis: Analysis, by_colour: dict[int, tuple[str, str]]) -> tupl
                 size=of_group.size,
                 colour_count=len(of_group.colours),
                 evidence=evidence[group, role],
+                word=word[group, role],
             )
         )
     return tuple(played)
@@ -201,7 +217,7 @@ def _by_group(analysis: Analysis, by_colour: dict[int, tuple[str, str]]) -> tupl
 class _Parts:
     """Gives each colour its part; the first rule that applies decides."""
 
-    def __init__(self, analysis: Analysis, arguments: ArgumentKinds, uses: Uses) -> None:
+    def __init__(self, analysis: Colouring, arguments: ArgumentKinds, uses: Uses) -> None:
         self.analysis, self.arguments, self.uses = analysis, arguments, uses
         self.program = analysis.program
         self.why_no_batch = ""
@@ -231,7 +247,78 @@ class _Parts:
                 if (first_role, role) == ("batch", "experts"):
                     self.as_well[colour] = (role, text)
 
-    # -- names for people --------------------------------------------------------------------------
+    # -- words for people --------------------------------------------------------------------------
+
+    def words(self) -> dict[int, str]:
+        """What people call colours, where that differs from the role."""
+        words = dict[int, str]()
+        shown = {
+            colour
+            for value in (*self.arguments.data, *self._computed_outputs())
+            for colour in self._colours(value)
+        }
+        of_convolutions = {
+            colour
+            for product in self.uses.weight_products
+            if product.is_convolution
+            for colour in product.summed | product.produced
+        }
+        of_keys = self._words_of_keys()
+        has_attention = any(role == "heads" for role, _ in self.by_colour.values())
+        for colour, (role, text) in self.by_colour.items():
+            if role == "vocabulary":
+                words[colour] = self._word_of_table(colour)
+            elif role == "key":
+                words[colour] = of_keys.get(colour, "head_dim")
+            elif role == "space":
+                words[colour] = self._word_of_space(colour)
+            elif role == "features" and colour in of_convolutions:
+                words[colour] = "channels"
+            elif role == "features" and has_attention and not text.startswith(_OF_INPUTS):
+                words[colour] = "d_model"
+            elif role == "outputs" or text.startswith(_OF_INPUTS):
+                # What no weight makes, or none reads, need not be an input or output of the program
+                words[colour] = role if colour in shown else ""
+        return words
+
+    def _computed_outputs(self) -> list[int]:
+        """Results of a program that does not train."""
+        return [] if self.arguments.trains else self.program.outputs.tolist()
+
+    def _word_of_table(self, colour: int) -> str:
+        tables, outputs = set[int](), set[int]()
+        _, producing = products_by_colour(self.uses.weight_products)
+        for other, (role, evidence) in self.by_colour.items():
+            if role == "vocabulary":
+                size = self.analysis.colours[other].size
+                if evidence.startswith(_LOOKED_UP):
+                    tables.add(other)
+                if other in self.uses.softmax or other in producing:
+                    outputs.add(size)
+        if not tables:
+            return "classes"
+        is_of_outputs = self.analysis.colours[colour].size in outputs
+        return "vocab" if is_of_outputs or tables == {colour} else "entries"
+
+    def _words_of_keys(self) -> dict[int, str]:
+        """The size of a head in attention scores, or of what they weigh: the first use decides."""
+        words, positions = dict[int, str](), self._all_positions
+        for product in self.uses.data_products:
+            kept = product.left | product.right
+            if kept & positions:
+                words = {**dict.fromkeys(product.summed, "head_dim"), **words}
+            if product.summed & positions:
+                words = {**dict.fromkeys(kept, "value_dim"), **words}
+        return words
+
+    def _word_of_space(self, colour: int) -> str:
+        words = {2: ("height", "width"), 3: ("depth", "height", "width")}
+        for product in self.uses.weight_products:
+            if colour in product.space and len(product.space) in words:
+                result = self._colours(self.program.results(product.op)[0])
+                in_order = [other for other in result if other in product.space]
+                return words[len(product.space)][in_order.index(colour)]
+        return "space"
 
     def _argument(self, argument: int) -> str:
         return (
@@ -245,8 +332,8 @@ class _Parts:
         shown = ", ".join(names[:3])
         return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
-    def _colours(self, argument: int) -> list[int]:
-        names = self.program.def_names(argument)
+    def _colours(self, value: int) -> list[int]:
+        names = self.program.def_names(value)
         return [int(self.analysis.colour[name]) for name in names]
 
     # -- parts of data -----------------------------------------------------------------------------
@@ -385,10 +472,14 @@ class _Parts:
                     name = self._argument(product.weight)
                     yield colour, "experts", f"each has its own {name}, and a router chooses it"
 
-    def _heads_and_keys(self) -> Iterator[tuple[int, str, str]]:
-        positions = set(self.positions) | {
+    @property
+    def _all_positions(self) -> set[int]:
+        return set(self.positions) | {
             colour for colour, (role, _) in self.by_colour.items() if role in ("sequence", "cache")
         }
+
+    def _heads_and_keys(self) -> Iterator[tuple[int, str, str]]:
+        positions = self._all_positions
         heads, keys = dict[int, str](), dict[int, str]()
         for product in self.uses.data_products:
             kept = product.left | product.right
@@ -419,7 +510,7 @@ class _Parts:
             if lookup.table == WEIGHT_ORIGIN:
                 name = self._argument(lookup.argument)
                 for colour in sorted(lookup.rows & self.uses.on_weights):
-                    yield colour, "vocabulary", f"data looks up rows of {name} along it"
+                    yield colour, "vocabulary", f"{_LOOKED_UP} {name} along it"
         summing, producing = products_by_colour(self.uses.weight_products)
         for colour, products in producing.items():
             name = self._argument(products[0].weight)
@@ -453,7 +544,7 @@ class _Parts:
                 text = f"rows of {self._argument(tables[colour])}, read by {self._listed(readers)}"
                 yield colour, "features", text
             elif not makers:
-                yield colour, "features", f"of the inputs, read by {self._listed(readers)}"
+                yield colour, "features", f"{_OF_INPUTS}, read by {self._listed(readers)}"
             elif readers:
                 is_convolution = any(product.is_convolution for product in producing[colour])
                 role = "channels" if is_convolution else "hidden"

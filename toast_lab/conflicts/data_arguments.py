@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colouring import Colouring
 from toast_lab.ir.op_kinds import is_control, op_kind
 from toast_lab.ir.program import ELEMENTWISE, Program
 
@@ -49,7 +49,7 @@ class ArgumentKinds:
     doubt: str  #: why there is no batch; empty if there is one
 
 
-def sort_arguments(analysis: Analysis) -> ArgumentKinds:
+def sort_arguments(analysis: Colouring) -> ArgumentKinds:
     """Sort the arguments of a program by what they carry, and choose the batch."""
     program = analysis.program
     root = argument_roots(program)
@@ -152,13 +152,13 @@ def is_whole_number(program: Program, value: int) -> bool:
     return program.value_dtype[value].strip("u")[:1] == "i"
 
 
-def groups_of(analysis: Analysis, value: int) -> set[int]:
+def groups_of(analysis: Colouring, value: int) -> set[int]:
     """Colour groups of the dims of a value."""
     names = analysis.program.def_names(value)
     return {int(analysis.group[analysis.colour[name]]) for name in names}
 
 
-def walked_groups(analysis: Analysis) -> set[int]:
+def walked_groups(analysis: Colouring) -> set[int]:
     """Colour groups of the dims that loops walk: each iteration reads or writes a slice of them."""
     program = analysis.program
     walked: set[int] = set()
@@ -181,7 +181,7 @@ def walked_groups(analysis: Analysis) -> set[int]:
     return walked
 
 
-def scattered_groups(analysis: Analysis) -> set[int]:
+def scattered_groups(analysis: Colouring) -> set[int]:
     """Groups of dims that values are both looked up in and added into, as those of graph nodes."""
     program = analysis.program
     looked_up: set[int] = set()
@@ -276,14 +276,15 @@ def _caches(
 
 
 def _batches(
-    analysis: Analysis, arguments: list[int], states: Collection[int]
+    analysis: Colouring, arguments: list[int], states: Collection[int]
 ) -> tuple[dict[int, int | None], str]:
     """(colour groups of the batch, each with an argument that it leads; why there is none).
 
-    A group named "batch", "b" or "n" is the batch. Without one, it is the first dim that can be
-    split of the inputs that carry data: integer inputs, else inputs that do not come back, else
-    all. A dim that a loop walks, such as the steps of a sequence, is no batch, nor is one on few
-    values. Of several groups the batch is one that results have, on most of the computed values.
+    A group that the user called "batch", "b" or "n" is the batch. Without one, it is the first dim
+    that can be split of the inputs that carry data: integer inputs, else inputs that do not come
+    back, else all. A dim that a loop walks, such as the steps of a sequence, is no batch, nor is
+    one on few values. Of several groups the batch is one that results have, on most of the
+    computed values.
     """
     program = analysis.program
     walked = walked_groups(analysis)
@@ -294,8 +295,16 @@ def _batches(
             leading[argument] = group
     for word in ("batch", "b", "n"):
         for named in analysis.groups:
-            if named.name.casefold() == word and named.shardable and named.n_names > 1:
+            given = analysis.given_names.of(named.colours[0]).casefold()
+            if given == word and named.shardable and named.n_names > 1:
                 return {named.index: _widest(analysis, named.arguments, named.index)}, ""
+    # The only dim of a vector, such as a bias, is no batch where inputs have more dims.
+    wide = {
+        argument: group
+        for argument, group in leading.items()
+        if len(program.dims(argument)) > 1 or is_whole_number(program, argument)
+    }
+    leading = wide or leading
     on_states = {group for argument in states for group in groups_of(analysis, argument)}
     if not on_states.issuperset(leading.values()):
         # Parameters and moments have no batch, and frozen weights have dims of theirs.
@@ -330,7 +339,7 @@ def _batches(
 
 
 def _likeliest(
-    analysis: Analysis,
+    analysis: Colouring,
     inputs: dict[int, int | None],
     counts: Counter[int],
     returned: Collection[int],
@@ -360,7 +369,7 @@ def _likeliest(
     return {}, f"several dims could be the batch: {listed}"
 
 
-def _widest(analysis: Analysis, arguments: Iterable[int], group: int) -> int | None:
+def _widest(analysis: Colouring, arguments: Iterable[int], group: int) -> int | None:
     """The argument with the largest dim of a group.
 
     The weights of experts can carry the colour of their tokens, in a smaller size.
@@ -373,14 +382,14 @@ def _widest(analysis: Analysis, arguments: Iterable[int], group: int) -> int | N
     )
 
 
-def _sizes(analysis: Analysis, argument: int, group: int) -> list[int]:
+def _sizes(analysis: Colouring, argument: int, group: int) -> list[int]:
     """Sizes of the dims of an argument that belong to a group."""
     program = analysis.program
     names = zip(program.def_names(argument), program.dims(argument), strict=True)
     return [size for name, size in names if int(analysis.group[analysis.colour[name]]) == group]
 
 
-def _node_groups(analysis: Analysis, arguments: Iterable[int]) -> set[int]:
+def _node_groups(analysis: Colouring, arguments: Iterable[int]) -> set[int]:
     """Groups of graph nodes: looked up, added into, and the first dim wherever they occur."""
     nodes = scattered_groups(analysis)
     for argument in arguments:
@@ -389,7 +398,7 @@ def _node_groups(analysis: Analysis, arguments: Iterable[int]) -> set[int]:
     return nodes
 
 
-def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int | None:
+def _leading_group(analysis: Colouring, argument: int, walked: set[int]) -> int | None:
     """The group of an argument's first dim that can be split and is not in ``walked``, or None."""
     for name in analysis.program.def_names(argument):
         group = analysis.groups[int(analysis.group[analysis.colour[name]])]
@@ -398,7 +407,7 @@ def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int |
     return None
 
 
-def _computed_values(analysis: Analysis) -> tuple[Counter[int], set[int]]:
+def _computed_values(analysis: Colouring) -> tuple[Counter[int], set[int]]:
     """(number of computed values that each colour group is on, colour groups of the results)."""
     program = analysis.program
     counts: Counter[int] = Counter()

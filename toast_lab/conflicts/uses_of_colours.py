@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colouring import Colouring
 from toast_lab.conflicts.data_arguments import (
     ArgumentKinds,
     groups_of,
@@ -81,7 +81,7 @@ class Uses:
     chosen: frozenset[int]
 
 
-def uses_of_colours(analysis: Analysis, arguments: ArgumentKinds) -> Uses:
+def uses_of_colours(analysis: Colouring, arguments: ArgumentKinds) -> Uses:
     """Collect the facts; one walk over the ops, after ``arguments`` were sorted."""
     collector = _Collector(analysis, arguments)
     for op in analysis.program.ops():
@@ -102,7 +102,7 @@ def uses_of_colours(analysis: Analysis, arguments: ArgumentKinds) -> Uses:
 class _Collector:
     """Reads the facts off ops, one after the other."""
 
-    def __init__(self, analysis: Analysis, arguments: ArgumentKinds) -> None:
+    def __init__(self, analysis: Colouring, arguments: ArgumentKinds) -> None:
         self.analysis, self.program = analysis, analysis.program
         self.origin = _origins(analysis, arguments)
         self.weight_of = _weight_of(self.program, self.origin)
@@ -219,7 +219,7 @@ class _Collector:
         )
 
 
-def _origins(analysis: Analysis, arguments: ArgumentKinds) -> np.ndarray:
+def _origins(analysis: Colouring, arguments: ArgumentKinds) -> np.ndarray:
     """[V] origin of each value.
 
     What a loop passes on counts as data if it is data after some round, unless a weight enters the

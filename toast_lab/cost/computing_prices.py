@@ -150,6 +150,11 @@ def price_computing(
             time_s, unfused_s(rates, facts.op.unfused_numbers[op] / cut, unfused_bytes) * trips
         )
     time_s += (filling_s + relaying_s) * trips
+    if facts.op.masked_left[op] > 0.0 and not rates.paper_mode:
+        masked_bytes = _masked_bytes(inputs, steps, op)
+        prices.passing_bytes[op] += masked_bytes
+        each.bytes[row] += 2.0 * masked_bytes * trips  # the product reads what was written
+        time_s += masked_bytes * trips / rate
     if facts.op.starts_kernel[op]:
         time_s += start_s * trips
     return time_s, ring_row, ring_pieces, waiting_s
@@ -466,6 +471,16 @@ def _product_shape(
         if dim >= 0 and (facts.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
             columns /= axis_size[axis]
     return rows, columns, depth, batch, images
+
+
+@inlined
+def _masked_bytes(inputs: PriceInputs, steps: Steps, op: int) -> float:
+    """Bytes of the copies of a ragged product's operands, see ``ragged_products``."""
+    facts, tables = inputs.facts.op, inputs.tables
+    use = tables.use_ptr[op]
+    left = ways(steps.wanted[tables.use_want[use]], inputs.axis_size)
+    right = ways(steps.wanted[tables.use_want[use + 1]], inputs.axis_size)
+    return facts.masked_left[op] / left + facts.masked_right[op] / right
 
 
 @inlined

@@ -38,6 +38,7 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
 _MOST_SOURCES = 8  # a value made of more is written, so that fusions stay small
+_MOST_BETWEEN = 64  # ops that are followed to see whether a value's consumers meet again
 _MOST_BEFORE = 64  # ops that are followed back to see whether a value can precede a kernel
 
 #: A value made of less than this share of its bytes is spread on the way into its readers.
@@ -514,7 +515,7 @@ class _Fuser:
             if (
                 not self.style.recomputes
                 or self.costly[op]
-                or (self.elementwise[op] and self.is_stencil[value])
+                or (self.elementwise[op] and self.is_stencil[value] and not self._meets(value))
                 or len(sources) > _MOST_SOURCES
                 or kept_bytes > self.bytes[value]
             ):
@@ -549,6 +550,24 @@ class _Fuser:
     def _is_stencil(self, op: int) -> bool:
         """Does an op read a value at several offsets, on the way in?"""
         return any(self.is_stencil[self.root[operand]] for operand in self.operands[op])
+
+    def _meets(self, value: int) -> bool:
+        """Does all that is made of a value meet again in one op?
+
+        Then one kernel computes it once, as it does minima and maxima that sort a few values.
+        """
+        waiting = set(self.consumers[value])
+        for _ in range(_MOST_BETWEEN):
+            op = min(waiting)
+            if op == self.n_ops or not self.elementwise[op] or len(self.results[op]) > 1:
+                return False
+            if self.region[op] != self.region[self.maker[value]]:
+                return False
+            waiting.remove(op)
+            if not waiting:
+                return True
+            waiting |= self.consumers[self.results[op][0]] or {self.n_ops}
+        return False
 
     def _is_shifted(self, op: int, value: int) -> bool:
         """Is a value written because it is read at several offsets?"""

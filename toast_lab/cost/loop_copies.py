@@ -40,7 +40,7 @@ def loop_copies(
                 hands_on[body].append(op)
     copies = list[int]()
     for body, ops in hands_on.items():
-        loop = _Loop(program, fusion, root, update_operand, body)
+        loop = _Loop(program, fusion, root=root, update_operand=update_operand, body=body)
         changed = [op for op in ops if loop.changes(op)]
         copies += [op for op in changed if loop.copies(op)]
         enters = [int(program.owner[op]) for op in changed]
@@ -61,6 +61,7 @@ class _Loop:
         self,
         program: p.Program,
         fusion: Fusion,
+        *,
         root: np.ndarray,
         update_operand: np.ndarray,
         body: int,

@@ -20,6 +20,7 @@ from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
+from toast_lab.cost.ragged_products import ragged_notes
 from toast_lab.cost.reprice import Repricer
 from toast_lab.ir.program_notes import program_notes
 from toast_lab.machines.catalogue import machine as find_machine
@@ -111,7 +112,7 @@ class Cost:
     #: start of each of ``ops`` in the schedule that takes ``overlapped_s``
     op_start_s: np.ndarray
     collective_start_s: np.ndarray  #: the same for each of ``collectives``
-    notes: tuple[str, ...] = ()  #: a sentence for each loop whose rounds are assumed
+    notes: tuple[str, ...] = ()  #: sentences on what is assumed, and on ragged products
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -497,7 +498,10 @@ class Pricer:
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
             op_start_s=np.asarray(rows.op_start_s),
             collective_start_s=np.asarray(rows.collective_start_s),
-            notes=program_notes(program),
+            notes=(
+                *program_notes(program),
+                *ragged_notes(program, self.problem.machine.compiler),
+            ),
         )
 
     def _rows(self, totals: Totals) -> _CostRows:

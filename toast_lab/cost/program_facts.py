@@ -23,6 +23,7 @@ from toast_lab.cost.bfloat16 import (
 from toast_lab.cost.buffers import Memory, NearFacts, make_memory
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
+from toast_lab.cost.joined_rows import joined_rows
 from toast_lab.cost.loop_copies import loop_copies
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import (
@@ -33,8 +34,10 @@ from toast_lab.cost.loop_sums import (
     sums_in_loops,
 )
 from toast_lab.cost.matrix_tiles import Products, products
+from toast_lab.cost.ragged_products import groups_multiplied, masked_copies
 from toast_lab.cost.tpu_kernels import KernelFacts, other_kernels, tpu_kernels
 from toast_lab.cost.value_roots import Roots, value_roots
+from toast_lab.cost.vector_work import no_vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -109,6 +112,8 @@ class OpFacts(NamedTuple):
     unfused_numbers: Float64Array  #: [O] numbers in a kernel of this op alone; 0: others share it
     unfused_bytes: Float64Array  #: [O] bytes that such a kernel reads and writes
     filled: BoolArray  #: [O] bool: a constant is written to memory for it to update
+    masked_left: Float64Array  #: [O] these two: see ``ragged_products.MaskedCopies``
+    masked_right: Float64Array
     vector_steps: Float64Array  #: [O] these two: see ``vector_work.VectorWork``
     vector_read_bytes: Float64Array
     given_s: Float64Array  #: [O] these three: see ``GivenPrices``
@@ -245,6 +250,7 @@ class _FusedProgram(NamedTuple):
 
     program: p.Program
     tables: Tables
+    compiler: str
     roots: Roots
     shapes: Products
     fusion: Fusion
@@ -286,6 +292,7 @@ def _fused(
     return _FusedProgram(
         program=program,
         tables=tables,
+        compiler=compiler,
         roots=roots,
         shapes=shapes,
         fusion=fusion,
@@ -379,7 +386,13 @@ def _moved(
             reads_whole=np.where(fused.delivered, 0.0, reads),
         )
         if compiler == "tpu"
-        else other_kernels(program, tables)
+        else other_kernels(
+            program,
+            tables,
+            joined_rows(program, fusion, root=fused.root, value_bytes=fused.kept_bytes)
+            if compiler == "gpu"
+            else no_vector_work(program.n_ops),
+        )
     )
     return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels, copies=copies)
 
@@ -396,7 +409,7 @@ def _op_facts(
     program, fusion, ends = fused.program, fused.fusion, moved.ends
     free = fused.roots.free
     return OpFacts(
-        flops=moved.kernels.flops * program.trips,
+        flops=moved.kernels.flops * groups_multiplied(program, fused.compiler) * program.trips,
         peak=peak,
         trips=program.trips,
         result_trips=trips,
@@ -420,6 +433,7 @@ def _op_facts(
         given_s=given.time_s,
         given_bytes=given.moved_bytes,
         given_held_bytes=given.held_bytes,
+        **masked_copies(program, fused.kept_bytes, fused.compiler)._asdict(),
         **moved.kernels.op,
     )
 

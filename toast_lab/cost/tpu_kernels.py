@@ -31,7 +31,7 @@ from toast_lab.cost.row_layouts import (
     slice_rows_of,
 )
 from toast_lab.cost.value_roots import Roots
-from toast_lab.cost.vector_work import VectorWork, no_vector_work, vector_work
+from toast_lab.cost.vector_work import VectorWork, vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
@@ -108,8 +108,8 @@ def tpu_kernels(
     )
 
 
-def other_kernels(program: p.Program, tables: Tables) -> KernelFacts:
-    """The facts for a compiler that does none of this."""
+def other_kernels(program: p.Program, tables: Tables, work: VectorWork) -> KernelFacts:
+    """The facts for a compiler that does none of this, but for vector work."""
     n_ops, n_uses = program.n_ops, program.n_uses
     return KernelFacts(
         op={
@@ -117,7 +117,7 @@ def other_kernels(program: p.Program, tables: Tables) -> KernelFacts:
                 rings=no_ring_facts(program),
                 vectors=no_vector_products(program),
                 slices=no_slice_rows(program),
-                work=no_vector_work(n_ops),
+                work=work,
                 images=no_few_images(n_ops),
             ),
             "sums_together": no_combined_sums(n_ops),

@@ -46,7 +46,7 @@ def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> 
         value_bytes: [V] bytes of each value as it is kept.
     """
     work, numbers = no_vector_work(program.n_ops), np.zeros(program.n_ops)
-    heads = _kernels(program, fusion)
+    heads = heads_of_kernels(program, fusion)
     for op in range(program.n_arguments, program.n_ops):
         cost = op_kind(program.kind[op]).vector_steps
         if not cost or len(program.results(op)) != 1:
@@ -82,7 +82,7 @@ def _shifts(program: p.Program, fusion: Fusion) -> np.ndarray:
     return steps
 
 
-def _kernels(program: p.Program, fusion: Fusion) -> list[int]:
+def heads_of_kernels(program: p.Program, fusion: Fusion) -> list[int]:
     """[O] head of the first kernel that computes an op: costly ops are computed only once."""
     heads: list[int] = fusion.head.tolist()
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):

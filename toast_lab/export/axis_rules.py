@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toast_lab.conflicts.colour_names import last_key
+from toast_lab.conflicts.argument_words import last_key
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.specs import partition_text, spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of

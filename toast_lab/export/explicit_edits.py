@@ -16,23 +16,34 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import syntax
-from toast_lab.export.source_edits import Insertion, line_starts, spec_name, with_insertions
+from toast_lab.export.source_edits import (
+    Insertion,
+    line_end,
+    line_starts,
+    spec_name,
+    with_insertions,
+)
 from toast_lab.export.spec_text import spec_text
 from toast_lab.frontends.instrumented import replaced
 from toast_lab.frontends.user_code import short
 from toast_lab.ir.model import Function
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import to_partition_spec, visible
+from toast_lab.sharding.plan import Spec
 from toast_lab.written.written_plan import WrittenPlan
 
 MOST_REFUSALS = 60  #: more are not looked at
 #: functions of JAX that take ``out_sharding``
 _TAKE_SHARDING = {"einsum", "dot", "matmul", "tensordot", "dot_general", "reshape", "broadcast_to"}
+
+#: ops whose sharding is tried first
+_FIRST = {"dot_general": 0, "gather": 0, "transpose": 1, "reshape": 1}
 
 Range = tuple[int, int, int, int]  # line, end line, column, end column; columns in bytes
 
@@ -69,11 +80,11 @@ def explicit_texts(
         originals.setdefault(refused.file, Path(refused.file).read_text(encoding="utf-8"))
         text = current.get(refused.file, originals[refused.file])
         line = _line_before(originals[refused.file], text, refused.range[0])
-        specs = _specs_of_line(program, written, f"{os.path.basename(refused.file)}:{line}")
+        specs = _specs_of_line(program, written, f"{refused.file}:{line}")
         for candidate in _candidates(text, refused.range, specs):
             trial = {**current, refused.file: candidate}
             following = _refused(function, given, trial)
-            if following is None or not _is_same(following, refused, candidate, text):
+            if following is None or not _is_refused(following, refused, candidate, text):
                 current = trial
                 break
         else:
@@ -86,11 +97,12 @@ def _typed(written: WrittenPlan, function: Function) -> tuple[Any, ...]:
     import jax
 
     mesh = explicit_mesh(written)
-    leaves, tree = jax.tree_util.tree_flatten(function.given)
-    specs = [()] * len(leaves)  # type: list[Any]
+    flattened: Any = jax.tree_util.tree_flatten(function.given)
+    leaves, tree = flattened
+    specs: list[Spec] = [()] * len(leaves)
     for rule in written.rules:
         for argument in rule.arguments:
-            specs[argument] = visible(written.problem.analysis.program, argument, rule.spec)
+            specs[argument] = rule.spec
     typed = [
         jax.ShapeDtypeStruct(
             jax.numpy.shape(leaf),
@@ -154,9 +166,7 @@ def _specs_of_line(program: Program, written: WrittenPlan, where: str) -> list[A
     for op in program.ops():
         if program.where(op) != where or "transpose(" in program.name_stack[op]:
             continue
-        rank = {"dot_general": 0, "gather": 0, "transpose": 1, "reshape": 1}.get(
-            program.kind[op], 2
-        )
+        rank = _FIRST.get(program.kind[op], 2)
         for value in program.results(op):
             spec = visible(program, value, written.plan.lowered.kept[value])
             ranked[spec] = min(rank, ranked.get(spec, rank))
@@ -194,9 +204,8 @@ def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
         has_sharding = any(keyword.arg == "out_sharding" for keyword in node.keywords)
         if ast.unparse(node.func).rpartition(".")[2] not in _TAKE_SHARDING or has_sharding:
             return []
-        closing = end(node) - 1
-        comma = "" if data[:closing].rstrip().endswith(b",") else ", "
-        return [Insertion(closing, f"{comma}out_sharding={spec}")]
+        last = max([*map(end, node.args), *(end(keyword.value) for keyword in node.keywords)])
+        return [_last_argument(data, last, end(node) - 1, f"out_sharding={spec}")]
     if isinstance(node, ast.Subscript):
         return [
             Insertion(end(node.value), ".at"),
@@ -204,24 +213,41 @@ def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
         ]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         between = data[end(node.left) : begin(node.right)]
-        at = end(node.left) + between.index(b"@")
+        before, _, _ = between.partition(b"@")
+        gap = len(before) - len(before.rstrip())
         return [
             Insertion(begin(node), "jax.numpy.matmul("),
-            Insertion(at, ",", removed=1),
+            Insertion(end(node.left) + len(before) - gap, ",", removed=gap + 1),
             Insertion(end(node), f", out_sharding={spec})"),
         ]
     return []
 
 
-def _is_same(following: _Refused, refused: _Refused, candidate: str, text: str) -> bool:
-    """Is the expression that was edited refused still?"""
-    if following.file != refused.file or following.range[:1] != refused.range[:1]:
+def _last_argument(data: bytes, last: int, closing: int, text: str) -> Insertion:
+    """One more argument of a call, whose last one ends at ``last``, before its bracket closes."""
+    between = data[last:closing].decode()
+    if "," not in re.sub("#.*", "", between):
+        return Insertion(closing, f", {text}")
+    _, newline, indentation = between.rpartition("\n")
+    if not newline:
+        return Insertion(closing, f" {text}" if between.endswith(",") else text)
+    return Insertion(closing, f"    {text},{line_end(data)}{indentation}")
+
+
+def _is_refused(following: _Refused, refused: _Refused, candidate: str, text: str) -> bool:
+    """Is the expression that got a sharding still what JAX refuses first?"""
+    if following.file != refused.file:
         return False
-    return (
-        following.range[2] == refused.range[2]
-        and following.range[3] != refused.range[3]
-        and (len(candidate) - len(text) == following.range[3] - refused.range[3])
-    ) or (following.reason != refused.reason and "out_sharding" in following.reason)
+    before, after = text.encode(), candidate.encode()
+    begin, end = _offsets(before, refused.range)
+    return _offsets(after, following.range) == (begin, end + len(after) - len(before))
+
+
+def _offsets(data: bytes, where: Range) -> tuple[int, int]:
+    """Where a range begins and ends, in bytes."""
+    starts = line_starts(data)
+    line, end_line, column, end_column = where
+    return starts[line - 1] + column, starts[end_line - 1] + end_column
 
 
 def _line_before(original: str, text: str, line: int) -> int:

@@ -127,6 +127,7 @@ def _binds(tree: ast.Module, name: str, but: ast.AST | None = None) -> bool:
     for node in ast.walk(tree):
         if id(node) in outside:
             continue
+        bound: list[str | None]
         if isinstance(node, ast.alias):
             bound = [(node.asname or node.name).partition(".")[0]]
         elif isinstance(node, ast.Name):

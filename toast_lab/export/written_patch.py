@@ -20,7 +20,7 @@ from typing import NamedTuple
 from toast_lab import syntax
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.export.explicit_edits import explicit_texts
-from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT
+from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.source_edits import (
     Insertion,
     Patch,
@@ -52,10 +52,9 @@ def to_patch(written: WrittenPlan, root: PathLike | None = None, mode: str = AUT
             to expressions that JAX refuses without one, see ``explicit_edits``.
 
     Raises:
-        InvalidPlan: a file has changed since the sites were found.
+        InvalidPlan: a file has changed since the sites were found, or there is no such mode.
     """
-    if mode not in CONSTRAIN:
-        raise InvalidPlan(f"mode {mode!r}: it is {' or '.join(map(repr, CONSTRAIN))}")
+    check_mode(mode)
     program = written.problem.analysis.program
     left_out, of_file = [], dict[str, list[SiteConstraint]]()
     for constraint in written.constraints:

@@ -21,12 +21,11 @@ from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.export import python_forms
 from toast_lab.export.host_patterns import pattern_of
-from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT
+from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
 from toast_lab.ir.program import Program
-from toast_lab.lowering.specs import visible
 from toast_lab.text import bytes_text
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
@@ -42,9 +41,16 @@ def to_python(written: WrittenPlan, mode: str = AUTO) -> str:
 
     Raises:
         InvalidPlan: the program came without its function, the function takes arguments that no
-            jitted function can take, or a rule does not decide the arguments that it names.
+            jitted function can take, a rule does not decide the arguments that it names, or there
+            is no such mode for the function's library.
     """
     program, form = written.problem.analysis.program, call_form(written)
+    check_mode(mode)
+    if mode == EXPLICIT and form.library != JAX:
+        raise InvalidPlan(
+            f"explicit mode is exported for functions that jax.jit takes; this one needs "
+            f"{form.library}"
+        )
     _check_rules(written.rules, program)
     parts = FileParts(
         form=form,
@@ -192,7 +198,7 @@ def _tables(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         lines.append(f"ARGUMENTS = {_tuple_text(names)}")
     if parts.on_host:
         lines.append(f"ON_HOST = {_raw(parts.on_host)}  # paths of what stays in host memory")
-    return "\n".join([*lines, *_rules(written.rules, written.problem.analysis.program)])
+    return "\n".join([*lines, *_rules(written.rules)])
 
 
 def _tuple_text(words: Sequence[str]) -> str:
@@ -200,17 +206,14 @@ def _tuple_text(words: Sequence[str]) -> str:
     return f"({inner},)" if len(words) == 1 else f"({inner})"
 
 
-def _rules(rules: Sequence[ShardingRule], program: Program) -> list[str]:
+def _rules(rules: Sequence[ShardingRule]) -> list[str]:
     lines = [
         "RULES = [  # the first pattern that is found in a path decides; all else is replicated",
     ]
     for rule in rules:
-        spec = rule.spec
-        if rule.arguments:
-            spec = visible(program, rule.arguments[0], spec)
-        line = f"    ({_raw(rule.pattern)}, {spec_text(spec, short=True)}),"
+        line = f"    ({_raw(rule.pattern)}, {spec_text(rule.spec, short=True)}),"
         comment = f"  # {rule.words}"
-        is_told = rule.words and rule.words not in rule.pattern
+        is_told = any(word not in rule.pattern for word in re.findall(r"\w+", rule.words))
         lines.append(line + comment if is_told and len(line + comment) <= _WIDTH else line)
     return [*lines, "]"]
 

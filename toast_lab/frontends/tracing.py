@@ -195,15 +195,19 @@ def _returned(separated: arguments.Arguments, result: Any) -> tuple[tuple[int, i
     elements = list(enumerate(result)) if type(result) is tuple else [(-1, result)]
     alike = []
     for number, element in elements:
-        leaves, tree = jax.tree_util.tree_flatten(element)
+        leaves, tree = _flattened(element)
         for position in positions:
-            others, other_tree = jax.tree_util.tree_flatten(separated.given[position])
+            others, other_tree = _flattened(separated.given[position])
             is_state = position in donated or not jax.tree_util.treedef_is_leaf(tree)
             if leaves and is_state and tree == other_tree:
                 if [leaf.shape for leaf in leaves] == [jax.numpy.shape(leaf) for leaf in others]:
                     alike.append((number, position))
                     break
     return tuple(alike)
+
+
+def _flattened(tree: Any) -> Any:
+    return jax.tree_util.tree_flatten(tree)
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:

@@ -75,6 +75,19 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     return 2.0 * _elements(left) * _elements(free_sizes)
 
 
+#: ``Program.detail`` of ragged products whose ragged dim is contracted, or in the batch
+RAGGED_CONTRACTION, RAGGED_BATCH = "ragged contraction", "ragged batch"
+
+
+def ragged_dot_detail(op: Any, monoid: str) -> str:
+    """Where the ragged dim of a product is not one of the rows: contracted, or in the batch."""
+    ragged = set(own_rules.ragged_dims(op, "lhs_ragged_dimensions"))
+    if ragged & set(own_rules.ragged_dims(op, "lhs_contracting_dimensions")):
+        return RAGGED_CONTRACTION
+    batch = set(own_rules.ragged_dims(op, "lhs_batching_dimensions"))
+    return RAGGED_BATCH if ragged & batch else ""
+
+
 def fourier_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     """FLOPs of a fast transform: 5 per element and doubling of the length, the usual count."""
     lengths = [int(length) for length in op.attributes["fft_length"]]

@@ -16,7 +16,14 @@ from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.batched_indices import batch_by_position
-from toast_lab.ir.dead import blocks, drop_dead, has_side_effect, operations, short_kind
+from toast_lab.ir.dead import (
+    blocks,
+    drop_dead,
+    drop_empty_parts,
+    has_side_effect,
+    operations,
+    short_kind,
+)
 from toast_lab.ir.local_ops import merge_local
 from toast_lab.ir.loops import has_loops, read_constants_from_outside, slim_loops
 from toast_lab.ir.shard_maps import SHARD_MAP
@@ -62,6 +69,7 @@ def canonicalise(module: ir.Module) -> ir.Module:
         for block in bodies:
             read_constants_from_outside(block)
         batch_by_position(main)
+        drop_empty_parts(main)
         for block in bodies:
             if has_loops(block):
                 slim_loops(block)

@@ -62,6 +62,23 @@ def drop_dead(block: Any) -> None:
         operation.erase()
 
 
+def drop_empty_parts(root: Any) -> None:
+    """Leave out joining a tensor with tensors that have no numbers. In place.
+
+    ``jnp.roll`` by nothing along a dim does that. Joined, the dim would have to be whole, and a
+    plan would gather it for nothing; compilers drop such ops before they partition a program.
+
+    Args:
+        root: an operation, such as a function.
+    """
+    for operation in list(operations(root.operation)):
+        if operation.name == "stablehlo.concatenate":
+            parts = [part for part in operation.operands if 0 not in part.type.shape]
+            if len(parts) == 1 < len(operation.operands):
+                operation.results[0].replace_all_uses_with(parts[0])
+                operation.erase()
+
+
 def has_side_effect(op: Any) -> bool:
     """Can the op, or an op inside it, have side effects?"""
     if op_kind(short_kind(op)).side_effect:

@@ -279,6 +279,7 @@ _kind(
     rule=own_rules.ragged_dot,
     monoid="add",
     flops=attributes.ragged_dot_flops,
+    detail=attributes.ragged_dot_detail,
 )
 _kind(
     "convolution",

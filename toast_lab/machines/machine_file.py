@@ -15,7 +15,7 @@ A file is read into the fields of a ``Machine``; ``Machine.from_toml`` then make
     collective_matmul = 4        # optional, TPU: smallest group that sends during products
     transposed_numbers_per_s = 5e10  # optional, TPU: rate of a transposing copy, in elements
     unfused_numbers_per_s = 1e11  # optional, TPU: extra cost of a kernel of one op, as a rate
-    vector_steps_per_s = 1.5e9   # optional, TPU: steps of its vector unit, which is its clock
+    vector_steps_per_s = 1.5e9   # optional, TPU: steps of its vector unit; GPU: see ``joined_rows``
     gathered_ahead = 0.9         # optional: share of gathers that overlaps with earlier products
     host_link_bytes_per_s = 64e9  # optional: link between a device and host memory, one way
     compiler = "gpu"             # whose fusions to expect: "cpu" (default), "gpu" or "tpu"

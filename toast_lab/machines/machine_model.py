@@ -66,7 +66,8 @@ class Machine:
     #: TPU: elements per second of a large kernel of a single op, in addition to its memory traffic;
     #: 0: it costs no extra time.
     unfused_numbers_per_s: float = 0.0
-    #: TPU: steps per second of its vector unit; 0: they cost no time.
+    #: TPU: steps per second of its vector unit; GPU: 1,024 numbers, joined out of step with its
+    #: warps, per second; 0: they cost no time.
     vector_steps_per_s: float = 0.0
     #: Share, 0 to 1, of a gather that overlaps with earlier products if its operand, such as a
     #: weight, exists long before; at most the computing time of the op that needs it is hidden.

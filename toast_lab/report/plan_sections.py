@@ -30,7 +30,7 @@ from toast_lab.views.folded_lines import FoldedBlock, folded
 from toast_lab.views.local_lines import MAX_LINES, local_lines
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.report_tables import sizes_frame, whole_arguments_frame
-from toast_lab.written.words import plan_paragraph, plan_words
+from toast_lab.written.traits import plan_paragraph, plan_words
 
 
 def summary_section(subject: ReportSubject, board: Board) -> Section:

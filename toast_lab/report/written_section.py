@@ -9,8 +9,8 @@ from toast_lab.report.page_tables import Section, paragraph, rows_table
 from toast_lab.report.subject import ReportSubject
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
-from toast_lab.written.rules import rules_of
 from toast_lab.written.screen import spec_code
+from toast_lab.written.sharding_rules import rules_of
 
 
 def written_section(subject: ReportSubject) -> Section:

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab import text
-from toast_lab.conflicts.analysis import Analysis, ColourGroup
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colouring import ColourGroup
 from toast_lab.conflicts.coverage import value_bytes
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,14 +116,14 @@ def from_json(
         is_same_problem
         and renames
         and not analysis.renames
-        and renames.keys() <= {*analysis.colour_name}
+        and all(analysis.colour_index(name) is not None for name in renames)
     ):
         analysis = analysis.renamed(renames)
     plan = make_plan(
         analysis,
         mesh,
         applied.sharding,
-        tuple(data.get("actions", ())),
+        tuple(_in_names_of_today(analysis, action) for action in data.get("actions", ())),
         key=int(data.get("key", "0"), 16) if is_same_problem else 0,
         notes=applied.notes,
     )
@@ -130,6 +131,16 @@ def from_json(
     # A judgement holds only for the program and mesh that were judged
     judged = data.get("judged") if is_same_problem else None
     return plan if judged is None else dataclasses.replace(plan, judged=judged)
+
+
+def _in_names_of_today(analysis: Analysis, action: str) -> str:
+    """The text of an action, whose colour may have the name that an earlier version gave it."""
+    colour = re.split("@|->", action, maxsplit=1)[0]
+    rest = action[len(colour) :]
+    index = analysis.colour_index(colour) if rest else None
+    if index is None or colour in analysis.colour_name:
+        return action
+    return f"{analysis.group_name[analysis.group[index]]}{rest}"
 
 
 def _why_no_json(error: Exception) -> str:

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import Analysis, CompatibilitySet
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colouring import CompatibilitySet
 from toast_lab.conflicts.networkx_graph import name_sides as sides
 from toast_lab.views.graph_rows import (
     LEVELS,

@@ -21,7 +21,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.steps import LAYOUT_BITS
 from toast_lab.written.propagation import WrittenPropagation
-from toast_lab.written.rules import rules_of
+from toast_lab.written.sharding_rules import rules_of
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
 
 #: The dim that each mesh axis cuts, -1: none.
@@ -89,7 +89,7 @@ class Drafts:
 
     def options(self, plans: Iterable[ShardingPlan]) -> list[tuple[int, Layout]]:
         """Constraints that plans suggest: as they keep, make or read the values of each site."""
-        found: dict[tuple[int, Layout], None] = {}
+        suggested: dict[tuple[int, Layout], None] = {}
         n_axes, program = len(self.problem.mesh.axes), self.program
         reads = [[] for _ in range(program.n_values)]  # type: list[list[int]]
         for use, value in enumerate(program.use_value.tolist()):
@@ -114,7 +114,7 @@ class Drafts:
                         for use in reads[value]
                     ),
                 ]
-                found.update(
+                suggested.update(
                     dict.fromkeys(
                         (number, part)
                         for layout in layouts
@@ -122,7 +122,7 @@ class Drafts:
                         if self.fits(part, sizes)
                     )
                 )
-        return list(found)
+        return list(suggested)
 
     # -- size -------------------------------------------------------------------------------------
     def rules(self, draft: Draft) -> tuple[ShardingRule, ...]:

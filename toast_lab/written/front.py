@@ -6,6 +6,7 @@ arguments' shardings, one for each role, and suggestions for constraints. It the
 * adds constraints one by one, each time the one that gains most, until none gains;
 * from the best of these, changes single rules and constraints in random order, also to what other
   sources suggest, until no change gains;
+* makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
 Every draft on the way is priced as propagation makes it, and those are kept that no smaller one
@@ -36,6 +37,8 @@ _LOOKS = 8
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
 _MOST_ENDS = 3  #: most ends of the first stage from which the second goes on
+_SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
+_MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows that are propagated by Shardy
 
 
@@ -52,7 +55,7 @@ class OutOfTime(Exception):
     """The search has used its time."""
 
 
-class _Search:
+class _FrontSearch:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
@@ -119,6 +122,12 @@ class _Search:
             if not has_gained:
                 return draft
 
+    def shaken(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
+        """``draft`` after a few random changes."""
+        for _ in range(_SHAKES):
+            draft = self.random.choice(self.neighbours(draft, options))
+        return draft
+
     def objective(self, draft: Draft) -> float:
         """C(s), a little higher for each rule and constraint."""
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
@@ -179,7 +188,7 @@ def front_of(
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _Search(drafts, time.monotonic() + seconds, cancel)
+    search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
     for _ in _searched(search, drafts, sources):
         pass
     rows = [
@@ -196,7 +205,9 @@ def front_of(
     )
 
 
-def _searched(search: _Search, drafts: Drafts, sources: Sequence[ShardingPlan]) -> Iterator[None]:
+def _searched(
+    search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
+) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
         starts = {
@@ -212,12 +223,20 @@ def _searched(search: _Search, drafts: Drafts, sources: Sequence[ShardingPlan]) 
             yield
         ends.sort(key=search.score)
         options = drafts.options(sources)
-        for end in ends[:_MOST_ENDS]:
-            best = search.improve(end, options)
+        for number, end in enumerate(ends[:_MOST_ENDS]):
+            ends[number] = search.improve(end, options)
             yield
-            for loss in _LOSS_LEVELS:
-                best = search.smaller(best, search.score(best) * (1.0 + loss))
-                yield
+        best = min(ends, key=search.objective)
+        idle = 0
+        while idle < _MOST_IDLE:
+            other = search.improve(search.shaken(best, options), options)
+            idle += 1
+            if search.objective(other) < search.objective(best):
+                best, idle = other, 0
+            yield
+        for loss in _LOSS_LEVELS:
+            best = search.smaller(best, search.score(best) * (1.0 + loss))
+            yield
     except OutOfTime:
         return
 

@@ -67,7 +67,7 @@ def program_parts(analysis: Analysis) -> ProgramParts:
         layer_count=layer_count,
         parameters=tuple(sorted(parameters)),
         states=tuple(weight for weight in weights if weight not in parameters),
-        uses=tuple(_weight_uses(program, parameters, active, products, lookups)),
+        uses=tuple(_weight_uses(program, parameters, active, products=products, lookups=lookups)),
         work=_work(program),
         attention=frozenset(
             product.op
@@ -144,6 +144,7 @@ def _weight_uses(
     program: Program,
     parameters: Iterable[int],
     active: np.ndarray,
+    *,
     products: set[int],
     lookups: set[int],
 ) -> list[WeightUse]:

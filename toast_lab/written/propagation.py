@@ -88,7 +88,7 @@ class WrittenPropagation:
         scratch.lists[first:end] = 0
         scratch.closed[first:end] = True
         shifts: dict[int, int] = {}
-        for axis, dim in enumerate(dims):
+        for axis, dim in enumerate(map(int, dims)):
             if dim >= 0:
                 shift = shifts.get(dim, 0)
                 scratch.lists[first + dim] |= (axis + 1) << shift

@@ -8,7 +8,7 @@ It differs from the ``Program`` in these ways:
   where it enters as operands; a loop's result and what its body begins with are one node;
 * a value with a constraint is one node if an ordinary op makes it, which then makes it in that
   sharding; an argument, or what comes out of an edge, keeps its own sharding, and its readers see
-  another node, the *kept* one, that an op of its own joins to it.
+  another node, the *kept* one, which is joined to it by an op, as by JAX's constraint.
 
 Start reading at ``graph_of``.
 """
@@ -16,6 +16,7 @@ Start reading at ``graph_of``.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -129,6 +130,10 @@ class _Builder:
         is_read_once = self._read_once()
         for op in self._visit_order():
             self._add_op(op, is_read_once)
+            if self._is_edge(op):
+                for member in self._members(op):
+                    for value in program.results(member):
+                        self._add_constraint(value)
         result_node = [self.new_node(len(program.dims(v))) for v in program.outputs.tolist()]
         sinks = [
             node
@@ -247,6 +252,28 @@ class _Builder:
             self.blocked.append(bool(role == NEED_REPLICATION and kind in _BLOCKS))
         self.op_factor.append(len(self.factor_size))
         self._add_touches(op, values, factors.start)
+
+    def _add_constraint(self, value: int) -> None:
+        """Join the kept node of a value to its own one, as a constraint does."""
+        dims = self.program.dims(value)
+        if self.kept_node[value] < 0 or not dims:
+            return
+        self.way.append(PASSES)
+        self.elementwise.append(True)
+        self.single.append(True)
+        self.factor_size += dims
+        self.passes_on += [True] * len(dims)
+        self.blocked += [False] * len(dims)
+        self.op_factor.append(len(self.factor_size))
+        for node in (int(self.node[value]), int(self.kept_node[value])):
+            for factor in range(len(dims)):
+                self.factor.append(factor)
+                self.dim_factors.append(len(self.factor))
+            self.touch_node.append(node)
+            self.touch_size.append(math.prod(dims))
+            self.touch_dim.append(len(self.dim_factors) - 1)
+        self.op_results.append(len(self.touch_node) - 1)
+        self.op_touch.append(len(self.touch_node))
 
     def _touched(self, op: int) -> list[tuple[bool, int, int]]:
         """(is it a result, use or value, rank) of all places where the op's factors are."""

@@ -15,17 +15,18 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.ir.program import Program
 from toast_lab.search.action_path import PathStep
 from toast_lab.search.usual_plans import data_parallel
-from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec, is_action
 from toast_lab.sharding.state import State
 from toast_lab.text import bounded, bytes_text, counted, line_text
 from toast_lab.written.parts import program_parts
-from toast_lab.written.rules import rules_of
-from toast_lab.written.words import plan_paragraph, plan_words
+from toast_lab.written.sharding_rules import rules_of
+from toast_lab.written.traits import plan_paragraph, plan_words
 from toast_lab.written.written_plan import ShardingRule, WrittenPlan
 
 LINES = 40  #: most lines of the text
 _LEAST_ROWS = 4  #: rows that each table gets at least, if it has as many
 _WORDS_LINES = 8
+_WHERE = 32  #: columns of a constraint's file and line
 _GAP = "  "
 
 
@@ -36,10 +37,7 @@ class _Table(NamedTuple):
     rest: str  #: where the rows are that are left out
 
 
-def written_text(
-    written: WrittenPlan,
-    width: int = 80,
-) -> str:
+def written_text(written: WrittenPlan, width: int = 80) -> str:
     """A plan in at most 40 lines, whatever the model.
 
     Args:
@@ -74,7 +72,7 @@ def plan_text(plan: ShardingPlan, line_count: int | None = LINES, width: int = 8
         lines += plan_paragraph(plan_words(analysis, plan), width, _WORDS_LINES).split("\n")
     actions = [(text,) for text in plan.history]
     tables = (
-        _rule_table(analysis or program, rules, "arguments as it shards them"),
+        _rule_table(analysis or program, rules, "arguments"),
         _Table("actions", actions, [1.0] * len(actions), "plan.history has all"),
     )
     if line_count is not None:
@@ -119,7 +117,7 @@ def _screen(
     lines = list(head)
     room = line_count - len(lines) - len(tables)
     for table, row_count in zip(tables, _row_counts(tables, room), strict=True):
-        lines += [table.title, *_rows(table, row_count, width)]
+        lines += [_shortened(table.title, width), *_rows(table, row_count, width)]
     return [line.rstrip() for line in lines]
 
 
@@ -196,7 +194,7 @@ def _rule_table(source: Analysis | Program, rules: Sequence[ShardingRule], title
         return rule.words, spec_code(rule.spec), counted(len(rule.arguments), "argument")
 
     return _Table(
-        f"{title}, the first match decides{states_follow}; others whole",
+        f"{title}: first match decides{states_follow}; rest whole",
         [row(rule) for rule in rules],
         [float(sum(map(program.nbytes, rule.arguments))) for rule in rules],
         "plan.rules has all",
@@ -207,7 +205,8 @@ def _constraint_table(written: WrittenPlan) -> _Table:
     cost = written.cost
     rows, weights = [], []
     for number, (site, spec) in enumerate(written.constraints):
-        cells = (f"{site.where} {site.name or 'return'}", spec_code(spec))
+        where = site.where if len(site.where) <= _WHERE else f"...{site.where[3 - _WHERE :]}"
+        cells: tuple[str, ...] = (f"{where} {site.name or 'return'}", spec_code(spec))
         weight, quick = 1.0, written.without.get(number)
         if quick is not None:
             cells += (
@@ -233,13 +232,19 @@ def _bought(saving: float, text: Callable[[float], str]) -> str:
 
 def _path_table(path: Sequence[PathStep]) -> _Table:
     """The actions of the plan that it was written for, with the price after each."""
+    rows = []
+    for number, step in enumerate(path):
+        text = step.action or "unsharded"
+        if number and not is_action(step.action):
+            gain = 1.0 - step.time_s / path[number - 1].time_s
+            text = f"then single ops ({step.action}), {gain:.1%} less time"
+        rows.append((text, _time(step.time_s), bytes_text(step.peak_bytes)))
+    # The last step has the price of the whole plan
+    weights = [float(len(path) - index) for index in range(len(path) - 1)] + [float("inf")]
     return _Table(
         "written for the plan of these actions, with its price after each",
-        [
-            (step.action or "unsharded", _time(step.time_s), bytes_text(step.peak_bytes))
-            for step in path
-        ],
-        [float(len(path) - index) for index in range(len(path))],
+        rows,
+        weights[: len(path)],
         "result.path has all",
     )
 
@@ -262,8 +267,10 @@ def _rows(table: _Table, row_count: int, width: int) -> list[str]:
     if row_count < len(shown):
         heaviest = sorted(shown, key=lambda index: -table.weights[index])[: row_count - 1]
         shown = sorted(heaviest)
-    rows = [table.rows[index] for index in shown]
     column_count = max(len(row) for row in table.rows)
+    rows = [
+        (*table.rows[index], *[""] * (column_count - len(table.rows[index]))) for index in shown
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(1, column_count)]
     first_width = min(
         max(len(row[0]) for row in rows), width - sum(widths) - len(_GAP) * column_count

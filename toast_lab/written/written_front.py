@@ -18,7 +18,7 @@ from toast_lab.written.drafts import Drafts
 from toast_lab.written.front import Row, front_of
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
-WrittenT = TypeVar("WrittenT", bound=WrittenPlan, covariant=True)
+WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,9 +140,9 @@ def _written(drafts: Drafts, row: Row) -> WrittenPlan:
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
     constraints, without = [], {}
     for number, (site, layout) in enumerate(sorted(row.draft.constraints)):
-        found = drafts.sites[site]
+        own_site = drafts.sites[site]
         without[number] = drafts.price(row.draft.without(site))
-        constraints.append(SiteConstraint(found, drafts.spec(layout, found.rank)))
+        constraints.append(SiteConstraint(own_site, drafts.spec(layout, own_site.rank)))
     return WrittenPlan(
         problem=problem,
         rules=drafts.rules(row.draft),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from toast_lab.app import look
-from toast_lab.app.plan_facts import Lookup, is_action, steps_worth
+from toast_lab.app.plan_facts import Lookup, steps_worth
 from toast_lab.app.plan_words import step_words, traits
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
+from toast_lab.sharding.plan import is_action
 from toast_lab.text import gap_text
 from toast_lab.views.markup import (
     ESTIMATED,

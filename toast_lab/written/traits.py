@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.argument_words import telling_word
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import bytes_text
@@ -127,9 +128,9 @@ class _AxisFacts:
         self.tables = self._tables()
 
     # -- facts -------------------------------------------------------------------------------------
-    def _split_work(self) -> Counter[str]:
+    def _split_work(self) -> dict[str, float]:
         """FLOPs by the part of the dim along which they are split."""
-        work: Counter[str] = Counter()
+        work: dict[str, float] = defaultdict(float)
         for op in self.parts.work.nonzero()[0].tolist():
             work[self._role_of_split(op)] += float(self.parts.work[op])
         return work
@@ -221,9 +222,10 @@ class _AxisFacts:
         return [*remarks, *self._repeated()]
 
     def _data(self) -> Iterable[_Remark]:
-        share = self.split_work["batch"] / self.total
+        share, layers = self._share(self.parts.work.nonzero()[0].tolist(), ("batch",))
         if share >= LEAST_SHARE:
-            yield _Remark("data parallel", "data parallel over {axes}" + _of_work(share), share)
+            where = layers or _of_work(share)
+            yield _Remark("data parallel", f"data parallel over {{axes}}{where}", share)
 
     def _weights(self) -> Iterable[_Remark]:
         """Weights that are stored in parts but read whole, and states that are cut alone."""
@@ -245,10 +247,12 @@ class _AxisFacts:
             where = self._in_layers(
                 [2 * cut > size for layer, (cut, size) in layers.items() if layer >= 0]
             )
-            text = f"fully sharded (FSDP, ZeRO-3) over {{axes}}{where or _of_weights(share)}: "
-            yield _Remark(
-                "fully sharded", text + "weights are stored in parts and gathered before use", share
+            which = "" if where or share > ALMOST_ALL else f"{share:.0%} of the "
+            text = (
+                f"fully sharded (FSDP, ZeRO-3) over {{axes}}{where}: {which}weights are stored in "
+                "parts and gathered before use"
             )
+            yield _Remark("fully sharded", text, share)
         state_bytes = sum(map(program.nbytes, parts.states))
         if not state_bytes:
             return
@@ -279,9 +283,10 @@ class _AxisFacts:
         where = ""
         if has_attention and has_hidden and in_attention != in_feed_forward:
             where = "attention only, " if in_attention else "feed-forward only, "
-        if self._sequence_share()[0] > 0.3 and not in_feed_forward:
-            return  # heads in attention, positions elsewhere: told with the positions
-        text = f"tensor parallel (Megatron) over {{axes}}: {where}{_listed(texts)}"
+        if self._is_ulysses():
+            return  # heads in attention alone: told with the positions
+        megatron = " (Megatron)" if in_attention and in_feed_forward else ""
+        text = f"tensor parallel{megatron} over {{axes}}: {where}{_listed(texts)}"
         yield _Remark("tensor parallel", text, max(shares))
 
     def _experts(self) -> Iterable[_Remark]:
@@ -305,6 +310,20 @@ class _AxisFacts:
         products = [op for op in self._ops_with("sequence") if op not in self.parts.attention]
         return self._share(products, ("sequence",))
 
+    def _is_ulysses(self) -> bool:
+        """Are activations cut along positions, and only attention along heads?"""
+        projections = [
+            op
+            for role in _ATTENTION
+            for op in self._ops_with(role)
+            if op not in self.parts.attention
+        ]
+        return (
+            self._sequence_share()[0] > 0.3
+            and self._share(self.parts.attention, _ATTENTION)[0] > 0.3
+            and self._share(projections, _ATTENTION)[0] < 0.3
+        )
+
     def _positions(self) -> Iterable[_Remark]:
         """Activations that are cut along the sequence, in attention and outside of it."""
         in_attention, layers = self._share(self.parts.attention, ("sequence", "cache"))
@@ -315,20 +334,20 @@ class _AxisFacts:
             stream_bytes += size
             residual_bytes += size * (self.kept_role(value) == "sequence")
         stream = residual_bytes / stream_bytes if stream_bytes else 0.0
-        heads = sum(self._share(self.parts.attention, (role,))[0] for role in _ATTENTION)
         if in_attention >= 0.3 and not self.parts.roles.arguments.caches:
             where = layers or _part(in_attention)
             rest = "" if outside > 0.3 or stream > 0.3 else ", in attention only"
             text = f"context parallel over {{axes}}{where}: the sequence is cut{rest}"
             yield _Remark("context parallel", text, in_attention)
-        elif outside > 0.3 and heads > 0.3:
+        elif self._is_ulysses():
             text = "sequence parallel over {axes}, with heads cut in attention (Ulysses)"
             yield _Remark("sequence parallel", text + outside_layers, outside)
         elif stream > 0.3 and outside <= 0.3:
             text = "residual stream cut along the sequence over {axes} (sequence parallel)"
             yield _Remark("sequence parallel", text + _of_bytes(stream), stream)
         elif outside >= LEAST_SHARE:
-            text = "the sequence is cut over {axes}" + (outside_layers or _of_work(outside))
+            where = " outside of attention" if self.parts.attention else ""
+            text = f"the sequence is cut over {{axes}}{where}" + (outside_layers or _part(outside))
             yield _Remark("sequence parallel", text, outside)
 
     def _cache(self) -> Iterable[_Remark]:
@@ -367,7 +386,7 @@ class _AxisFacts:
         sizes: Counter[str] = Counter()
         for parameter, roles in self.used.items():
             if 2 * roles[role] > roles.total():
-                word = _last_word(self.program.value_name[parameter])
+                word = telling_word(self.program.value_name[parameter])
                 sizes[word] += self.program.nbytes(parameter)
         names = [word for word, _ in sizes.most_common(3)]
         return f" of {_listed(names)}" if names else ""
@@ -412,10 +431,6 @@ def _with_time(trait: Trait, cost: Cost) -> Trait:
     return trait._replace(text=f"{trait.text} (collectives over it: {share:.0%} of the time)")
 
 
-def _last_word(path: str) -> str:
-    return path.replace("'", "").replace("]", "").replace("[", ".").split(".")[-1]
-
-
 def _listed(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
@@ -431,7 +446,3 @@ def _part(share: float) -> str:
 
 def _of_bytes(share: float) -> str:
     return "" if share > ALMOST_ALL else f" ({share:.0%} of its bytes)"
-
-
-def _of_weights(share: float) -> str:
-    return "" if share > ALMOST_ALL else f", {share:.0%} of the weights"

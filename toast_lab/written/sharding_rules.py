@@ -59,8 +59,9 @@ def rules_of(program: Program, specs: Sequence[Spec]) -> tuple[ShardingRule, ...
         by_root = _merged(by_root, spec_of)
         drafts = min(drafts, by_root, key=len)
     arguments: list[list[int]] = [[] for _ in drafts]
+    patterns = _compiled(drafts)
     for argument, path in enumerate(paths):
-        rule = _first_match(drafts, path)
+        rule = _first_match(patterns, path)
         if rule is not None:
             arguments[rule].append(argument)
     return tuple(
@@ -95,7 +96,7 @@ class _Key(NamedTuple):
     closing: str
 
 
-class _Draft(NamedTuple):
+class _RuleDraft(NamedTuple):
     """A rule before it is known which arguments it decides."""
 
     root: _Root
@@ -124,7 +125,7 @@ class _Draft(NamedTuple):
             texts.append(f"[{text}]" if key.opening == "[" else f".{text}")
         return self.root.title + ("".join(texts).removeprefix(".") or "all")
 
-    def merged(self, other: _Draft) -> _Draft | None:
+    def merged(self, other: _RuleDraft) -> _RuleDraft | None:
         """One rule instead of two that differ in the names at one place, if they do."""
         if (self.root, self.spec, len(self.keys)) != (other.root, other.spec, len(other.keys)):
             return None
@@ -148,7 +149,7 @@ def _alternatives(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"({'|'.join(texts)})"
 
 
-def _merged(drafts: list[_Draft], spec_of: Mapping[str, Spec]) -> list[_Draft]:
+def _merged(drafts: list[_RuleDraft], spec_of: Mapping[str, Spec]) -> list[_RuleDraft]:
     """Rules of which neighbours in different parts of the tree are merged."""
     later = 1 if len(drafts) <= _MOST_MERGED else len(drafts)
     while later < len(drafts):
@@ -165,25 +166,33 @@ def _merged(drafts: list[_Draft], spec_of: Mapping[str, Spec]) -> list[_Draft]:
     return drafts
 
 
-def _takes_others(draft: _Draft, earlier: Sequence[_Draft], spec_of: Mapping[str, Spec]) -> bool:
+def _takes_others(
+    draft: _RuleDraft, earlier: Sequence[_RuleDraft], spec_of: Mapping[str, Spec]
+) -> bool:
     """Does a rule decide a path of another spec which no earlier rule decides?"""
+    pattern, patterns = re.compile(draft.pattern), _compiled(earlier)
     return any(
         spec != draft.spec
-        and re.search(draft.pattern, path) is not None
-        and _first_match(earlier, path) is None
+        and pattern.search(path) is not None
+        and _first_match(patterns, path) is None
         for path, spec in spec_of.items()
     )
 
 
-def _first_match(drafts: Sequence[_Draft], path: str) -> int | None:
-    matches = (index for index, draft in enumerate(drafts) if re.search(draft.pattern, path))
+def _compiled(drafts: Sequence[_RuleDraft]) -> list[re.Pattern[str]]:
+    return [re.compile(draft.pattern) for draft in drafts]
+
+
+def _first_match(patterns: Sequence[re.Pattern[str]], path: str) -> int | None:
+    matches = (index for index, pattern in enumerate(patterns) if pattern.search(path))
     return next(matches, None)
 
 
-def _decides(drafts: Sequence[_Draft], spec_of: Mapping[str, Spec]) -> bool:
+def _decides(drafts: Sequence[_RuleDraft], spec_of: Mapping[str, Spec]) -> bool:
     """Do these rules give each path its spec?"""
+    patterns = _compiled(drafts)
     for path, spec in spec_of.items():
-        rule = _first_match(drafts, path)
+        rule = _first_match(patterns, path)
         if (_WHOLE if rule is None else drafts[rule].spec) != spec:
             return False
     return True
@@ -200,7 +209,7 @@ def keys_of(path: str) -> list[str]:
     return keys if "".join(keys) == path and path else [path]
 
 
-class _Node:
+class _PathNode:
     """Paths that end alike, and the ways to tell them apart further."""
 
     def __init__(
@@ -216,7 +225,7 @@ class _Node:
         self.tree, self.paths, self.depth = tree, paths, depth
         self.kept = kept  # (key counted from the end, number in it) that are told apart
         self.by_number = by_number  # by the last of them, from the neighbours
-        self.ended = ended or (depth and all(len(tree.keys[path]) == depth for path in paths))
+        self.ended = ended or (depth > 0 and all(len(tree.keys[path]) == depth for path in paths))
         self.specs = tuple(dict.fromkeys(tree.spec_of[path] for path in paths))
 
     @property
@@ -225,7 +234,7 @@ class _Node:
         return self.tree.keys[self.paths[0]][: self.depth]
 
     @functools.cached_property
-    def splits(self) -> list[list[_Node]]:
+    def splits(self) -> list[list[_PathNode]]:
         """Ways to tell the paths apart by one more property."""
         if len(self.specs) == 1 and self.depth:
             return []
@@ -238,14 +247,14 @@ class _Node:
                     splits += [split] if len(split) > 1 else []
         return splits
 
-    def _by_next_key(self) -> list[_Node]:
+    def _by_next_key(self) -> list[_PathNode]:
         groups: dict[str | None, list[str]] = defaultdict(list)
         for path in self.paths:
             keys = self.tree.keys[path]
             folded = _NUMBER.sub("#", keys[self.depth]) if len(keys) > self.depth else None
             groups[folded].append(path)
         return [
-            _Node(
+            _PathNode(
                 self.tree,
                 tuple(paths),
                 self.depth + (folded is not None),
@@ -255,12 +264,12 @@ class _Node:
             for folded, paths in groups.items()
         ]
 
-    def _by_number(self, at_key: int, number: int) -> list[_Node]:
+    def _by_number(self, at_key: int, number: int) -> list[_PathNode]:
         groups: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             groups[_NUMBER.findall(self.tree.keys[path][at_key])[number]].append(path)
         return [
-            _Node(
+            _PathNode(
                 self.tree,
                 tuple(paths),
                 self.depth,
@@ -287,10 +296,10 @@ class _Tree:
     def __init__(self, spec_of: Mapping[str, Spec], root: _Root = _NO_ROOT) -> None:
         self.spec_of, self.root = spec_of, root
         self.keys = {path: keys_of(path)[root.depth :][::-1] for path in spec_of}
-        self._top = _Node(self, tuple(spec_of), 0)
+        self._top = _PathNode(self, tuple(spec_of), 0)
         self._choices: dict[tuple[int, Spec], _Choice] = {}
 
-    def drafts(self) -> list[_Draft]:
+    def drafts(self) -> list[_RuleDraft]:
         """The fewest rules, exceptions first."""
         costs = {_WHOLE: self._choice(self._top, _WHOLE).cost}
         if self.root.pattern:  # the root alone can be what a rule says
@@ -298,16 +307,16 @@ class _Tree:
                 spec: self._choice(self._top, spec).cost + 1.01 for spec in self._top.specs if spec
             }
         spec = min(costs, key=lambda spec: costs[spec])
-        of_all = [_Draft(self.root, ended=False, keys=(), spec=spec)] if spec else []
+        of_all = [_RuleDraft(self.root, ended=False, keys=(), spec=spec)] if spec else []
         return self._rules_below(self._top, spec) + of_all
 
-    def _choice(self, node: _Node, inherited: Spec) -> _Choice:
+    def _choice(self, node: _PathNode, inherited: Spec) -> _Choice:
         key = (id(node), inherited)
         if key not in self._choices:
             self._choices[key] = self._chosen(node, inherited)
         return self._choices[key]
 
-    def _chosen(self, node: _Node, inherited: Spec) -> _Choice:
+    def _chosen(self, node: _PathNode, inherited: Spec) -> _Choice:
         if node.specs in ((inherited,), ()):
             return _Choice(0.0, -1)
         choices = [
@@ -315,7 +324,7 @@ class _Tree:
         ]
         return min(choices, default=_Choice(float("inf"), -1), key=lambda choice: choice.cost)
 
-    def _of_split(self, children: list[_Node], split: int, inherited: Spec) -> _Choice:
+    def _of_split(self, children: list[_PathNode], split: int, inherited: Spec) -> _Choice:
         """The fewest rules for children, of which those with one spec share a rule."""
         name_cost = _NUMBER_COST if children[0].by_number else _NAME_COST
         options: list[dict[Spec | None, float]] = []
@@ -334,7 +343,7 @@ class _Tree:
         cost += sum(len(_sharing(children, rules, spec)) for spec in opened if spec is not None)
         return _Choice(cost, split, rules)
 
-    def _rules_below(self, node: _Node, inherited: Spec) -> list[_Draft]:
+    def _rules_below(self, node: _PathNode, inherited: Spec) -> list[_RuleDraft]:
         choice = self._choice(node, inherited)
         if choice.split < 0:
             return []
@@ -348,8 +357,8 @@ class _Tree:
                 drafts += [self._draft(nodes, spec) for nodes in sharing]
         return drafts
 
-    def _draft(self, nodes: Sequence[_Node], spec: Spec) -> _Draft:
-        return _Draft(self.root, nodes[0].ended, _ending(nodes), spec)
+    def _draft(self, nodes: Sequence[_PathNode], spec: Spec) -> _RuleDraft:
+        return _RuleDraft(self.root, nodes[0].ended, _ending(nodes), spec)
 
 
 def _cheapest(costs: Mapping[Spec | None, float], opened: Iterable[Spec | None]) -> Spec | None:
@@ -357,10 +366,10 @@ def _cheapest(costs: Mapping[Spec | None, float], opened: Iterable[Spec | None])
 
 
 def _sharing(
-    children: Sequence[_Node], rules: Sequence[Spec | None], spec: Spec
-) -> list[list[_Node]]:
+    children: Sequence[_PathNode], rules: Sequence[Spec | None], spec: Spec
+) -> list[list[_PathNode]]:
     """Children whose rule has this spec, in groups that share one."""
-    groups: dict[object, list[_Node]] = defaultdict(list)
+    groups: dict[object, list[_PathNode]] = defaultdict(list)
     for child, rule in zip(children, rules, strict=True):
         if rule == spec:
             group = groups["number" if child.by_number else (child.ended, _brackets(child))]
@@ -374,7 +383,7 @@ def _sharing(
 
 
 # -- patterns and words ----------------------------------------------------------------------------
-def _brackets(node: _Node) -> tuple[str, str]:
+def _brackets(node: _PathNode) -> tuple[str, str]:
     """What the last key stands in: quotes and brackets, or after a dot."""
     return _split_key(node.keys[-1])[::2]
 
@@ -387,7 +396,7 @@ def _split_key(key: str) -> tuple[str, str, str]:
     return "", key, ""
 
 
-def _ending(nodes: Sequence[_Node]) -> tuple[_Key, ...]:
+def _ending(nodes: Sequence[_PathNode]) -> tuple[_Key, ...]:
     """The keys that nodes end in, which differ in the first of these, or in one number."""
     first = nodes[0]
     at_key, at_number = first.kept[-1] if first.by_number else (first.depth - 1, -1)
@@ -449,7 +458,7 @@ def _numbered(
 
 
 # -- trees that are equal below their roots --------------------------------------------------------
-def _drafts_by_root(spec_of: Mapping[str, Spec]) -> list[_Draft]:
+def _drafts_by_root(spec_of: Mapping[str, Spec]) -> list[_RuleDraft]:
     """Rules that begin with the roots of trees which are equal below them; none: all are alike.
 
     These are the parameters and the states of an optimizer. Those that come first, the parameters,
@@ -466,7 +475,7 @@ def _drafts_by_root(spec_of: Mapping[str, Spec]) -> list[_Draft]:
     for family, roots in enumerate(families.values()):
         for root in roots:
             groups[family, len(keys_of(root))].append(root)
-    drafts: list[_Draft] = []
+    drafts: list[_RuleDraft] = []
     for group in reversed(groups.values()):
         own = {path: spec for path, spec in spec_of.items() if root_of.get(path) in group}
         drafts += _Tree(own, _root_of(group)).drafts()
