@@ -11,9 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toast_lab.audit.meaning import plan_of_values
-from toast_lab.audit.propagating import propagate_all
-from toast_lab.audit.written import Edits, numbered
 
 from tests.helpers import SMALL, model
 from toast_lab.conflicts.analysis import Analysis, analyse
@@ -26,6 +23,9 @@ from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.plan import Spec, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.split_ops import OpSplits
+from toast_lab.written.annotated import Edits, numbered
+from toast_lab.written.meaning import plan_of_values
+from toast_lab.written.propagating import propagate_all
 from toast_lab.written.propagation import WrittenPropagation
 
 MESH = make_mesh({"a": 4, "b": 2})

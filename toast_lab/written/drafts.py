@@ -45,6 +45,15 @@ class Draft(NamedTuple):
         )
 
 
+class DraftRow(NamedTuple):
+    """A draft with its price and size."""
+
+    draft: Draft
+    quick: Quick
+    size: WrittenSize
+    sharding: Sharding | None = None  #: as Shardy propagates it; None: only imitated
+
+
 class Drafts:
     """Propagates and prices drafts of one problem."""
 
@@ -161,6 +170,10 @@ class Drafts:
         if draft not in self.priced:
             self.priced[draft] = self.price_of(self.propagated(draft))
         return self.priced[draft]
+
+    def row(self, draft: Draft) -> DraftRow:
+        """A draft with its price and size."""
+        return DraftRow(draft, self.price(draft), self.size(draft))
 
     def price_of(self, sharding: Sharding) -> Quick:
         """The price of any sharding of the program."""

@@ -18,16 +18,13 @@ The paper has no such step: its plans shard every op. Start reading at ``front_o
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
-from toast_lab.cost.problem import Quick
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.sharding import Sharding
-from toast_lab.written.drafts import Agreed, Draft, Drafts, Layout
-from toast_lab.written.written_plan import WrittenSize
+from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
 
 #: Least gain, as a share of C(s), for which a front takes a further rule or constraint.
 SMALLEST_GAIN = 0.001
@@ -40,15 +37,6 @@ _MOST_ENDS = 3  #: most ends of the first stage from which the second goes on
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows that are propagated by Shardy
-
-
-class Row(NamedTuple):
-    """A draft with its price and size."""
-
-    draft: Draft
-    quick: Quick
-    size: WrittenSize
-    sharding: Sharding | None = None  #: as Shardy propagates it; None: only imitated
 
 
 class OutOfTime(Exception):
@@ -93,10 +81,10 @@ class _FrontSearch:
                 return draft
             draft = draft.with_site(*best)
             score = self.score(draft)
-            draft, score = self._without_idle(draft, score)
+            draft, score = self.without_idle(draft, score)
         return draft
 
-    def _without_idle(self, draft: Draft, score: float) -> tuple[Draft, float]:
+    def without_idle(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """The draft without constraints that a later one has made idle."""
         for site, _ in sorted(draft.constraints):
             fewer = draft.without(site)
@@ -176,7 +164,7 @@ def front_of(
     agreed: Agreed,
     seconds: float = 10.0,
     cancel: Callable[[], bool] | None = None,
-) -> tuple[Row, ...]:
+) -> tuple[DraftRow, ...]:
     """The written plans that no smaller one beats, the smallest first.
 
     Args:
@@ -191,12 +179,11 @@ def front_of(
     search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
     for _ in _searched(search, drafts, sources):
         pass
-    rows = [
-        Row(draft, drafts.priced[draft], drafts.size(draft))
-        for draft in search.seen
-        if draft in drafts.priced
-    ]
-    kept = _unbeaten(rows)[-_FRONT_ROWS:]
+    kept = _unbeaten(map(drafts.row, search.seen & drafts.priced.keys()))
+    # Time may have run out before all was tried; this takes little
+    search.deadline, search.cancel = math.inf, None
+    fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
+    kept = _unbeaten(map(drafts.row, fewer))[-_FRONT_ROWS:]
     shardings = agreed([row.draft for row in kept])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
@@ -241,12 +228,12 @@ def _searched(
         return
 
 
-def _unbeaten(rows: Iterable[Row]) -> tuple[Row, ...]:
+def _unbeaten(rows: Iterable[DraftRow]) -> tuple[DraftRow, ...]:
     """The rows that no smaller one beats in C(s), the smallest first.
 
     Each further rule or constraint gains at least ``SMALLEST_GAIN`` of C(s).
     """
-    kept: list[Row] = []
+    kept: list[DraftRow] = []
     for row in sorted(rows, key=lambda row: (row.size.total, not row.quick.fits, row.quick.score)):
         last = kept[-1] if kept else None
         if last is not None and last.quick.fits and not row.quick.fits:

@@ -14,8 +14,8 @@ from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.text import as_html, bytes_text, table
 from toast_lab.written.agreed import Shardy
-from toast_lab.written.drafts import Drafts
-from toast_lab.written.front import Row, front_of
+from toast_lab.written.drafts import DraftRow, Drafts
+from toast_lab.written.front import front_of
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
 WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
@@ -125,7 +125,7 @@ def write(
     return WrittenFront(
         tuple(
             dataclasses.replace(
-                _written(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
+                written_of(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
             )
             for row in rows
         ),
@@ -133,7 +133,7 @@ def write(
     )
 
 
-def _written(drafts: Drafts, row: Row) -> WrittenPlan:
+def written_of(drafts: Drafts, row: DraftRow) -> WrittenPlan:
     """A row of the front with all that it leads to."""
     problem, sharding = drafts.problem, row.sharding
     assert sharding is not None, "Shardy has propagated it"

@@ -1,0 +1,136 @@
+"""Written plans are found, mean what Shardy makes of them, and no smaller one is better."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
+from toast_lab.frontends.site_finding import sites_of
+from toast_lab.plan_verbs import Plan, Written
+from toast_lab.search.usual_plans import usual_plans
+from toast_lab.written.agreed import Shardy
+from toast_lab.written.drafts import Draft, Drafts
+from toast_lab.written.written_front import WrittenFront
+
+MESH = {"a": 4, "b": 4}
+
+
+@functools.cache
+def small() -> Problem:
+    # Its sizes are real, since in a tiny one nothing is worth cutting
+    return Problem(analysed("transformer"), MESH)
+
+
+@functools.cache
+def drafts() -> Drafts:
+    analysis = small().analysis
+    return Drafts(small(), sites_of(analysis.program, analysis.model))
+
+
+def plan_named(name: str) -> Plan:
+    return Plan.from_actions(small(), usual_plans(small())[name])
+
+
+@functools.cache
+def front() -> WrittenFront[Written]:
+    plan = plan_named("fully sharded + tensor + sequence parallel")
+    return plan.written_front(small(), seconds=6.0)
+
+
+def test_each_row_is_larger_and_better_than_the_one_before() -> None:
+    sizes = [row.size.total for row in front()]
+    scores = [row.cost.score for row in front()]
+    assert len(front()) > 1
+    assert sizes == sorted(set(sizes))
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_row_costs_what_its_plan_costs_and_the_plan_can_be_carried_out() -> None:
+    for row in front():
+        row.plan.check()
+        assert row.cost.time_s == small().pricer().full(row.plan).time_s
+
+
+def test_rules_decide_the_arguments_as_the_plan_keeps_them() -> None:
+    program = small().analysis.program
+    for row in front():
+        for argument in range(program.n_arguments):
+            path = program.value_name[argument]
+            rule = next((rule for rule in row.rules if re.search(rule.pattern, path)), None)
+            assert (rule is None) == (argument not in {a for r in row.rules for a in r.arguments})
+            spec = row.plan.lowered.kept[argument]
+            cut = max((dim + 1 for dim, axes in enumerate(spec) if axes), default=0)
+            assert spec[:cut] == (() if rule is None else rule.spec)
+
+
+def test_the_nearest_is_within_the_loss_or_the_best_there_is() -> None:
+    assert front().within(100.0) is front()[0]
+    assert front().within(0.0).cost.score == min(row.cost.score for row in front())
+
+
+def test_a_size_that_nothing_has_is_refused_with_the_smallest() -> None:
+    smallest = front()[0].size.total
+    assert front().of_size(smallest) is front()[0]
+    with pytest.raises(InvalidProblem, match=f"the smallest has .*, {smallest} together"):
+        front().of_size(smallest - 1)
+
+
+def test_constraints_say_what_they_gain() -> None:
+    row = next(row for row in front() if row.constraints)
+    assert set(row.without) == set(range(len(row.constraints)))
+    assert all(quick.score > row.cost.score for quick in row.without.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_draft_is_priced_as_shardy_propagates_it(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    plans = [plan_named(name) for name in ("data + tensor parallel", "fully sharded")]
+    options = drafts().options(plans)
+    draft = Draft(drafts().role_layouts(plans[seed % 2]), frozenset())
+    for index in random.choice(len(options), 3, replace=False):
+        draft = draft.with_site(*options[index])
+    shardy = Shardy(small(), small().analysis.model, drafts())
+    (sharding,) = shardy.propagated([draft])
+    assert sharding is not None
+    assert drafts().price_of(sharding).time_s == pytest.approx(
+        drafts().price(draft).time_s, rel=0.01
+    )
+
+
+def test_results_that_follow_an_argument_are_sharded_as_it_is() -> None:
+    program = small().analysis.program
+    followed = {program.output_paths[number] for number in drafts().results}
+    parameters = {path for path in program.output_paths if path.startswith("result[0]")}
+    assert parameters <= followed
+    assert not any("loss" in path for path in followed)
+
+
+def test_fully_sharded_weights_need_one_constraint() -> None:
+    # Without it, propagation cuts activations as the weights are stored
+    plan = plan_named("fully sharded")
+    written = plan.written(0.05, problem=small(), seconds=4.0)
+    assert written.cost.score <= small().pricer().full(plan).score * 1.05
+    assert written.size.total <= 12
+
+
+def test_megatron_in_an_mlp_needs_no_constraint_and_three_rules() -> None:
+    analysis = analysed("mlp", batch=2048, inputs=512, hidden=16384, outputs=512)
+    problem = Problem(analysis, {"data": 2, "model": 2})
+    plan = Plan.from_actions(problem, ["B->data", "U->model"])
+    of_mlp = Drafts(problem, sites_of(analysis.program, analysis.model))
+    draft = Draft(of_mlp.role_layouts(plan), frozenset())
+    assert of_mlp.price(draft).time_s == problem.pricer().full(plan).time_s
+    assert {rule.words: rule.spec for rule in of_mlp.rules(draft)} == {
+        "x": (("data",),),
+        "w1": ((), ("model",)),
+        "w2": (("model",),),
+    }
+    written = plan.written(0.0, seconds=1.0)
+    assert written.problem.machine.name == problem.machine.name
+    assert written.cost.score <= problem.pricer().full(plan).score
