@@ -113,7 +113,8 @@ class _FrontSearch:
     def shaken(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
         """``draft`` after a few random changes."""
         for _ in range(_SHAKES):
-            draft = self.random.choice(self.neighbours(draft, options))
+            # A draft without rules and constraints may have none
+            draft = self.random.choice(self.neighbours(draft, options) or [draft])
         return draft
 
     def objective(self, draft: Draft) -> float:
