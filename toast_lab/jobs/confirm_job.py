@@ -27,7 +27,7 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.methods import added_methods, register_if_unknown
 from toast_lab.search.simplify import FrontRow, PlanFront, simplified
 from toast_lab.sharding.plan import ShardingPlan, make_plan
-from toast_lab.sharding.plan_rules import PlanSize
+from toast_lab.sharding.plan_rules import PlanSize, plan_size
 from toast_lab.sharding.sharding import Sharding
 
 #: Run once in the fork server, for all search children forked from it (``fork_server``).
@@ -242,7 +242,7 @@ def _judged_rows(
         if verdict.stands and plan.sharding.key() not in keys:
             totals = pricer.totals(plan.op_factor, plan.value_dim)
             quick = pricer.judged(totals.time_s, totals.peak_bytes)
-            missing_rows.append(FrontRow(plan, quick, plan.size))
+            missing_rows.append(FrontRow(plan, quick, plan_size(plan.program, plan.sharding)))
     return missing_rows
 
 
