@@ -14,8 +14,14 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.simplify import SMALLEST_GAIN
 from toast_lab.sharding import validity
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan_rules import PlanSize, plan_size
 
 MESH = {"data": 2, "model": 2}
+
+
+def size_of(plan: ShardingPlan) -> PlanSize:
+    return plan_size(plan.program, plan.sharding)
 
 
 @pytest.fixture(scope="module")
