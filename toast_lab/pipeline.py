@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
 from toast_lab.isolate import Cancelled
-from toast_lab.plan_verbs import Plan, Written
+from toast_lab.plan_verbs import WITHIN, Plan, Written, chosen
 from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
@@ -289,28 +288,29 @@ def replicated(problem: Problem) -> Plan:
 class Result(SearchResult[Plan]):
     """The result of a search as users get it: with the plan as people write it."""
 
-    @functools.cached_property
+    @property
     def written_front(self) -> WrittenFront[Written]:
-        """Written plans near the best plan found, the smallest first; found on first access."""
+        """Written plans near the plan, the smallest first; found on first access."""
         return write_down(self)
 
-    def written(self, within: float = 0.05, size: int | None = None, **options: Any) -> Written:
-        """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
+    def written(self, within: float = WITHIN, size: int | None = None, **options: Any) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` above the plan's.
 
         If none is, the one with the lowest C(s); ``.loss`` tells. With ``size``, or where the
         search was given one: the one with the lowest C(s) among those of at most so many rules and
-        constraints. ``options`` are those of ``Plan.written_front``, such as ``in_packages``; they
-        make the search for written plans begin anew.
+        constraints. ``options`` are those of ``Plan.written_front``, such as ``in_packages``.
 
         Raises:
             InvalidProblem: no plan of that size fits into memory; the smallest that does is said.
         """
-        within = checks.number("within", within, 0.0)
-        if size is None:
-            front = write_down(self, **options) if options else self.written_front
-            return front.within(within) if self.size is None else front.of_size(self.size)
-        size = checks.whole("size", size, 1)
-        return write_down(self, size=size, **options).of_size(size)
+        if size is None and self.size is not None:
+            return self.written_front.of_size(self.size)
+        return chosen(write_down(self, size=size, **options), within, size)
+
+    def __str__(self) -> str:
+        if self.problem is not None and self.plan.known_front(self.problem) is not None:
+            return f"{self.in_brief()}\n{self.written()}"
+        return f"{self.in_brief()}\n{self.plan.describe()}"
 
     def of_size(self, size: int) -> Result:
         """The result with the best plan that can be written in so many rules and constraints.
@@ -318,6 +318,8 @@ class Result(SearchResult[Plan]):
         Raises:
             InvalidProblem: there is none that fits; the smallest that does is said.
         """
+        if self.problem is None:
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
         front = write_down(self, size=size)
         written, refined = front.of_size(size), self.refined
         plan = Plan.of(
@@ -336,19 +338,15 @@ class Result(SearchResult[Plan]):
         }
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         limited = Result(**{**fields, **changed})
-        limited.__dict__["written_front"] = front
+        plan.keep_front(self.problem, front)
         return limited
 
 
 def write_down(result: SearchResult[Plan], **options: Any) -> WrittenFront[Written]:
-    """Written plans near the best plan of a search; ``options`` are those of ``write``."""
-    problem, refined = result.problem, result.refined.plan
-    if problem is None:
+    """Written plans near the plan of a search; ``options`` are those of ``Plan.written_front``."""
+    if result.problem is None:
         raise InvalidProblem("this result lacks the problem that was searched; search again")
-    beside = [] if result.unlimited is None else [result.plan]
-    if result.actions and refined.refinements:
-        beside.append(Plan.from_actions(problem, result.actions))
-    return refined.written_front(problem, beside=beside, path=result.path, **options)
+    return result.plan.written_front(result.problem, path=result.path, **options)
 
 
 def search_with_verbs(result: SearchResult[Any]) -> Result:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
     from toast_lab.ir.rounds import Rounds
+    from toast_lab.plan_verbs import Written
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
     from toast_lab.sharding.mesh import Mesh
@@ -551,3 +552,20 @@ def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Ju
         seconds=args.judge_limit,
         on_event=show,
     )
+
+
+def write_plan(
+    args: Namespace, problem: Problem, plan: ShardingPlan, model: Model, **options: Any
+) -> Written:
+    """The plan as people write it, as ``--within`` and ``--size`` say; Ctrl-C ends it early."""
+    from toast_lab.plan_verbs import Plan
+
+    with output.working("writing the plan"), stopping.stop_gently() as stopped:
+        return Plan.of(plan).written(
+            args.within / 100.0,
+            args.size,
+            problem=problem,
+            model=model,
+            cancel=stopped,
+            **options,
+        )

@@ -33,11 +33,9 @@ from toast_lab.search.recorder import Progress, Recorder
 from toast_lab.search.resumable import about_problem, reopened
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
-from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
 from toast_lab.text import bytes_text, counted, gap_text
 
-_DESCRIBED = 40  #: most lines of the plan that ``str`` of a result shows
 #: The types that callers and methods share, each documented where it is defined.
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
@@ -131,7 +129,7 @@ class SearchResult(Generic[PlanT]):
         return f"<SearchResult {self.in_brief()}>"
 
     def __str__(self) -> str:
-        return f"{self.in_brief()}\n{describe(self.plan, _DESCRIBED)}"
+        return self.in_brief()
 
     def in_brief(self) -> str:
         """The method, the price and how the search ended, on one line."""
