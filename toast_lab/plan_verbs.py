@@ -9,7 +9,7 @@ arrays.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import checks
@@ -118,13 +118,23 @@ class Plan(ShardingPlan):
 
     # -- writing ----------------------------------------------------------------------------------
     @functools.cached_property
-    def _fronts(self) -> dict[Problem, WrittenFront[Written]]:
+    def _fronts(self) -> dict[Any, WrittenFront[Written]]:
         """Fronts that have been found, so that everything that asks gets the same plan."""
         return {}
 
-    def known_front(self, problem: Problem | None = None) -> WrittenFront[Written] | None:
+    def known_front(
+        self,
+        problem: Problem | None = None,
+        size: int | None = None,
+        in_packages: Collection[str] = (),
+    ) -> WrittenFront[Written] | None:
         """The result of ``written_front`` if it has been asked for, else None."""
-        return self._fronts.get(self._usual_problem if problem is None else problem)
+        problem = self._usual_problem if problem is None else problem
+        return self._fronts.get((problem, size, tuple(in_packages)))
+
+    def keep_front(self, problem: Problem, front: WrittenFront[Written]) -> None:
+        """Let ``written_front`` give a front that was found for this plan."""
+        self._fronts[problem, None, ()] = front
 
     @functools.cached_property
     def _usual_problem(self) -> Problem:
@@ -139,6 +149,8 @@ class Plan(ShardingPlan):
         model: Model | None = None,
         path: tuple[PathStep, ...] = (),
         seconds: float = 10.0,
+        size: int | None = None,
+        in_packages: Collection[str] = (),
         cancel: Callable[[], bool] | None = None,
     ) -> WrittenFront[Written]:
         """Written plans that come close to this one, the smallest first; found once.
@@ -148,11 +160,14 @@ class Plan(ShardingPlan):
             model: the problem's model; by default that of its analysis.
             path: the way to this plan, in actions, for the text; by default found by its history.
             seconds: time for the search.
+            size: most rules and constraints; None: as few as do.
+            in_packages: installed packages whose source may be constrained too, for a model that
+                is one of a package; the patch then is one of the package.
             cancel: polled; True ends the search with what it has.
         """
         from toast_lab.written.written_front import write
 
-        known = self.known_front(problem)
+        known = self.known_front(problem, size, in_packages)
         if known is not None:
             return known
         problem = self._usual_problem if problem is None else problem
@@ -167,11 +182,13 @@ class Plan(ShardingPlan):
             beside=beside,
             path=path or path_of(problem, self),
             seconds=seconds,
+            size=size,
+            in_packages=in_packages,
             cancel=cancel,
         )
         written = WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
         if cancel is None or not cancel():
-            self._fronts[problem] = written
+            self._fronts[problem, size, tuple(in_packages)] = written
         return written
 
     def written(self, within: float = WITHIN, size: int | None = None, **options: Any) -> Written:
@@ -182,9 +199,9 @@ class Plan(ShardingPlan):
         ``written_front``.
 
         Raises:
-            InvalidProblem: no written plan has so few.
+            InvalidProblem: no plan of that size fits into memory; the smallest that does is said.
         """
-        return chosen(self.written_front(**options), within, size)
+        return chosen(self.written_front(size=size, **options), within, size)
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:

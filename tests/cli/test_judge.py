@@ -15,7 +15,12 @@ def test_verdicts_stand_in_the_json_and_in_the_plan(toast: Any, tmp_path: Path) 
     assert status == 0, err
     judged = json.loads(out)["judged"]
     assert judged["judge"] == "cpu:2"
-    assert [verdict["judged_s"] > 0 for verdict in judged["verdicts"]] == [True]
+    verdicts = judged["verdicts"]
+    assert all(verdict["judged_s"] > 0 for verdict in verdicts)
+    assert verdicts[0]["name"] == "data parallel"
+    assert verdicts[0]["size"] == {"rules": 1, "constraints": 0}
+    assert json.loads(out)["written"]["constraints"] == []
+    assert all(row["judged_s"] is None or row["judged_s"] > 0 for row in json.loads(out)["front"])
     assert judged["elsewhere"] == ""
     kept = json.loads(path.read_text())["judged"]
     assert kept["judge"] == "cpu:2"

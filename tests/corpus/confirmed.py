@@ -78,8 +78,7 @@ def _searched(problem: Problem, target: Target) -> compiled.Row:
     return {
         "standing": result.standing.name,  # type: ignore[attr-defined]
         "best": None if best is None else best.time_s,
-        "simple": result.plan.written(0.02, problem=result.problem).size.total,
-        "size": result.plan.written(problem=result.problem).size.total,
+        "written": result.written().size.total,
         "wall_s": round(time.monotonic() - began + compile_s, 1),
         "verdicts": verdicts,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import types
 from collections import Counter
 from pathlib import Path
@@ -482,6 +483,23 @@ def test_haiku() -> None:
     step = trained(lambda weights, x: net.apply(weights, None, x))
     sites = by_name(check(from_jax(step, weights, X)))
     assert len(sites["__call__:hidden"].values) == len(sites["__call__:hidden"].cotangents) == 1
+
+
+def test_a_package_may_be_constrained_if_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages" / "widgets_of_a_package"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(
+        "def layer(w, x):\n    hidden = x @ w\n    return (hidden * hidden).sum()\n"
+    )
+    monkeypatch.syspath_prepend(str(folder.parent))
+    layer = importlib.import_module(folder.name).layer
+    model = from_jax(trained(lambda w, x: layer(w, x)), W, X)
+    refused = by_name(sites_of(model.program, model))["layer:hidden"]
+    allowed = by_name(sites_of(model.program, model, in_packages=[folder.name]))["layer:hidden"]
+    assert refused.refusal.startswith(f"{IN_LIBRARY} ({folder.name})")
+    assert allowed == refused._replace(refusal="")
 
 
 # -- without a function in this process ------------------------------------------------------------

@@ -71,7 +71,8 @@ def test_rules_decide_the_arguments_as_the_plan_keeps_them() -> None:
 
 def test_the_nearest_is_within_the_loss_or_the_best_there_is() -> None:
     assert front().within(100.0) is front()[0]
-    assert front().within(0.0).cost.score == min(row.cost.score for row in front())
+    nearest = front().within(0.0).cost.score
+    assert nearest <= front().unlimited.score or nearest == min(row.cost.score for row in front())
 
 
 def test_a_size_that_nothing_has_is_refused_with_the_smallest() -> None:

@@ -187,7 +187,16 @@ def judge(parser: ArgumentParser) -> None:
         "--compiles",
         type=positive_int,
         default=12,
-        help="maximum number of plans to judge (%(default)s)",
+        help="maximum number of plans to judge, beside those that anybody gets for nothing, which "
+        "are judged first (%(default)s)",
+    )
+    parser.add_argument(
+        "--judge-limit",
+        type=positive,
+        default=None,
+        metavar="SECONDS",
+        help="time limit for searching and judging together; the best plan judged by then is given "
+        "(none)",
     )
     parser.add_argument(
         "--compile-limit",

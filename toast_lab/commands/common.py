@@ -518,6 +518,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["judge"] = _judging(args, update)
         if getattr(args, "actions_within", None) is not None:
             options["actions_within"] = args.actions_within / 100.0
+        if getattr(args, "size", None) is not None:
+            options["size"] = args.size
         result = search(
             problem,
             method=method,
@@ -544,7 +546,11 @@ def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Ju
         update(None, f"{event.stage}, {event.compiles} of {event.most_compiles} judged{best_text}")
 
     return Judging(
-        args.judge, compiles=args.compiles, time_limit_s=args.compile_limit, on_event=show
+        args.judge,
+        compiles=args.compiles,
+        time_limit_s=args.compile_limit,
+        seconds=args.judge_limit,
+        on_event=show,
     )
 
 

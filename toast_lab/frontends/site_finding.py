@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.errors import FrontendError, InvalidPlan
@@ -40,10 +40,22 @@ _FRAMEWORKS = (
 IN_LIBRARY = "in a library"
 
 
-def sites_of(program: Program, model: Model, *, time_limit_s: float = 300.0) -> Sites:
+def sites_of(
+    program: Program,
+    model: Model,
+    *,
+    in_packages: Collection[str] = (),
+    time_limit_s: float = 300.0,
+) -> Sites:
     """The sites of ``program``, which is one of the model's, for one of its platforms.
 
     User code that is not loaded in this process runs in a child process.
+
+    Args:
+        program: the program.
+        model: where it comes from.
+        in_packages: installed packages whose source may carry constraints as the user's own does.
+        time_limit_s: limit in seconds for the child process.
 
     Raises:
         InvalidPlan: tracing the function gives another program.
@@ -57,16 +69,17 @@ def sites_of(program: Program, model: Model, *, time_limit_s: float = 300.0) -> 
             "toast_lab.frontends.site_finding:sites_in_child",
             program,
             model.function,
+            in_packages,
             time_limit_s=time_limit_s,
             activity=f"finding the sites of {model.function.which}",
         )
         return sites
-    return _sites_of_function(program, model.function)
+    return _sites_of_function(program, model.function, in_packages)
 
 
-def sites_in_child(program: Program, recipe: Recipe) -> Sites:
+def sites_in_child(program: Program, recipe: Recipe, in_packages: Collection[str]) -> Sites:
     """``sites_of`` in a child process, in which the user's code may run."""
-    return _sites_of_function(program, function_again(recipe))
+    return _sites_of_function(program, function_again(recipe), in_packages)
 
 
 def function_again(recipe: Recipe) -> Function:
@@ -190,7 +203,7 @@ class _Holder:
         return f"arrays of {ranks} dims come by, which no one spec fits"
 
 
-def _sites_of_function(program: Program, function: Function) -> Sites:
+def _sites_of_function(program: Program, function: Function, in_packages: Collection[str]) -> Sites:
     trace, same_value = _traced_again(program, function)
     holders: dict[Statement, _Holder] = {}
     for op, seen in marks_in(trace.program):
@@ -201,7 +214,7 @@ def _sites_of_function(program: Program, function: Function) -> Sites:
             (holder.cotangents if seen.is_cotangent else holder.values).add(value)
     _add_those_by_hand(holders, trace)
     sites = [
-        _site(statement, holder)
+        _site(statement, holder, in_packages)
         for statement, holder in holders.items()
         if holder.values or holder.reason
     ]
@@ -229,9 +242,9 @@ def _add_those_by_hand(holders: dict[Statement, _Holder], trace: _Trace) -> None
         holder.reason = "inside a Pallas kernel, which runs on one device"
 
 
-def _site(statement: Statement, holder: _Holder) -> Site:
-    refusal = holder.refusal
-    if not refusal and (package := _package(statement.file)):
+def _site(statement: Statement, holder: _Holder, in_packages: Collection[str]) -> Site:
+    refusal, package = holder.refusal, _package(statement.file)
+    if not refusal and package and package not in in_packages:
         refusal = f"{IN_LIBRARY} ({package})"
     return Site(
         **statement._asdict(),

@@ -132,7 +132,9 @@ def export(plan: Plan, problem: Problem, name: str, kind: str, *, watch: Watch) 
 def _written_text(written: Written, kind: str) -> tuple[str, tuple[str, ...]]:
     """The content of a file with a written plan, and remarks for the user."""
     what, _, mode = kind.partition(" ")
-    remarks = (f"{written.size}, {written.loss:+.1%} C(s) compared with the whole plan.",)
+    remarks: tuple[str, ...] = (
+        f"{written.size}, {written.loss:+.1%} C(s) compared with the whole plan.",
+    )
     if what == "rules":
         return f"{written.to_axis_rules()}\n", remarks
     if what == "python":

@@ -49,7 +49,7 @@ def _tables(written: Written) -> list[Safe]:
             paragraph("The first pattern that is found in a path decides; others stay whole."),
             rows_table(columns, rules, "rules of arguments"),
         ]
-    constraints = []
+    constraints: list[tuple[str, ...]] = []
     for number, (site, spec) in enumerate(written.constraints):
         without = written.without.get(number)
         gains = ("–", "–")

@@ -15,7 +15,7 @@ from toast_lab.sharding.plan import Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.split_ops import OpSplits
 from toast_lab.written.annotated import Edits, numbered
-from toast_lab.written.drafts import Draft, Drafts, Layout
+from toast_lab.written.drafts import Draft, Drafts, Layout, drop_uneven
 from toast_lab.written.propagating import propagate_all
 
 
@@ -92,4 +92,5 @@ class Shardy:
             if not program.value_is_constant[value]:
                 kept[value] = draft.roles[role]
         computed[:] = kept
+        drop_uneven(program, problem.mesh, sharding)
         return sharding

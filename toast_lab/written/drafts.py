@@ -21,7 +21,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.steps import LAYOUT_BITS
 from toast_lab.written.propagation import WrittenPropagation
-from toast_lab.written.sharding_rules import rules_of
+from toast_lab.written.sharding_rules import rules_of, rules_of_paths
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
 
 #: The dim that each mesh axis cuts, -1: none.
@@ -67,6 +67,8 @@ class Drafts:
         self.members = [
             np.flatnonzero(self.role_of == role) for role in range(self.role_of.max(initial=-1) + 1)
         ]
+        #: arguments that stand for all of their role where rules are counted
+        self.samples = [int(argument) for members in self.members for argument in members[:2]]
         self.own_constraints = _own_constraints(self.program, problem.mesh)
         self.priced: dict[Draft, Quick] = {}
         self.rule_counts: dict[tuple[Layout, ...], int] = {}
@@ -145,7 +147,13 @@ class Drafts:
     def size(self, draft: Draft) -> WrittenSize:
         """The number of rules and constraints of a draft."""
         if draft.roles not in self.rule_counts:
-            self.rule_counts[draft.roles] = len(self.rules(draft))
+            program, role_of = self.program, self.role_of
+            specs = [
+                self.spec(draft.roles[role_of[argument]], len(program.dims(argument)))
+                for argument in self.samples
+            ]
+            paths = [program.value_name[argument] for argument in self.samples]
+            self.rule_counts[draft.roles] = len(rules_of_paths(paths, specs))
         return WrittenSize(self.rule_counts[draft.roles], len(draft.constraints))
 
     # -- meaning ----------------------------------------------------------------------------------
@@ -159,11 +167,13 @@ class Drafts:
 
     def propagated(self, draft: Draft) -> Sharding:
         """The sharding of every op and value that propagation makes of a draft."""
-        return self.propagation.run(
+        sharding = self.propagation.run(
             {argument: draft.roles[role] for argument, role in enumerate(self.role_of.tolist())},
             self.own_constraints | self.constrained(draft),
             {number: draft.roles[role] for number, role in self.results.items()},
         )
+        drop_uneven(self.program, self.problem.mesh, sharding)
+        return sharding
 
     def price(self, draft: Draft) -> Quick:
         """The price of a draft."""
@@ -176,9 +186,14 @@ class Drafts:
         return DraftRow(draft, self.price(draft), self.size(draft))
 
     def price_of(self, sharding: Sharding) -> Quick:
-        """The price of any sharding of the program."""
-        totals = self.pricer.totals(*sharding)
-        return self.pricer.judged(totals.time_s, totals.peak_bytes)
+        """The price of any sharding of the program.
+
+        One that breaks pins does not fit, and C(s) grows with every place that does.
+        """
+        totals, pins = self.pricer.totals(*sharding), self.problem.pins
+        quick = self.pricer.judged(totals.time_s, totals.peak_bytes)
+        broken = 0 if pins is None else len(pins.broken(*sharding))
+        return quick._replace(score=quick.score * (1 + broken), fits=False) if broken else quick
 
 
 def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
@@ -228,6 +243,28 @@ def _own_constraints(program: Program, mesh: Mesh) -> dict[int, Layout]:
         and row.mesh == tuple(zip(mesh.axes, mesh.sizes, strict=True))
         and not any("*" in axes for axes in row.spec)
     }
+
+
+def drop_uneven(program: Program, mesh: Mesh, sharding: Sharding) -> None:
+    """Leave dims and factors whole that their axes do not divide, in place.
+
+    Shardy cuts them all the same, and XLA pads them. Padding is not priced: that such a dim is
+    whole is what it costs at most.
+    """
+    first_dim = program.shape_ptr[:-1, None]
+    cut = sharding.value_dim
+    _drop(cut, program.shape, np.where(cut >= 0, first_dim + cut, 0), mesh)
+    _drop(sharding.op_factor, program.factor_size, np.maximum(sharding.op_factor, 0), mesh)
+
+
+def _drop(cut: np.ndarray, sizes: np.ndarray, at: np.ndarray, mesh: Mesh) -> None:
+    if not sizes.size:
+        return
+    uneven = np.zeros(cut.shape, np.bool_)
+    for axis in range(cut.shape[1]):
+        ways = np.where(cut == cut[:, axis, None], mesh.array(), 1).prod(axis=1)
+        uneven[:, axis] = (cut[:, axis] >= 0) & (sizes[at[:, axis]] % ways != 0)
+    cut[uneven] = -1
 
 
 def _rows(layouts: np.ndarray, n_axes: int) -> np.ndarray:

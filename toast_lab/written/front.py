@@ -3,9 +3,10 @@
 From each *source*, a plan of a search or one that anybody gets for nothing, the search takes the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
-* adds constraints one by one, each time the one that gains most, until none gains;
-* from the best of these, changes single rules and constraints in random order, also to what other
-  sources suggest, until no change gains;
+* changes the roles of the best arguments alone, one by one in random order, while that gains;
+* tries every constraint that its source suggests on each of the best starts, which are arguments
+  alone or with all that is suggested, and goes on with single roles and constraints of all sources
+  where that led furthest, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -22,21 +23,38 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
 
 #: Least gain, as a share of C(s), for which a front takes a further rule or constraint.
 SMALLEST_GAIN = 0.001
-MOST_CONSTRAINTS = 16  #: most constraints that are added one by one
-#: stale gains that are looked at again before the best of them is taken
-_LOOKS = 8
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
-_MOST_ENDS = 3  #: most ends of the first stage from which the second goes on
+_MOST_STARTS = 4  #: starts that are swept with what their own source suggests
+_MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows that are propagated by Shardy
+
+
+class Edit(NamedTuple):
+    """A change of a draft: another layout of one site or of one role."""
+
+    site: int  #: -1: it is of a role
+    role: int
+    layout: Layout | None  #: None: no constraint
+
+    def of(self, draft: Draft) -> Draft:
+        """The draft with the change."""
+        if self.layout is None:
+            return draft.without(self.site)
+        if self.site >= 0:
+            return draft.with_site(self.site, self.layout)
+        return draft._replace(
+            roles=(*draft.roles[: self.role], self.layout, *draft.roles[self.role + 1 :])
+        )
 
 
 class OutOfTime(Exception):
@@ -47,11 +65,20 @@ class _FrontSearch:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
-        self, drafts: Drafts, deadline: float, cancel: Callable[[], bool] | None = None
+        self,
+        drafts: Drafts,
+        deadline: float,
+        cancel: Callable[[], bool] | None = None,
+        size: float = math.inf,
     ) -> None:
         self.drafts, self.deadline, self.cancel = drafts, deadline, cancel
+        self.size = size  #: most rules and constraints of a draft
         self.seen: set[Draft] = set()
         self.random = random.Random(0)
+
+    def __iter__(self) -> Iterator[DraftRow]:
+        """A row for each draft that was priced."""
+        return map(self.drafts.row, self.seen & self.drafts.priced.keys())
 
     def score(self, draft: Draft) -> float:
         """C(s) of a draft, infinite if it does not fit while another one does."""
@@ -59,30 +86,6 @@ class _FrontSearch:
             raise OutOfTime
         self.seen.add(draft)
         return self.drafts.price(draft).score
-
-    def add(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` with constraints of ``options``, one by one, each the one that gains most."""
-        score = self.score(draft)
-        gains = {option: float("inf") for option in options}
-        while len(draft.constraints) < MOST_CONSTRAINTS:
-            best, fresh = None, dict[tuple[int, Layout], float]()
-            for option in sorted(gains, key=lambda option: -gains[option]):
-                known = max(fresh.values(), default=0.0)
-                enough = len(fresh) >= _LOOKS and gains[option] != float("inf")
-                if option in draft.constraints or (enough and known >= gains[option]):
-                    continue
-                if enough and len(fresh) >= 2 * _LOOKS:
-                    break
-                fresh[option] = score - self.score(draft.with_site(*option))
-            gains.update(fresh)
-            if fresh:
-                best = max(fresh, key=lambda option: fresh[option])
-            if best is None or fresh[best] < SMALLEST_GAIN * score:
-                return draft
-            draft = draft.with_site(*best)
-            score = self.score(draft)
-            draft, score = self.without_idle(draft, score)
-        return draft
 
     def without_idle(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """The draft without constraints that a later one has made idle."""
@@ -92,70 +95,58 @@ class _FrontSearch:
                 draft, score = fewer, self.score(fewer)
         return draft, score
 
-    def improve(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` after changes of one rule or constraint each, until none of them gains."""
-        objective = self.objective(draft)
-        moves: list[Draft] = []
-        while True:
-            if not moves:
-                moves = self.neighbours(draft, options)
-                self.random.shuffle(moves)
-                has_gained = False
-            while moves:
-                changed = moves.pop()
-                if self.objective(changed) < objective:
-                    draft, objective, has_gained = changed, self.objective(changed), True
-                    moves = self.neighbours(draft, options)
-                    self.random.shuffle(moves)
-            if not has_gained:
-                return draft
+    def improve(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after sweeps of all edits, until one gains nothing."""
+        while (swept := self.swept(draft, edits)) != draft:
+            draft = swept
+        return draft
 
-    def shaken(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> Draft:
-        """``draft`` after a few random changes."""
-        for _ in range(_SHAKES):
-            # A draft without rules and constraints may have none
-            draft = self.random.choice(self.neighbours(draft, options) or [draft])
+    def swept(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after each edit that gains, tried once and in random order."""
+        objective = self.objective(draft)
+        for edit in self.random.sample(edits, len(edits)):
+            changed = edit.of(draft)
+            if changed != draft and self.objective(changed) < objective:
+                draft, objective = changed, self.objective(changed)
         return draft
 
     def objective(self, draft: Draft) -> float:
-        """C(s), a little higher for each rule and constraint."""
+        """C(s), a little higher for each rule and constraint; infinite where it has too many."""
+        if self.drafts.size(draft).total > self.size:
+            return math.inf
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
 
-    def neighbours(self, draft: Draft, options: Sequence[tuple[int, Layout]]) -> list[Draft]:
-        """Drafts with one constraint more, less, or in another layout, or with one other role."""
-        constraints = [draft.with_site(*option) for option in options]
-        fewer = [draft.without(site) for site, _ in draft.constraints]
-        return [
-            changed
-            for changed in (*constraints, *fewer, *self.other_roles(draft))
-            if changed != draft
-        ]
-
-    def other_roles(self, draft: Draft) -> Iterator[Draft]:
-        """Drafts in which one role of arguments has the layout of another, or none."""
-        drafts = self.drafts
-        whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
-        for role, layout in enumerate(draft.roles):
-            sizes = drafts.program.dims(int(drafts.members[role][0]))
-            for other in dict.fromkeys([whole, *draft.roles]):
-                if other != layout and drafts.fits(other, sizes):
-                    roles = (*draft.roles[:role], other, *draft.roles[role + 1 :])
-                    yield draft._replace(roles=roles)
+    def shaken(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after a few random edits."""
+        for edit in self.random.sample(edits, min(_SHAKES, len(edits))):
+            draft = edit.of(draft)
+        return draft
 
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
-            total = self.drafts.size(draft).total
-            fewer = [draft.without(site) for site, _ in draft.constraints]
-            fewer += [
-                changed
-                for changed in self.other_roles(draft)
-                if self.drafts.size(changed).total < total
-            ]
-            best = min(fewer, key=self.objective, default=None)
+            best = min(self.fewer(draft), key=self.objective, default=None)
             if best is None or self.score(best) > level:
                 return draft
             draft = best
+
+    def fewer(self, draft: Draft) -> list[Draft]:
+        """``draft`` with one constraint less, or with another role so that it has fewer rules."""
+        total = self.drafts.size(draft).total
+        changes = [edit.of(draft) for edit in role_edits(self.drafts, [draft])]
+        return [
+            *(draft.without(site) for site, _ in draft.constraints),
+            *(changed for changed in changes if self.drafts.size(changed).total < total),
+        ]
+
+    def within_size(self, draft: Draft) -> Draft:
+        """``draft`` without the rules that it has too many, those that gain least first."""
+        while self.drafts.size(draft).total > self.size:
+            fewer = self.fewer(draft)
+            if not fewer:
+                break
+            draft = min(fewer, key=self.score)
+        return draft
 
 
 def front_of(
@@ -164,6 +155,7 @@ def front_of(
     *,
     agreed: Agreed,
     seconds: float = 10.0,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[DraftRow, ...]:
     """The written plans that no smaller one beats, the smallest first.
@@ -173,24 +165,51 @@ def front_of(
         sources: plans to start from, the most important first.
         agreed: propagates drafts by Shardy itself.
         seconds: time for the search beyond that of ``agreed``.
+        size: most rules and constraints; where none of so few fits into memory, the smallest that
+            fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
+    search = _FrontSearch(
+        drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size
+    )
     for _ in _searched(search, drafts, sources):
         pass
-    kept = _unbeaten(map(drafts.row, search.seen & drafts.priced.keys()))
+    if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
+        # Nothing so small fits; look how large the smallest is that does
+        search.size, search.deadline = math.inf, time.monotonic() + seconds
+        for _ in _searched(search, drafts, sources):
+            pass
+    kept = _unbeaten(search)
     # Time may have run out before all was tried; this takes little
     search.deadline, search.cancel = math.inf, None
     fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
-    kept = _unbeaten(map(drafts.row, fewer))[-_FRONT_ROWS:]
-    shardings = agreed([row.draft for row in kept])
+    chosen = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
+    shardings = agreed([row.draft for row in chosen])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
-        for row, sharding in zip(kept, shardings, strict=True)
+        for row, sharding in zip(chosen, shardings, strict=True)
         if sharding is not None
     )
+
+
+def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
+    """Edits that give a role of arguments a layout that it, or another role, has somewhere."""
+    whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
+    layouts = dict.fromkeys([whole, *(layout for start in starts for layout in start.roles)])
+    return [
+        Edit(-1, role, layout)
+        for role, members in enumerate(drafts.members)
+        for layout in layouts
+        if drafts.fits(layout, drafts.program.dims(int(members[0])))
+    ]
+
+
+def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
+    """Edits that constrain a site as suggested, or no more."""
+    edits = [Edit(site, -1, layout) for site, layout in options]
+    return [*edits, *(Edit(site, -1, None) for site in dict(options))]
 
 
 def _searched(
@@ -198,26 +217,32 @@ def _searched(
 ) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
-        starts = {
-            Draft(drafts.role_layouts(plan), frozenset[tuple[int, Layout]]()): plan
-            for plan in reversed(sources)
-        }
-        for start in starts:
-            search.score(start)
+        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
+        for plan in sources:
+            start = search.within_size(Draft(drafts.role_layouts(plan), frozenset()))
+            options, suggested = drafts.options([plan]), dict[int, Layout]()
+            for site, layout in options:
+                suggested.setdefault(site, layout)
+            full = start._replace(constraints=frozenset(suggested.items()))
+            alone[start] = None
+            better = min(start, full, key=search.objective)
+            starts[better] = _site_edits(options)
         yield
-        ends = []
-        for start in sorted(starts, key=search.score):
-            ends.append(search.add(start, drafts.options([starts[start]])))
+        of_roles = role_edits(drafts, alone)
+        edits = [*of_roles, *_site_edits(drafts.options(sources))]
+        # Arguments alone first: the fewest constraints are none
+        ends = [search.improve(min(alone, key=search.objective), of_roles)]
+        yield
+        for start in sorted(starts, key=search.objective)[:_MOST_STARTS]:
+            ends.append(search.swept(start, starts[start]))
             yield
-        ends.sort(key=search.score)
-        options = drafts.options(sources)
-        for number, end in enumerate(ends[:_MOST_ENDS]):
-            ends[number] = search.improve(end, options)
+        for end in sorted(ends, key=search.objective)[:_MOST_ENDS]:
+            ends.append(search.improve(end, edits))
             yield
         best = min(ends, key=search.objective)
         idle = 0
         while idle < _MOST_IDLE:
-            other = search.improve(search.shaken(best, options), options)
+            other = search.improve(search.shaken(best, edits), edits)
             idle += 1
             if search.objective(other) < search.objective(best):
                 best, idle = other, 0
@@ -227,6 +252,18 @@ def _searched(
             yield
     except OutOfTime:
         return
+
+
+def _worth_propagating(rows: Sequence[DraftRow], size: int | None) -> Sequence[DraftRow]:
+    """The rows of a front, the smallest first, that Shardy propagates."""
+    if size is None:
+        return rows[-_FRONT_ROWS:]
+    small = [row for row in rows if row.size.total <= size]
+    if any(row.quick.fits for row in small):
+        return small[-_FRONT_ROWS:]
+    larger = rows[len(small) :]
+    fitting = [row for row in larger if row.quick.fits]
+    return [*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1]]
 
 
 def _unbeaten(rows: Iterable[DraftRow]) -> tuple[DraftRow, ...]:

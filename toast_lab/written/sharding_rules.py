@@ -51,7 +51,11 @@ def rules_of(program: Program, specs: Sequence[Spec]) -> tuple[ShardingRule, ...
     Returns:
         The rules, exceptions first. Those at the same depth are in the order of the arguments.
     """
-    paths = program.value_name[: program.n_arguments]
+    return rules_of_paths(program.value_name[: program.n_arguments], specs)
+
+
+def rules_of_paths(paths: Sequence[str], specs: Sequence[Spec]) -> tuple[ShardingRule, ...]:
+    """``rules_of`` arguments with these paths; the rules' arguments are positions among them."""
     spec_of = {path: trimmed(spec) for path, spec in zip(paths, specs, strict=True)}
     drafts = _merged(_Tree(spec_of).drafts(), spec_of)
     by_root = _drafts_by_root(spec_of)
