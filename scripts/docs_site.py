@@ -58,7 +58,8 @@ REFERENCE = {
         "LowerBound",
     ],
     "Plans": [
-        *("Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"),
+        *("Plan", "listing", "annotate", "plan_words", "needed_constraints"),
+        *("why", "diff", "report"),
         *("audit", "Audit"),
     ],
     "Execution": [

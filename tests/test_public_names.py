@@ -45,7 +45,7 @@ def test_search_is_both_a_stage_and_a_function(code):
     use = (
         "\nfrom tests.helpers import analysed"
         "\nr = tl.search(tl.Problem(analysed('xxt'), '2'), budget=tl.Budget(evaluations=20))"
-        "\nassert type(r).__name__ == 'SearchResult'"
+        "\nassert type(r).__name__ == 'Result'"
     )
     done = subprocess.run(
         [sys.executable, "-c", code + use], capture_output=True, text=True, check=False

@@ -51,6 +51,7 @@ _NAMES = {
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
+    "plan_words": "toast_lab.written.traits:plan_words",
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from toast_lab.search.race import Race
     from toast_lab.search.usual_plans import usual_plans
     from toast_lab.sharding.mesh import Mesh
+    from toast_lab.written.traits import plan_words
 
 
 _STAGES = (

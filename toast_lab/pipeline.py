@@ -23,20 +23,21 @@ Reference: TOAST sections 3 and 4.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.confirm.learning import learn
-from toast_lab.confirm.loop import Judging, confirmed_search
+from toast_lab.confirm.loop import Deadline, Judging, Sources, confirmed_search
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
-from toast_lab.plan_verbs import Plan, Written
+from toast_lab.isolate import Cancelled
+from toast_lab.plan_verbs import WITHIN, Plan, Written, chosen
 from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
@@ -64,7 +65,7 @@ def search(
     resume: Trace | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
     **options: Any,
-) -> Result:
+) -> Result | ConfirmedResult[Plan]:
     """Search for the best plan of ``problem``.
 
     Args:
@@ -81,13 +82,18 @@ def search(
             its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
             same. 0: the best plan is given, however it came about, and so it is with a judge.
         options: options of the method, see its class in ``search.methods``. Every method accepts
-            ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or a ``Judging``,
-            which has more settings. The topology's compiler or devices then judge plans, and the
-            search is repeated until a plan is confirmed; the result is a ``ConfirmedResult``.
+            ``size``, most rules and constraints that the plan may take to write, as a memory limit
+            bounds its memory. The plan is then what the best written plan of so few makes of the
+            program (``result.written()``); ``result.refined`` gives the best plan of any size.
+            Every method also accepts ``judge``: a topology ("tpu:v5e:4x4", "gpu:h100:8", attached:
+            "cpu:8") or a ``Judging``, which has more settings. The topology's compiler or devices
+            then judge plans, and the search is repeated until a plan is confirmed; the result is a
+            ``ConfirmedResult``.
 
     Raises:
         InvalidProblem: unknown method, unknown or invalid options (all are listed), a trace of
-            another problem or method, or a judge that is not available.
+            another problem or method, a judge that is not available, or a size in which no plan
+            can be written that fits; the smallest that does is said.
 
     Examples:
         >>> import toast_lab as tl
@@ -98,7 +104,8 @@ def search(
         >>> result.plan.argument_specs()["x"]
         (('data',), ())
     """
-    judge = options.pop("judge", None)
+    judge, size = options.pop("judge", None), options.pop("size", None)
+    size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
         if resume is not None:
             raise InvalidProblem(
@@ -114,7 +121,7 @@ def search(
             "actions_within": 0.0,
             **options,
         }
-        return judged_search(problem, how, arguments, seed=seed or 0, cancel=cancel)
+        return judged_search(problem, how, arguments, seed=seed or 0, size=size, cancel=cancel)
     result = contract.search(
         problem,
         method,
@@ -126,7 +133,8 @@ def search(
         actions_within=actions_within,
         **options,
     )
-    return search_with_verbs(result)
+    users = search_with_verbs(result)
+    return users if size is None else users.of_size(size)
 
 
 def judged_search(
@@ -135,6 +143,7 @@ def judged_search(
     arguments: Mapping[str, Any],
     *,
     seed: int,
+    size: int | None = None,
     cancel: Callable[[], bool] | None,
     model: Model | None = None,
 ) -> ConfirmedResult[Plan]:
@@ -145,6 +154,7 @@ def judged_search(
         judging: how plans are judged.
         arguments: arguments of each search: method, budget, on_progress and the method's options.
         seed: seed of the first search.
+        size: as for ``search``.
         cancel: as for ``search``.
         model: the model that the plans shard; needed if the problem came from another process and
             therefore has no source.
@@ -153,10 +163,16 @@ def judged_search(
         InvalidProblem: as ``search``.
     """
     from toast_lab.confirm.judges import judge_named
+    from toast_lab.written.floor import FLOOR, floor
+
+    stop = Deadline(judging.seconds, cancel)
 
     def search_once(priced: Problem, round_number: int) -> SearchResult[Plan]:
-        result = contract.search(priced, seed=seed + round_number - 1, cancel=cancel, **arguments)
+        result = contract.search(priced, seed=seed + round_number - 1, cancel=stop, **arguments)
         return search_with_verbs(result)
+
+    def written_of(result: SearchResult[Plan]) -> Sequence[Written]:
+        return write_down(result, model=model, size=size, cancel=stop).rows
 
     def plans_of_other_methods(priced: Problem) -> dict[str, Plan]:
         budget = Budget.checked(arguments.get("budget")).part(
@@ -164,7 +180,7 @@ def judged_search(
         )
         return {
             name: Plan.of(
-                contract.search(priced, name, seed, budget, cancel=cancel, actions_within=0.0).plan
+                contract.search(priced, name, seed, budget, cancel=stop, actions_within=0.0).plan
             )
             for name in ALSO_JUDGED_METHODS
             if name != arguments.get("method")
@@ -176,20 +192,34 @@ def judged_search(
         judging.topology,
         time_limit_s=judging.time_limit_s,
         store=judging.store,
-        cancel=cancel,
+        cancel=stop,
     )
-    plans_by_name = {
+    usual = {
         name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
     }
+    with contextlib.suppress(Cancelled):
+        known = {name: plan for name, plan in usual.items() if name in FLOOR}
+        lowest = {
+            name: Written.of(written)
+            for name, written in floor(problem, known, model, cancel=stop).items()
+        }
+        return confirmed_search(
+            problem,
+            judging,
+            Sources(
+                search_once,
+                write=written_of,
+                floor=lowest,
+                usual=usual,
+                others=plans_of_other_methods,
+            ),
+            judge=judge,
+            learn=learn,
+            size=size,
+            cancel=stop,
+        )
     return confirmed_search(
-        problem,
-        judging,
-        search_once=search_once,
-        judge=judge,
-        learn=learn,
-        usual=plans_by_name,
-        others=plans_of_other_methods,
-        cancel=cancel,
+        problem, judging, Sources(search_once), judge=judge, learn=learn, size=size, cancel=stop
     )
 
 
@@ -258,29 +288,65 @@ def replicated(problem: Problem) -> Plan:
 class Result(SearchResult[Plan]):
     """The result of a search as users get it: with the plan as people write it."""
 
-    @functools.cached_property
+    @property
     def written_front(self) -> WrittenFront[Written]:
-        """Written plans near the best plan found, the smallest first; found on first access."""
-        return self.write_front()
+        """Written plans near the plan, the smallest first; found on first access."""
+        return write_down(self)
 
-    def write_front(self, **options: Any) -> WrittenFront[Written]:
-        """Search ``written_front`` anew, with the options of ``Plan.written_front``."""
+    def written(self, within: float = WITHIN, size: int | None = None, **options: Any) -> Written:
+        """The smallest written plan whose C(s) is at most ``within`` above the plan's.
+
+        If none is, the one with the lowest C(s); ``.loss`` tells. With ``size``, or where the
+        search was given one: the one with the lowest C(s) among those of at most so many rules and
+        constraints. ``options`` are those of ``Plan.written_front``, such as ``in_packages``.
+
+        Raises:
+            InvalidProblem: no plan of that size fits into memory; the smallest that does is said.
+        """
+        if size is None and self.size is not None:
+            return self.written_front.of_size(self.size)
+        return chosen(write_down(self, size=size, **options), within, size)
+
+    def __str__(self) -> str:
+        if self.problem is not None and self.plan.known_front(self.problem) is not None:
+            return f"{self.in_brief()}\n{self.written()}"
+        return f"{self.in_brief()}\n{self.plan.describe()}"
+
+    def of_size(self, size: int) -> Result:
+        """The result with the best plan that can be written in so many rules and constraints.
+
+        Raises:
+            InvalidProblem: there is none that fits; the smallest that does is said.
+        """
         if self.problem is None:
             raise InvalidProblem("this result lacks the problem that was searched; search again")
-        refined = self.refined.plan
-        beside = [] if self.unlimited is None else [self.plan]
-        if self.actions and refined.refinements:
-            beside.append(Plan.from_actions(self.problem, self.actions))
-        return refined.written_front(self.problem, beside=beside, path=self.path, **options)
+        front = write_down(self, size=size)
+        written, refined = front.of_size(size), self.refined
+        plan = Plan.of(
+            dataclasses.replace(
+                written.plan, actions=self.plan.actions, refinements=(f"written in {written.size}",)
+            )
+        )
+        message = f"{self.message} Of what takes at most {size} rules and constraints to write, "
+        message += f"the plan is the best that was found: {written.size}, {written.loss:+.1%} C(s)."
+        changed = {
+            "plan": plan,
+            "cost": written.cost,
+            "unlimited": (refined.plan, refined.cost),
+            "size": size,
+            "message": message,
+        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        limited = Result(**{**fields, **changed})
+        plan.keep_front(self.problem, front)
+        return limited
 
-    def written(self, within: float = 0.05, **options: Any) -> Written:
-        """The smallest written plan whose C(s) is at most ``within`` above the best plan's.
 
-        If none is, the one with the lowest C(s); ``.loss`` tells. ``options`` are those of
-        ``Plan.written_front``, such as ``in_packages``.
-        """
-        within = checks.number("within", within, 0.0)
-        return (self.write_front(**options) if options else self.written_front).within(within)
+def write_down(result: SearchResult[Plan], **options: Any) -> WrittenFront[Written]:
+    """Written plans near the plan of a search; ``options`` are those of ``Plan.written_front``."""
+    if result.problem is None:
+        raise InvalidProblem("this result lacks the problem that was searched; search again")
+    return result.plan.written_front(result.problem, path=result.path, **options)
 
 
 def search_with_verbs(result: SearchResult[Any]) -> Result:

@@ -8,7 +8,8 @@ arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import checks
@@ -16,11 +17,11 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
-from toast_lab.search.action_path import PathStep
-from toast_lab.sharding import plan_file, plan_text
+from toast_lab.search.action_path import PathStep, path_of, taken_actions
+from toast_lab.search.usual_plans import usual_plans
+from toast_lab.sharding import plan_file
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
-from toast_lab.sharding.plan_rules import PlanSize, plan_size
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 from toast_lab.written.written_front import WrittenFront
@@ -29,10 +30,13 @@ from toast_lab.written.written_plan import WrittenPlan
 if TYPE_CHECKING:
     from toast_lab.apply.jit import Sharded
     from toast_lab.export.axis_rules import AxisRules
-    from toast_lab.export.minimal import MinimalConstraints
     from toast_lab.export.source_edits import Patch
     from toast_lab.ir.model import Model
+    from toast_lab.lowering.specs import Constraint
     from toast_lab.runtime.compiled import Compiled
+
+
+WITHIN = 0.05  #: how much of its C(s) a plan may lose by being written
 
 
 class Plan(ShardingPlan):
@@ -46,10 +50,16 @@ class Plan(ShardingPlan):
         >>> plan.argument_specs()
         {'x': (('data',), ()), 'w1': ((), ('model',)), 'w2': (('model',), ())}
         >>> print(plan.describe())
-        mlp on data=2,model=2: 3 argument rules and 0 places
-        arguments
-          B on data                       x (1 argument)
-          U on model                      w1, w2 (2 arguments)
+        mlp on data=2,model=2, not written yet: plan.written() finds its rules and constraints
+        Data parallel over data; tensor parallel over model: hidden.
+        arguments: first match decides; rest whole
+          x   P('data')         1 argument
+          w1  P(None, 'model')  1 argument
+          w2  P('model')        1 argument
+        actions
+          B->data
+          U->model
+        plan.describe(None) has every value
         >>> plan.save("plan.json")  # applies to other sizes, too
         >>> tl.Plan.load("plan.json", problem).argument_specs() == plan.argument_specs()
         True
@@ -58,14 +68,14 @@ class Plan(ShardingPlan):
     def __str__(self) -> str:
         return self.describe()
 
-    @property
-    def size(self) -> PlanSize:
-        """The argument rules and source lines that a person has to write to get the plan."""
-        return plan_size(self.program, self.sharding)
+    def describe(self, limit: int | None = 40) -> str:
+        """What the plan is, its rules and its actions, in up to ``limit`` lines.
 
-    def describe(self, limit: int | None = 60) -> str:
-        """Lists which dims of each layer each axis splits, in up to ``limit`` lines (None: all)."""
-        return plan_text.describe(self, limit)
+        None: all of it, and the sharding of every value.
+        """
+        from toast_lab.written.screen import plan_text
+
+        return plan_text(self, limit)
 
     # -- making -----------------------------------------------------------------------------------
     @classmethod
@@ -107,56 +117,91 @@ class Plan(ShardingPlan):
         return cls.of(plan_file.from_json(data, *_analysis_and_mesh(analysis), where))
 
     # -- writing ----------------------------------------------------------------------------------
+    @functools.cached_property
+    def _fronts(self) -> dict[Any, WrittenFront[Written]]:
+        """Fronts that have been found, so that everything that asks gets the same plan."""
+        return {}
+
+    def known_front(
+        self,
+        problem: Problem | None = None,
+        size: int | None = None,
+        in_packages: Collection[str] = (),
+    ) -> WrittenFront[Written] | None:
+        """The result of ``written_front`` if it has been asked for, else None."""
+        problem = self._usual_problem if problem is None else problem
+        return self._fronts.get((problem, size, tuple(in_packages)))
+
+    def keep_front(self, problem: Problem, front: WrittenFront[Written]) -> None:
+        """Let ``written_front`` give a front that was found for this plan."""
+        self._fronts[problem, None, ()] = front
+
+    @functools.cached_property
+    def _usual_problem(self) -> Problem:
+        if self.analysis is None:
+            raise InvalidProblem("give problem=, the problem that this plan is for")
+        return Problem(self.analysis, self.mesh)
+
     def written_front(
         self,
         problem: Problem | None = None,
         *,
-        beside: Sequence[ShardingPlan] = (),
+        model: Model | None = None,
         path: tuple[PathStep, ...] = (),
         seconds: float = 10.0,
+        size: int | None = None,
         in_packages: Collection[str] = (),
         cancel: Callable[[], bool] | None = None,
     ) -> WrittenFront[Written]:
-        """Written plans that come close to this one, the smallest first.
+        """Written plans that come close to this one, the smallest first; found once.
 
         Args:
             problem: the one that it is for; by default its program and mesh on the default machine.
-            beside: plans to start from as well, beside the usual ones.
-            path: the way to this plan, in actions, for the text.
+            model: the problem's model; by default that of its analysis.
+            path: the way to this plan, in actions, for the text; by default found by its history.
             seconds: time for the search.
+            size: most rules and constraints; None: as few as do.
             in_packages: installed packages whose source may be constrained too, for a model that
                 is one of a package; the patch then is one of the package.
             cancel: polled; True ends the search with what it has.
         """
-        from toast_lab.search.usual_plans import usual_plans
         from toast_lab.written.written_front import write
 
-        if problem is None:
-            if self.analysis is None:
-                raise InvalidProblem("give problem=, the problem that this plan is for")
-            problem = Problem(self.analysis, self.mesh)
-        usual = [
-            plan_of_actions(problem.space, actions) for actions in usual_plans(problem).values()
-        ]
+        known = self.known_front(problem, size, in_packages)
+        if known is not None:
+            return known
+        problem = self._usual_problem if problem is None else problem
+        actions = usual_plans(problem).values()
+        beside = [plan_of_actions(problem.space, few) for few in actions]
+        if self.actions and self.refinements:
+            beside.append(plan_of_actions(problem.space, taken_actions(problem, self)))
         front = write(
             problem,
             self,
-            beside=[*beside, *usual],
-            path=path,
+            model,
+            beside=beside,
+            path=path or path_of(problem, self),
             seconds=seconds,
+            size=size,
             in_packages=in_packages,
             cancel=cancel,
         )
-        return WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
+        written = WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
+        if cancel is None or not cancel():
+            self._fronts[problem, size, tuple(in_packages)] = written
+        return written
 
-    def written(self, within: float = 0.05, **options: Any) -> Written:
+    def written(self, within: float = WITHIN, size: int | None = None, **options: Any) -> Written:
         """The smallest written plan whose C(s) is at most ``within`` (a share) above this one's.
 
-        If none is, the one with the lowest C(s); ``.loss`` tells. ``options`` are those of
+        If none is, the one with the lowest C(s); ``.loss`` tells. With ``size``, the one with the
+        lowest C(s) of at most so many rules and constraints. ``options`` are those of
         ``written_front``.
+
+        Raises:
+            InvalidProblem: no plan of that size fits into memory; the smallest that does is said.
         """
-        within = checks.number("within", within, 0.0)
-        return self.written_front(**options).within(within)
+        return chosen(self.written_front(size=size, **options), within, size)
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
@@ -193,63 +238,26 @@ class Plan(ShardingPlan):
         return specs.partition_specs(self)
 
     # -- exporting --------------------------------------------------------------------------------
-    def constraints(self, minimal: bool = False, **options: Any) -> Any:
-        """The sharding constraints that express the plan.
+    def constraints(self) -> list[Constraint]:
+        """Every value whose sharding propagation from its op would not give, with its line.
 
-        By default all of them, as a list of (value, source line, PartitionSpec). With ``minimal``,
-        the fewest that the user's own code needs under ``jax.jit``; see
-        ``toast_lab.export.minimal.minimal_constraints`` for the options.
+        ``written().constraints`` are the few that a person writes.
         """
-        if not minimal:
-            from toast_lab.lowering import specs
+        from toast_lab.lowering import specs
 
-            return specs.constraints(self)
-        from toast_lab.export import minimal as export
+        return specs.constraints(self)
 
-        return export.minimal_constraints(self, **options)
+    def to_python(self, mode: str = "auto", **options: Any) -> str:
+        """``written(**options).to_python(mode)``: a file that needs only JAX."""
+        return self.written(**options).to_python(mode)
 
-    def to_python(
-        self,
-        constraints: MinimalConstraints | None = None,
-        model: Model | None = None,
-        **options: Any,
-    ) -> str:
-        """The text of a Python file that shards the function with JAX alone.
+    def to_patch(self, root: PathLike | None = None, mode: str = "auto", **options: Any) -> Patch:
+        """``written(**options).to_patch(root, mode)``: the constraints as a diff of the source."""
+        return self.written(**options).to_patch(root, mode)
 
-        See ``toast_lab.export.python.to_python``.
-
-        ``constraints`` are the result of ``constraints(minimal=True)``. Without them they are
-        searched for, which takes minutes for a training step. ``options`` are the options of that
-        search: ``seconds`` limits its time (300 by default), and ``proof="propagated"`` makes it
-        quicker.
-        """
-        from toast_lab.export import python
-
-        if constraints is None:
-            constraints = self.constraints(minimal=True, model=model, **options)
-        return python.to_python(self, constraints)
-
-    def to_patch(
-        self,
-        constraints: MinimalConstraints | None = None,
-        model: Model | None = None,
-        **options: Any,
-    ) -> Patch:
-        """The constraints as a diff against the user's source.
-
-        See ``toast_lab.export.patch.to_patch``.
-        """
-        from toast_lab.export import patch
-
-        if constraints is None:
-            constraints = self.constraints(minimal=True, model=model)
-        return patch.to_patch(self, constraints, **options)
-
-    def to_axis_rules(self, names: Any = None, model: Model | None = None) -> AxisRules:
-        """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules.axis_rules``."""
-        from toast_lab.export import axis_rules
-
-        return axis_rules.axis_rules(self, names, model)
+    def to_axis_rules(self, names: Any = None, **options: Any) -> AxisRules:
+        """``written(**options).to_axis_rules(names)``: logical-axis rules for flax users."""
+        return self.written(**options).to_axis_rules(names)
 
     def to_test(self, load: str, plan_file: str, **options: Any) -> str:
         """The text of a pytest file that fails when the compiled program drifts from the plan.
@@ -291,22 +299,29 @@ class Written(WrittenPlan):
         return compile_it(self, topology, model, **options)
 
     def to_python(self, mode: str = "auto") -> str:
-        """A file of plain JAX with its rules; see ``toast_lab.export.written_python.to_python``."""
+        """A file of plain JAX with its rules; see ``toast_lab.export.written_python``."""
         from toast_lab.export import written_python
 
         return written_python.to_python(self, mode)
 
     def to_patch(self, root: PathLike | None = None, mode: str = "auto") -> Patch:
-        """Its constraints as a diff; see ``toast_lab.export.written_patch.to_patch``."""
+        """Its constraints as a diff of the source; see ``toast_lab.export.written_patch``."""
         from toast_lab.export import written_patch
 
         return written_patch.to_patch(self, root, mode)
 
-    def to_axis_rules(self, names: Any = None, model: Model | None = None) -> AxisRules:
+    def to_axis_rules(self, names: Any = None) -> AxisRules:
         """Logical-axis rules for flax and MaxText; see ``toast_lab.export.axis_rules``."""
         from toast_lab.export import axis_rules
 
-        return axis_rules.axis_rules(self.plan, names, model)
+        return axis_rules.axis_rules(self.plan, names, self.problem.analysis.model)
+
+
+def chosen(front: WrittenFront[Written], within: float, size: int | None) -> Written:
+    """The written plan of a front that ``Plan.written`` gives."""
+    if size is not None:
+        return front.of_size(checks.whole("size", size, 1))
+    return front.within(checks.number("within", within, 0.0))
 
 
 def _analysis_and_mesh(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:

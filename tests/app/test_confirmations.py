@@ -19,7 +19,7 @@ from toast_lab.jobs.confirm_job import (
 from toast_lab.jobs.job import Registry
 from toast_lab.sharding.plan import unsharded_plan
 from toast_lab.views.confirm_chart import ConfirmCurve
-from toast_lab.views.confirm_curve import confirm_frame, verdict_frame
+from toast_lab.views.confirm_curve import FRONT_COLUMNS, confirm_frame, verdict_frame
 
 # Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -62,7 +62,11 @@ def test_a_confirmed_search_leaves_its_plans_and_another_page_finds_it_again(
     for page_session in (session, twin):
         state = page_session.confirmations.state
         assert state.end is not None
-        assert 1 <= len(state.verdicts) <= 2
+        # The floor, and at most two plans beside it
+        assert state.verdicts[0].name == "data parallel as argument shardings alone"
+        assert state.verdicts[0].is_written
+        assert 2 <= len(state.verdicts) <= 6
+        assert len(state.verdicts) <= state.most_compiles
         assert state.points
         assert state.best is not None
         assert state.verdicts[state.best].time_s
@@ -72,10 +76,19 @@ def test_a_confirmed_search_leaves_its_plans_and_another_page_finds_it_again(
         assert best.plan.judged is not None
         assert best.plan.judged["judge"] == "cpu:2"
     assert twin.confirmations.judge == "cpu:2"
-    # At the end the simple plan is opened, described in words; one click leads to its execution
+    # At the end the front of written plans is opened, with rules and constraints, price and clock
     page.tick()
     assert page.confirm.tabs.active == 1
-    assert "arguments" in page.confirm._words.object
+    end = session.confirmations.state.end
+    assert end.first is not None
+    front = page.confirm.front.value
+    assert list(front.columns) == list(FRONT_COLUMNS)
+    assert front["rules"].tolist() == [str(row.size.rules) for row in end.front]
+    judged = [row for row in end.front if row.clock_s is not None]
+    assert any(row.name == "data parallel" for row in judged)
+    assert (front["step, judged"] != "–").sum() == len(judged)
+    assert "unsharded" in page.confirm._words.object
+    # One click leads to its execution
     page.confirm._compare()
     assert session.step == "compare"
     assert session.plans.wanted in [item.name for item in session.plans.items]

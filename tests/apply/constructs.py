@@ -235,16 +235,14 @@ def roads(name: str, wide: bool) -> dict[str, list[str]]:
             *copied(args)
         )
         differ = {"plan.jit": different(plan.jit(fn)(*copied(args)), expected)}
-        constraints = plan.constraints(
-            minimal=True, model=model, proof="propagated", seconds=20, on_event=lambda _: None
-        )
-        text = plan.to_python(constraints)
+        written = plan.written(problem=problem, seconds=1.0)
+        text = written.to_python()
         scope: dict[str, Any] = {"__name__": "exported"}
         exec(compile(text, "exported.py", "exec"), scope)
-        shard = scope["shard"](fn)
-        differ["to_python"] = different(shard(*shard.place(*copied(args))), expected)
+        given = scope["place"](*copied(args))
+        differ["to_python"] = different(scope["shard"](fn, *given)(*given), expected)
         differ["to_python"] += ["needs toast_lab"] if "import toast_lab" in text else []
-        differ["to_patch"] = [] if isinstance(plan.to_patch(constraints).text, str) else ["no text"]
+        differ["to_patch"] = [] if isinstance(written.to_patch().text, str) else ["no text"]
         run = tl.run(model, plan, devices="cpu:8", repeats=1, warmup=0)
         differ["run"] = [] if run.agrees else [str(run)]
         compared = tl.compare(model, [plan], devices="cpu:8", repeats=1, rounds=1)

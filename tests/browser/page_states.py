@@ -302,7 +302,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "search, confirm",
         _pressed("Confirm", "judged plans"),
-        (*SEARCHED, "Curve and verdicts", "Simple plan", "judged plans"),
+        (*SEARCHED, "Curve and verdicts", "Written plans", "judged plans"),
         figures=("confirmed curve",),
     ),
     PageState(

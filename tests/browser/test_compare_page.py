@@ -31,7 +31,6 @@ from toast_lab.app.gallery import SIZES
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import data_parallel
-from toast_lab.sharding.plan_text import describe
 from toast_lab.views.compare_table import bytes_text, counts_text, seconds_text
 from toast_lab.views.plan_tables import ops_frame, shown_ops
 from toast_lab.views.time_memory import front
@@ -172,7 +171,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
         page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
     ).to_be_visible()
     tab(page, "Words")
-    for line in describe(PLAN).splitlines()[1:]:
+    for line in PLAN.describe().splitlines()[1:]:
         words = re.sub(r"\s+", " ", line).strip()
         expect(page.locator("pre").locator("visible=true").last).to_contain_text(words)
 

@@ -1,4 +1,4 @@
-"""A person confirms a search on attached devices, reads the simple plan and executes it."""
+"""A person confirms a search on attached devices, reads a written plan and executes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WATCH = """() => {
     priced: drawn('priced'), clock: drawn('clock')}), 50)
 }"""
 #: On a loaded machine the first plan may have been executed before the page says so.
-DOING = r"Round 1: executing plan (\d) of at most 2 for cpu:8, priced \S+ \S+, \d+ s"
+DOING = r"Round 1: executing plan (\d) of at most \d+ for cpu:8, priced \S+ \S+, \d+ s"
 
 
 def tag(page: Page, words: str) -> None:
@@ -89,12 +89,12 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
     tag(page, r"(judged, not )?confirmed")
 
-    # The simple plan comes first: what each further place gains, and the plan in words
-    buys = page.get_by_text(re.compile("what each further rule or place buys")).first
+    # Written plans come first: what each further rule or constraint buys, and one in words
+    buys = page.get_by_text(re.compile("what each further rule or constraint buys")).first
     expect(buys).to_be_visible()
-    expect(page.get_by_text(re.compile("within 2% of the best", re.I)).first).to_be_visible()
+    expect(page.get_by_text(re.compile("within 5% of the best", re.I)).first).to_be_visible()
     words = page.locator("pre").locator("visible=true").first
-    expect(words).to_contain_text(re.compile("arguments|No rules or constraints are needed"))
+    expect(words).to_contain_text("unsharded")
     chosen = page.locator(".tabulator-row.tabulator-selected").locator("visible=true")
     expect(chosen).to_have_count(1)
 

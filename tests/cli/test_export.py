@@ -43,34 +43,38 @@ def test_every_output_of_a_users_own_model(toast: Any, own: Path) -> None:
         "price", "my_own_net:make", "--mesh", "data=4", "--actions", *actions, "--save", "plan.json"
     )
     assert status == 0, err
-    files = [
-        "--python",
-        "out.py",
-        "--patch",
-        "out.diff",
-        "--test",
-        "test_out.py",
-        "--rules",
-        "r.py",
-        "--stablehlo",
-        "o.mlir",
-    ]
-    status, out, err = toast(
-        "export", "my_own_net:make", "plan.json", *files, "--proof", "propagated", "--json"
-    )
+    files = ["--python", "out.py", "--patch", "out.diff", "--test", "test_out.py"]
+    files += ["--rules", "r.py", "--stablehlo", "o.mlir"]
+    status, out, err = toast("export", "my_own_net:make", "plan.json", *files, "--json")
     assert status == 0, err
-    data = json.loads(out)
-    assert data["proof"] == "propagated"
-    assert data["remaining"] == []
-    assert len(data["constraints"]) == 1  # the partitioner gathers w2 by itself
-    assert all("my_own_net.py" in row and "P(None, None)" in row for row in data["constraints"])
+    data = json.loads(out)["written"]
+    size, rules = data["size"], data["rules"]
+    assert (len(rules), len(data["constraints"])) == (size["rules"], size["constraints"])
+    assert data["loss"] <= 0.05
     ast.parse((own / "out.py").read_text())
+    counted = f"{size['rules']} rule{'s' * (size['rules'] != 1)} and"
+    assert counted in (own / "out.py").read_text().splitlines()[0]
+    assert all(rule["pattern"] in (own / "out.py").read_text() for rule in rules)
     patch = (own / "out.diff").read_text()
-    assert "+++ b/my_own_net.py" in patch
-    assert 'x @ jax.lax.with_sharding_constraint(params["w1"], P(None, None))' in patch
-    assert "('batch', 'data')" in (own / "r.py").read_text()
+    assert patch.count("+") == 0 or "with_sharding_constraint" in patch
+    assert "LOGICAL_AXIS_RULES" in (own / "r.py").read_text()
     assert "sdy.sharding_constraint" in (own / "o.mlir").read_text()
     assert "tl.load('my_own_net:make'" in (own / "test_out.py").read_text()
+
+
+def test_a_size_bounds_what_is_written(toast: Any, own: Path) -> None:
+    actions = ["batch->data", "embed->data"]
+    save = ["--save", "plan.json"]
+    toast("price", "my_own_net:make", "--mesh", "data=4", "--actions", *actions, *save)
+    status, out, err = toast("export", "my_own_net:make", "plan.json", "--size", "1", "--json")
+    assert status == 0, err
+    size = json.loads(out)["written"]["size"]
+    assert size["rules"] + size["constraints"] <= 1
+    status, out, _ = toast(
+        "export", "my_own_net:make", "plan.json", "--explicit", "--python", "explicit.py"
+    )
+    assert status == 0
+    assert "AxisType.Explicit" in (own / "explicit.py").read_text()
 
 
 def test_bad_input_is_said_and_nothing_is_written(toast: Any, own: Path) -> None:

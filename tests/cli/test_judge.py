@@ -11,13 +11,16 @@ NET = ("mlp", "--mesh", "2", "--evaluations", "60", "--judge", "cpu:2", "--compi
 
 def test_verdicts_stand_in_the_json_and_in_the_plan(toast: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    status, out, err = toast(
-        "search", *NET, "--machine", "cpu", "--simple", "2", "--save", str(path), "--json"
-    )
+    status, out, err = toast("search", *NET, "--machine", "cpu", "--save", str(path), "--json")
     assert status == 0, err
     judged = json.loads(out)["judged"]
     assert judged["judge"] == "cpu:2"
-    assert [verdict["judged_s"] > 0 for verdict in judged["verdicts"]] == [True]
+    verdicts = judged["verdicts"]
+    assert all(verdict["judged_s"] > 0 for verdict in verdicts)
+    assert verdicts[0]["name"] == "data parallel"
+    assert verdicts[0]["size"] == {"rules": 1, "constraints": 0}
+    assert json.loads(out)["written"]["constraints"] == []
+    assert all(row["judged_s"] is None or row["judged_s"] > 0 for row in json.loads(out)["front"])
     assert judged["elsewhere"] == ""
     kept = json.loads(path.read_text())["judged"]
     assert kept["judge"] == "cpu:2"

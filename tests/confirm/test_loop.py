@@ -14,16 +14,22 @@ import pytest
 from tests.helpers import small_transformer
 from toast_lab.confirm import judges
 from toast_lab.confirm.choose import (
+    FLOOR_WORTH_JUDGING,
     MOST_USUAL,
-    USUAL_WORTH_JUDGING,
     WORTH_JUDGING,
+    Candidate,
     named_plans_worth,
+    plans_of_search,
+    preferred_written,
+    priced_candidates,
     refused_kinds,
-    simple_row,
+    worth_of_floor,
 )
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_elsewhere
-from toast_lab.confirm.loop import Judging, confirmed_search
+from toast_lab.confirm.judged_front import judged_front
+from toast_lab.confirm.learning import REACH, Corrections
+from toast_lab.confirm.loop import Judging, Sources, confirmed_search
 from toast_lab.confirm.verdict import JudgeEvent, Judgement, Verdict
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed, RunInterrupted
@@ -31,9 +37,11 @@ from toast_lab.isolate import Cancelled
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
-from toast_lab.search.simplify import FrontRow, PlanFront
+from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
+from toast_lab.written.floor import FLOOR, floor
+from toast_lab.written.written_plan import WrittenPlan
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,8 @@ class FakeJudge:
         self.asked: list[int] = []
         self.by_order: list[Judgement | None] = []
 
-    def __call__(self, plan: ShardingPlan) -> Judgement:
+    def __call__(self, subject: ShardingPlan | WrittenPlan) -> Judgement:
+        plan = subject.plan if isinstance(subject, WrittenPlan) else subject
         key = plan.sharding.key()
         self.asked.append(key)
         if len(self.asked) <= len(self.by_order):
@@ -67,14 +76,43 @@ class FakeJudge:
         )
 
 
+def known(problem: Problem, searched: SearchResult[Any]) -> list[Candidate[Any]]:
+    """The plans of a search by their price, the best first."""
+    plans = [(plan, None) for plan in plans_of_search(searched)]
+    return priced_candidates(problem, plans, lambda plan, time_s, is_written: time_s)
+
+
+def with_plans(
+    problem: Problem, searched: SearchResult[Any], *plans: ShardingPlan
+) -> SearchResult[Any]:
+    """The result of a search that has found one or two plans, the best last, and nothing else."""
+    best = plans[-1], price(problem, plans[-1])
+    return dataclasses.replace(
+        searched,
+        plan=plans[0],
+        cost=price(problem, plans[0]),
+        unlimited=best if len(plans) > 1 else None,
+        trace=Trace(),
+    )
+
+
+@pytest.fixture(scope="module")
+def lowest(problem: Problem) -> dict[str, WrittenPlan]:
+    """The floor."""
+    usual = usual_plans(problem)
+    return floor(
+        problem, {name: Plan.from_actions(problem, usual[name]) for name in FLOOR if name in usual}
+    )
+
+
 def confirm(
     problem: Problem,
     searched: SearchResult[Any],
-    judge: Callable[[ShardingPlan], Judgement],
+    judge: Callable[[Any], Judgement],
     *,
     learn: Callable[[Problem, Sequence[Verdict[Any]]], Problem | None] = lambda *_: None,
-    usual: dict[str, Any] | None = None,
-    others: Callable[[Problem], dict[str, Any]] | None = None,
+    sources: dict[str, Any] | None = None,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> ConfirmedResult[Any]:
@@ -87,11 +125,10 @@ def confirm(
     result = confirmed_search(
         problem,
         Judging("fake", **options),
-        search_once=search_once,
+        Sources(search_once, **(sources or {})),
         judge=judge,
         learn=learn,
-        usual=usual,
-        others=others,
+        size=size,
         cancel=cancel,
     )
     assert rounds == sorted(rounds)
@@ -135,52 +172,253 @@ def test_the_clock_decides_between_judged_plans(
     assert result.priced_plan.sharding.same_as(searched.plan.sharding)
 
 
-def test_the_plans_that_everybody_would_try_are_judged_in_the_first_round(
+def test_the_floor_is_judged_first_and_as_it_is_written(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    assert set(lowest) <= set(FLOOR)
+    assert all(not written.constraints for written in lowest.values())
+    worth_it = [written for _, written in worth_of_floor(problem, lowest)]
+    assert len(worth_it) >= 2
+    name, second = worth_of_floor(problem, lowest)[1]
+    subjects: list[Any] = []
+    stages: list[str] = []
+    judge = FakeJudge(problem)
+
+    def judging(subject: Any) -> Judgement:
+        subjects.append(subject)
+        judgement = judge(subject)
+        # By the clock, a plan with a worse price is the best
+        is_best = subject is second
+        return judgement._replace(time_s=0.95 * searched.cost.time_s) if is_best else judgement
+
+    result = confirm(
+        problem,
+        searched,
+        judging,
+        sources={"floor": lowest},
+        compiles=1,
+        on_event=lambda event: stages.append(event.stage),
+    )
+    assert subjects[: len(worth_it)] == worth_it, "as written"
+    assert len(subjects) == len(worth_it) + 1, "beside the budget of compiles"
+    assert stages.index("searching") == 2 * len(worth_it)
+    assert result.best is not None
+    assert result.best.written is second
+    assert result.plan.sharding.same_as(second.plan.sharding)
+    assert f"{name} as argument shardings alone, best judged" in str(result)
+    whole = result.verdicts[-1]
+    assert whole.written is None
+    assert whole.time_s is not None
+    sentence = (
+        f"{name[0].upper()}{name[1:]} as argument shardings alone is quicker by the judge's clock "
+        f"than the best plan with every op constrained: {0.95 * searched.cost.time_s * 1e3:.3f} ms "
+        f"against {whole.time_s * 1e3:.3f}."
+    )
+    assert result.quicker_written == sentence
+    assert sentence in result.in_brief()
+    assert result.to_json()["quicker_written"] == sentence
+    assert result.written(within=0.0).plan.sharding.same_as(result.plan.sharding)
+    sizes = [row["size"] for row in result.to_json()["verdicts"]]
+    assert sizes[0] == worth_it[0].size._asdict()
+    assert sizes[-1] is None
+
+
+def test_the_floor_is_never_beaten_by_a_whole_plan_that_is_slower(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    """A plan that is compiled whole may be slower than its argument shardings alone."""
+    judge = FakeJudge(problem)
+
+    def slow_when_whole(subject: Any) -> Judgement:
+        judgement = judge(subject)
+        assert judgement.time_s is not None
+        is_whole = isinstance(subject, ShardingPlan)
+        return judgement._replace(time_s=judgement.time_s * (2.0 if is_whole else 1.0))
+
+    result = confirm(problem, searched, slow_when_whole, sources={"floor": lowest}, compiles=3)
+    best_s = min(verdict.time_s for verdict in result.verdicts if verdict.time_s is not None)
+    assert result.best is not None
+    assert result.best.time_s == best_s
+    assert result.best.written is not None
+
+
+def test_what_the_floor_teaches_is_searched_with(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    slow = slower(problem, 2.0)
+    searched_problems: list[Problem] = []
+
+    def search_once(priced: Problem, number: int) -> SearchResult[Any]:
+        searched_problems.append(priced)
+        return dataclasses.replace(searched, problem=priced)
+
+    confirmed_search(
+        problem,
+        Judging("fake", compiles=1),
+        Sources(search_once, floor=lowest),
+        judge=FakeJudge(problem, 2.0),
+        learn=lambda *_: slow,
+    )
+    assert searched_problems[0] is slow
+
+
+def test_plans_of_the_floor_that_prices_think_nothing_of_are_not_judged(
+    problem: Problem, lowest: dict[str, WrittenPlan]
+) -> None:
+    prices = {name: price(problem, written.plan).time_s for name, written in lowest.items()}
+    names = [name for name, _ in worth_of_floor(problem, lowest)]
+    limit_s = min(prices.values()) * (1 + FLOOR_WORTH_JUDGING)
+    assert names == sorted(
+        (name for name in prices if prices[name] <= limit_s), key=lambda name: prices[name]
+    )
+    peak_bytes = price(problem, lowest["data parallel"].plan).peak_bytes
+    tight = Problem(problem.analysis, problem.mesh, memory_limit_bytes=peak_bytes / 3)
+    assert "data parallel" not in dict(worth_of_floor(tight, lowest))
+
+
+def test_written_plans_are_judged_before_whole_ones(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    written = sorted(lowest.values(), key=lambda row: price(problem, row.plan).score)[0]
+    result = confirm(
+        problem, searched, FakeJudge(problem), sources={"write": lambda _: [written]}, compiles=2
+    )
+    assert [verdict.written for verdict in result.verdicts] == [written, None]
+    assert result.best is result.verdicts[0], "it is as good, and takes less to write"
+    assert result.verdicts[0].title == f"written in {written.size}"
+
+
+def test_of_written_plans_the_smallest_good_one_and_the_best_are_preferred(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    row = known(problem, searched)[0]
+    small, large = sorted(lowest.values(), key=lambda written: written.size.total)[:2]
+    assert small.size.total < large.size.total
+
+    def at(written: WrittenPlan | None, score: float) -> Candidate[Any]:
+        return Candidate(row.plan, row.quick._replace(score=score), written)
+
+    best = [at(None, 1.0), at(large, 1.01), at(small, 1.04)]
+    assert preferred_written(best, 0.05) == [best[2], best[1]]
+    assert (
+        preferred_written([at(None, 1.0), at(large, 1.01), at(small, 1.06)], 0.05)
+        == [at(large, 1.01)] * 2
+    )
+    assert preferred_written([at(None, 1.0), at(small, 4.0)], 0.05) == []
+
+
+def test_with_a_size_only_written_plans_of_that_size_are_judged_and_given(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    size = min(written.size.total for written in lowest.values())
+    large = max(lowest.values(), key=lambda written: written.size.total)
+    assert large.size.total > size
+    judge = FakeJudge(problem)
+    judge.special[large.plan.sharding.key()] = Judgement(1e-9, 1e6, True)
+    result = confirm(problem, searched, judge, sources={"floor": lowest}, size=size, compiles=4)
+    assert all(verdict.written is not None for verdict in result.verdicts)
+    assert result.best is not None
+    assert result.best.written is not None
+    assert result.best.written.size.total <= size
+    assert result.written().size.total <= size
+    assert result.plan.sharding.same_as(result.best.plan.sharding)
+
+
+def test_the_time_limit_ends_the_whole_and_keeps_the_floor(
+    problem: Problem,
+    searched: SearchResult[Any],
+    lowest: dict[str, WrittenPlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("toast_lab.confirm.loop.time.monotonic", lambda: clock[0])
+    judge = FakeJudge(problem)
+
+    def takes_ten_seconds(subject: Any) -> Judgement:
+        clock[0] += 10.0
+        if clock[0] > 25.0:
+            raise Cancelled("told to stop")
+        return judge(subject)
+
+    result = confirm(problem, searched, takes_ten_seconds, sources={"floor": lowest}, seconds=25.0)
+    assert result.standing is Standing.TIME
+    assert "time limit" in result.in_brief()
+    assert len(result.verdicts) == 2
+    assert result.best is not None
+    assert result.plan.sharding.same_as(result.best.plan.sharding)
+
+
+def test_a_compile_that_is_killed_twice_is_dropped_with_both_reasons(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    judge = FakeJudge(problem)
+    judge.by_order = [
+        Judgement(None, None, False, failure="killed by signal 9", interrupted_at_s=3.0),
+        Judgement(None, None, False, failure="killed by signal 11", interrupted_at_s=4.0),
+    ]
+    result = confirm(problem, searched, judge, compiles=1)
+    assert judge.asked[:2] == [searched.plan.sharding.key()] * 2
+    assert judge.asked.count(searched.plan.sharding.key()) == 2
+    assert result.verdicts[0].remark == (
+        "dropped: killed by signal 11 (tried twice; at first: killed by signal 9)"
+    )
+
+
+def test_a_verdict_corrects_the_prices_of_plans_like_it(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    plan, *others = (row.plan for row in known(problem, searched))
+    cost = price(problem, plan)
+    judgement = Judgement(2.0 * cost.time_s, 1e6, True)
+    verdict = Verdict(plan, 1, cost.time_s, cost.peak_bytes, judgement)
+    correct = Corrections(problem, [verdict])
+    assert correct(plan, cost.time_s, False) == pytest.approx(2.0 * cost.time_s)
+    near = dataclasses.replace(plan)
+    changed = plan.op_factor.copy()
+    changed[: int(REACH / 2 * len(changed))] = -1
+    near = dataclasses.replace(plan, sharding=plan.sharding._replace(op_factor=changed))
+    share = (changed != plan.op_factor).any(axis=1).mean()
+    assert 0 < share < REACH
+    assert correct(near, 1.0, False) == pytest.approx(1.0 + 1.0 - share / REACH)
+    far = others[-1]
+    assert (far.op_factor != plan.op_factor).any(axis=1).mean() > REACH
+    assert correct(far, 1.0, False) == 1.0
+    assert Corrections(problem, [])(plan, 1.0, True) == 1.0
+
+
+def test_the_usual_plans_are_judged_whole_where_their_price_is_near(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     usual = {
         name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
     }
-    assert {"data parallel", "fully sharded", "tensor parallel"} <= set(usual)
-    judge = FakeJudge(problem)
-    # By the clock, a plan with a worse price is the best
-    name_of_best = "data + tensor + sequence parallel"
-    best = usual[name_of_best]
-    judge.special[best.sharding.key()] = Judgement(1e-9, 1e6, True)
-    learned = [slower(problem, 1.0)]
-
-    def learn(*_: Any) -> Problem | None:
-        return learned.pop() if learned else None
-
-    result = confirm(problem, searched, judge, learn=learn, usual=usual, compiles=8, plans=2)
+    poor = max(known(problem, searched)[:-1], key=lambda row: row.quick.score).plan
+    poor_search = with_plans(problem, searched, poor)
+    result = confirm(
+        problem, poor_search, FakeJudge(problem), sources={"usual": usual}, compiles=8, plans=2
+    )
     names = [verdict.name for verdict in result.verdicts]
-    assert names[:2] == ["", ""], "those of the search come first"
-    of_the_search = {verdict.plan.sharding.key() for verdict in result.verdicts if not verdict.name}
     scores = {name: price(problem, plan).score for name, plan in usual.items()}
     near = [
         name
         for name in sorted(scores, key=lambda name: scores[name])
-        if scores[name] <= (1 + USUAL_WORTH_JUDGING) * searched.cost.score
-        and usual[name].sharding.key() not in of_the_search
+        if scores[name] <= (1 + WORTH_JUDGING) * poor_search.cost.score
     ]
     assert len(near) > MOST_USUAL, "else nothing is seen of the limit"
-    judged = near[:MOST_USUAL]
-    assert name_of_best in judged
-    assert [name for name in names if name] == judged, "the cheapest by price, and no more of them"
-    assert [verdict.round for verdict in result.verdicts if verdict.name] == [1] * len(judged)
-    assert result.plan.sharding.same_as(best.sharding)
-    assert f"{name_of_best}, best judged" in str(result)
-    assert {row["name"] for row in result.to_json()["verdicts"]} == {"", *judged}
+    assert [name for name in names if name] == near[:MOST_USUAL]
+    assert {row["name"] for row in result.to_json()["verdicts"]} == {"", *near[:MOST_USUAL]}
 
 
 def test_what_other_methods_find_is_judged_once_where_its_price_is_near(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     best = searched.cost.score
+    rows = known(problem, searched)
     near = max(
-        (row for row in searched.front.rows if row.quick.score <= (1 + WORTH_JUDGING) * best),
+        (row for row in rows if row.quick.score <= (1 + WORTH_JUDGING) * best),
         key=lambda row: row.quick.score,
     ).plan
+    searched = with_plans(problem, searched, searched.plan)
     far = Plan.of(unsharded_plan(problem.analysis, problem.mesh))
     assert price(problem, far).score > (1 + WORTH_JUDGING) * best
     judge = FakeJudge(problem)
@@ -197,7 +435,7 @@ def test_what_other_methods_find_is_judged_once_where_its_price_is_near(
         searched,
         judge,
         learn=lambda *_: learned.pop() if learned else None,
-        others=others,
+        sources={"others": others},
         compiles=8,
         plans=2,
     )
@@ -211,14 +449,15 @@ def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
 ) -> None:
     plan = Plan.from_actions(problem, usual_plans(problem)["data parallel"])
     usual, score = {"data parallel": plan}, price(problem, plan).score
-    row = searched.front.rows[0]
+    row = known(problem, searched)[0]
 
     def worth(best: float, *judged: int) -> list[tuple[Any, str]]:
-        known = row._replace(quick=row.quick._replace(score=best))
-        return named_plans_worth(problem, usual, [known], judged, USUAL_WORTH_JUDGING)
+        rows = [row._replace(quick=row.quick._replace(score=best))]
+        keys = [(key, False) for key in judged]
+        return named_plans_worth(problem, usual, rows, keys, WORTH_JUDGING)
 
-    assert worth(1.01 * score / (1 + USUAL_WORTH_JUDGING)) == [(plan, "data parallel")]
-    assert worth(0.99 * score / (1 + USUAL_WORTH_JUDGING)) == []
+    assert worth(1.01 * score / (1 + WORTH_JUDGING)) == [(plan, "data parallel")]
+    assert worth(0.99 * score / (1 + WORTH_JUDGING)) == []
     assert worth(score, plan.sharding.key()) == []
 
 
@@ -264,13 +503,15 @@ def test_where_no_plan_compiles_one_that_needs_no_search_is_given(
             else Judgement(None, None, False, failure="refused")
         )
 
-    only_whole = confirm(problem, searched, refusing(whole), compiles=3, usual=usual)
+    sources = {"usual": usual}
+    only_whole = confirm(problem, searched, refusing(whole), compiles=3, sources=sources)
     assert only_whole.standing is Standing.REFUSED
     assert only_whole.plan.sharding.same_as(whole.sharding)
-    assert only_whole.simple().sharding.same_as(whole.sharding)
     assert "(unsharded). Not confirmed: no plan that the search found compiles" in str(only_whole)
     # The usual plan takes part only where its price is near
-    twice = confirm(problem, searched, refusing(*usual.values(), whole), compiles=1, usual=usual)
+    taken = refusing(*usual.values(), whole)
+    poor = with_plans(problem, searched, known(problem, searched)[4].plan)
+    twice = confirm(problem, poor, taken, compiles=1, sources=sources)
     assert twice.plan.sharding.same_as(usual["data parallel"].sharding)
     nothing = confirm(problem, searched, refusing(), compiles=1)
     assert nothing.standing is Standing.NOTHING_COMPILES
@@ -287,7 +528,6 @@ def test_a_plan_that_compiles_is_given_before_one_that_does_not(
     result = confirm(problem, searched, judge, compiles=2)
     assert result.standing is Standing.NOTHING_STANDS
     assert result.plan.sharding.same_as(result.verdicts[1].plan.sharding)
-    assert result.simple().sharding.same_as(result.plan.sharding)
 
 
 def test_plans_of_a_kind_that_is_refused_are_left_out(
@@ -412,17 +652,13 @@ def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
 ) -> None:
     """The best judged plan agrees with its price, but other plans have better prices, and no judge
     has seen them."""
-    rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
+    rows = known(problem, searched)
     distinct = [
         row for i, row in enumerate(rows) if row.quick.time_s > 1.001 * rows[i - 1].quick.time_s
     ]
     worse = distinct[1]  # so that two plans have better prices
     # The first search gives only the worse plan; the clock agrees with its price
-    first = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
-    first.__dict__["front"] = PlanFront((worse,))
-    last = dataclasses.replace(searched)
-    last.__dict__["front"] = PlanFront(tuple(rows))
-    results = [first, last]
+    results = [with_plans(problem, searched, worse.plan), searched]
 
     def search_once(priced: Problem, number: int) -> SearchResult[Any]:
         return results[number - 1]
@@ -434,7 +670,7 @@ def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
     result = confirmed_search(
         problem,
         Judging("fake", compiles=2, plans=1),
-        search_once=search_once,
+        Sources(search_once),
         judge=judge,
         learn=lambda *_: next(learned),
     )
@@ -448,10 +684,9 @@ def test_plans_of_earlier_searches_stay_in_mind(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     """Plans of an earlier search are still known after a later search that finds fewer."""
-    rows = searched.front.rows
+    rows = known(problem, searched)
     worse = next(row for row in rows if row.quick.time_s > 1.02 * rows[0].quick.time_s)
-    poor = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
-    poor.__dict__["front"] = PlanFront((worse,))
+    poor = with_plans(problem, searched, worse.plan)
     results = [searched, poor, poor]
     judge = FakeJudge(problem)
     judge.special[rows[0].plan.sharding.key()] = Judgement(None, None, False, failure="no")
@@ -459,7 +694,7 @@ def test_plans_of_earlier_searches_stay_in_mind(
     result = confirmed_search(
         problem,
         Judging("fake", compiles=2, plans=1),
-        search_once=lambda priced, number: results[number - 1],
+        Sources(lambda priced, number: results[number - 1]),
         judge=judge,
         learn=lambda *_: next(learned),
     )
@@ -481,7 +716,7 @@ def test_prices_that_learned_are_searched_with_before_anything_is_confirmed(
     result = confirmed_search(
         problem,
         Judging("fake", compiles=1),
-        search_once=search_once,
+        Sources(search_once),
         judge=FakeJudge(problem, 1.01),
         learn=lambda *_: slower(problem, 1.01),
     )
@@ -493,13 +728,11 @@ def test_the_judges_error_is_how_far_learned_prices_miss_its_clock(
     problem: Problem, searched: SearchResult[Any]
 ) -> None:
     """A plan whose price is better by less than that does not prevent the confirmation."""
-    rows = searched.front.rows
+    rows = known(problem, searched)
     second = next(row for row in rows if row.quick.time_s > 1.0005 * rows[0].quick.time_s)
     assert second.quick.time_s < 1.045 * rows[0].quick.time_s
-    alone = dataclasses.replace(searched, plan=second.plan, cost=price(problem, second.plan))
-    both = dataclasses.replace(searched)
-    both.__dict__["front"] = PlanFront((rows[0], second))
-    alone.__dict__["front"] = PlanFront((second,))
+    alone = with_plans(problem, searched, second.plan)
+    both = with_plans(problem, searched, second.plan, rows[0].plan)
 
     def standing(factor: float, noise: float) -> Standing:
         results = [alone, both]
@@ -508,7 +741,7 @@ def test_the_judges_error_is_how_far_learned_prices_miss_its_clock(
         return confirmed_search(
             problem,
             Judging("fake", compiles=1),
-            search_once=lambda priced, number: results[number - 1],
+            Sources(lambda priced, number: results[number - 1]),
             judge=lambda plan: Judgement(time_s, 1e6, True, noise=noise),
             learn=lambda *_: next(learned),
         ).standing
@@ -629,7 +862,10 @@ def test_attached_devices_are_a_judge() -> None:
         problem, budget=Budget(None, 60), judge=Judging("cpu:2", compiles=1, tolerance=1e6)
     )
     assert isinstance(result, ConfirmedResult)
-    assert len(result.verdicts) == 1
+    floor_of_it = [verdict for verdict in result.verdicts if verdict.name in FLOOR]
+    assert len(result.verdicts) == len(floor_of_it) + 1
+    assert all(verdict.time_s is not None for verdict in result.verdicts)
+    assert {verdict.written is None for verdict in floor_of_it} == {False}
     assert result.best is not None
     assert result.best.time_s is not None
     assert result.best.time_s > 0
@@ -644,31 +880,40 @@ def test_a_judge_that_is_not_there_is_refused() -> None:
         search(problem, budget=Budget(None, 1), judge="cpu:2", resume="trace.npz")
 
 
-def test_the_simple_plan_is_nearly_as_good_by_the_clock(
-    problem: Problem, searched: SearchResult[Any]
+def test_the_smallest_written_plan_is_nearly_as_good_by_the_clock(
+    problem: Problem, lowest: dict[str, WrittenPlan]
 ) -> None:
-    """A plan that the clock has refuted is not shown as the simple plan, however good its price."""
-    rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
-    ordered = sorted(rows[:6], key=lambda row: row.size.total)
-    smallest, largest = ordered[0], ordered[-1]
-    assert smallest.size.total < largest.size.total
+    """A plan that the clock has refuted is not the smallest good one, however good its price."""
+    one, two = sorted(lowest.values(), key=lambda written: written.size.total)[:2]
+    assert one.size.total < two.size.total
+    smallest, largest = (
+        dataclasses.replace(written, cost=dataclasses.replace(two.cost, time_s=time_s))
+        for written, time_s in ((one, 1.01e-3), (two, 1e-3))
+    )
 
-    def verdict(row: FrontRow[Any], time_s: float) -> Verdict[Any]:
-        quick = row.quick
+    def verdict(written: WrittenPlan, time_s: float) -> Verdict[Any]:
         judgement = Judgement(time_s, 1e6, True)
-        return Verdict(row.plan, 1, quick.time_s, quick.peak_bytes, judgement)
+        return Verdict(written.plan, 1, 1e-3, 1e6, judgement, written=written)
 
     best = verdict(largest, 1e-3)
-    level = [row._replace(quick=largest.quick) for row in ordered]  # all with the same price
 
-    def simple(*others: Verdict[Any], confirmed: bool) -> FrontRow[Any]:
-        return simple_row(level, [best, *others], best, within=0.02, confirmed=confirmed)
+    def front(*others: Verdict[Any], confirmed: bool) -> Any:
+        return judged_front(
+            [smallest, largest], [best, *others], two.cost, best=best, confirmed=confirmed
+        )
 
-    def is_row(row: FrontRow[Any], other: FrontRow[Any]) -> bool:
-        return bool(row.plan.sharding.same_as(other.plan.sharding))
-
-    assert is_row(simple(confirmed=True), smallest), "only priced, by a price that was confirmed"
-    assert is_row(simple(confirmed=False), largest), "only priced, by a price that was not"
-    assert is_row(simple(verdict(smallest, 1.01e-3), confirmed=False), smallest)
-    slow = simple(verdict(smallest, 1.5e-3), confirmed=True)
-    assert not is_row(slow, smallest), "the clock has refuted it"
+    only_priced = front(confirmed=True)
+    assert only_priced.within(0.02) is smallest, "by a price that was confirmed"
+    assert only_priced.within(0.0) is largest
+    assert "only priced" in str(only_priced)
+    assert "1.000 ms" in str(only_priced)
+    assert front(confirmed=False).within(0.02) is largest, "by a price that was not"
+    assert front(verdict(smallest, 1.01e-3), confirmed=False).within(0.02) is smallest
+    slow = front(verdict(smallest, 1.5e-3), confirmed=True)
+    assert slow.within(0.02) is largest, "the clock has refuted it"
+    assert slow.of_size(smallest.size.total) is smallest
+    refused = verdict(smallest, 1.0)
+    refused = dataclasses.replace(refused, judgement=Judgement(None, None, False, failure="no"))
+    assert list(front(refused, confirmed=True)) == [largest]
+    with pytest.raises(InvalidProblem, match="the smallest has"):
+        front(refused, confirmed=True).of_size(smallest.size.total)

@@ -218,5 +218,6 @@ def test_names_of_earlier_versions_are_understood(tmp_path: Path) -> None:
     }
     (tmp_path / "plan.json").write_text(json.dumps(data))
     loaded = Plan.load(tmp_path / "plan.json", problem)
-    assert loaded.actions == ("examples->a", "layers0_hidden@0->b", "by an integer program")
+    assert loaded.actions == ("examples->a", "layers0_hidden@0->b")
+    assert loaded.refinements == ("by an integer program",)
     assert price(problem, loaded).time_s == price(problem, plan).time_s

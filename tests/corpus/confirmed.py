@@ -78,8 +78,7 @@ def _searched(problem: Problem, target: Target) -> compiled.Row:
     return {
         "standing": result.standing.name,  # type: ignore[attr-defined]
         "best": None if best is None else best.time_s,
-        "simple": result.simple(0.02).size.total,
-        "size": result.plan.size.total,
+        "written": result.written().size.total,
         "wall_s": round(time.monotonic() - began + compile_s, 1),
         "verdicts": verdicts,
     }

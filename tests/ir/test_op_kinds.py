@@ -142,6 +142,7 @@ def test_fields_are_asked_for_by_name() -> None:
 
 #: Tables of op names outside the registry, with the reason.
 OTHER_TABLES = {
+    "_jaxlib.py": "what Shardy does to products and concatenations after it has propagated",
     "runtime/schedule_steps.py": "opcodes of compiled HLO",
     "cli.py": "commands and their modules; one of them is called compare",
     "ir/narrowing.py": "below the registry: which constants are one number, read before there is "

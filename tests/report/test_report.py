@@ -32,7 +32,7 @@ from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
-SECTIONS = ["summary", "plan", "conflicts", "collectives", "price", "timeline", "memory"]
+SECTIONS = ["summary", "written", "plan", "conflicts", "collectives", "price", "timeline", "memory"]
 COMPILED = Path(__file__).parents[1] / "browser" / "attention_h100.json"
 
 

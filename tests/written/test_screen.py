@@ -23,7 +23,7 @@ SPEC: Spec = (("a",), (), ("b",))
 
 def site(number: int) -> Site:
     return Site(
-        file=f"/home/somebody/models/{'long_' * 12}model.py",
+        file=f"/srv/models/{'long_' * 12}model.py",
         line=30 + number,
         end_line=31 + number,
         name="" if number == 0 else f"hidden_{number}",

@@ -25,14 +25,17 @@ from toast_lab.runtime.compiled import Compiled
 from toast_lab.search.contract import Budget
 from toast_lab.views.compare_table import seconds_text
 
-CONFIRM_SETTINGS = ("judge", "compiles")
+CONFIRM_SETTINGS = ("judge", "compiles", "confirm_seconds")
 
 
 class Confirmations(param.Parameterized):
     """Settings of the next confirmed search, and the state of the last one."""
 
     judge: Any = param.String(default="", doc="topology that plans are judged for; empty: none")
-    compiles: Any = param.Integer(default=12, doc="plans that are judged at most")
+    compiles: Any = param.Integer(default=12, doc="plans judged at most, beside the floor")
+    confirm_seconds: Any = param.Number(
+        default=None, allow_None=True, doc="time limit of the whole confirmed search; None: none"
+    )
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Confirmations(param.Parameterized):
                 self._loaded.model,
                 self.judge,
                 compiles=self.compiles,
+                seconds=self.confirm_seconds,
                 method=searches.method,
                 seed=searches.seed,
                 budget=Budget(searches.seconds, searches.evaluations),
@@ -96,14 +100,15 @@ class Confirmations(param.Parameterized):
         if end.best is not None:
             label = "confirmed by" if end.confirmed else "best judged by"
             names.append(self._keep(end.plan, f"{self._method(job)}, {label} {end.judge}"))
-        simple_parts = end.front[end.simple].parts
-        if simple_parts.sharding.key() != end.plan.sharding.key():
-            names.append(self._keep(simple_parts, f"{self._method(job)}, simple"))
+        first = None if end.first is None else end.front[end.first]
+        if first is not None and first.parts.sharding.key() != end.plan.sharding.key():
+            names.append(self._keep(first.parts, f"{self._method(job)}, written in {first.size}"))
         elif end.best is None:
             names.append(self._keep(end.plan, f"{self._method(job)}, only priced"))
         kept_names = " and ".join(names)
+        sentence = " ".join(filter(None, (end.sentence, end.quicker_written)))
         self._notices.say(
-            f"{end.sentence} In the comparison now: {kept_names}.",
+            f"{sentence} In the comparison now: {kept_names}.",
             "good" if end.confirmed else "info",
         )
 

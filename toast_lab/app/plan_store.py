@@ -12,12 +12,13 @@ from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import price
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
+from toast_lab.plan_verbs import WITHIN, Plan, Written
 from toast_lab.search.usual_plans import data_parallel, usual_plans
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.views.compare_table import PlanEntry
@@ -47,6 +48,8 @@ class PlanStore(param.Parameterized):
         work.handle("run", Handler(self._executed))
         work.handle("compile", Handler(self._compiled))
         exports.handle("export", Handler(self._take_export))
+        exports.handle("write", Handler(self._take_written))
+        self._for_writing: dict[tuple[Problem, int], Plan] = {}
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -269,7 +272,7 @@ class PlanStore(param.Parameterized):
     def start_export(self, name: str, kind: str) -> None:
         """Write a plan as one of ``plan_job.EXPORTS``; the result is put into ``exported``.
 
-        It may take minutes, during which other work can be started, too.
+        It may take a while, during which other work can be started, too.
         """
         with self._notices.guarded():
             if kind not in plan_job.EXPORTS.values():
@@ -282,11 +285,32 @@ class PlanStore(param.Parameterized):
                 "export",
                 f"exporting {name}: {kind}",
                 plan_job.export,
-                self._loaded.model,
-                item.plan,
+                self._as_plan(item),
+                item.problem,
                 name,
                 kind,
             )
+
+    def start_writing(self, name: str) -> None:
+        """Find the rules and constraints of a plan; ``written`` gives them then."""
+        with self._notices.guarded():
+            item = self._chosen([name])[0]
+            self._exports.start(
+                "write", f"writing {name}", plan_job.write, self._as_plan(item), item.problem
+            )
+
+    def written(self, item: PlanItem) -> Written | None:
+        """A plan as it is written, if that has been asked for."""
+        front = self._as_plan(item).known_front(item.problem)
+        return None if front is None else front.within(WITHIN)
+
+    def _as_plan(self, item: PlanItem) -> Plan:
+        """The same plan each time, which keeps what has been written."""
+        return self._for_writing.setdefault((item.problem, item.plan.key), Plan.of(item.plan))
+
+    def _take_written(self, job: Job) -> None:
+        self._notices.say(f"Written: {job.result.size}.", "good")
+        self.param.trigger("items")
 
     def _take_export(self, job: Job) -> None:
         self.exported = job.result
@@ -294,6 +318,7 @@ class PlanStore(param.Parameterized):
         self._notices.say(
             f"Exported {job.result.file}{': ' if message else ''}{message or '.'}", "good"
         )
+        self.param.trigger("items")
 
     # -- questions ---------------------------------------------------------------------------------
     def ask_why(self, name: str, number: int) -> Future[list[CollectiveReason]] | None:

@@ -1,35 +1,41 @@
-"""A plan for a side column: its actions, or its cuts if it is not made of actions alone."""
+"""A plan for a side column: what it is, and its actions."""
 
 from __future__ import annotations
 
+import functools
+
 from toast_lab.search.action_path import INTEGER_PROGRAMS, method_of
 from toast_lab.sharding.plan import ShardingPlan, is_action
-from toast_lab.sharding.plan_rules import plan_size
-from toast_lab.sharding.plan_text import argument_words
 from toast_lab.views.markup import Safe, h, join, numbered, quiet
+from toast_lab.written import traits as told
 
 MAX_ACTIONS = 40
 
 
 def plan_words(plan: ShardingPlan) -> Safe:
-    """The actions of a plan and what changed it after them, or how it shards the arguments."""
+    """What a plan is, its actions, and what changed it after them."""
     if not plan.history:
         return quiet("no action")
     if not plan.actions:
-        return cut_arguments(plan)
-    actions = numbered(plan.actions[:MAX_ACTIONS])
-    if not plan.refinements:
-        return actions
-    return join([actions, quiet(f"then {', '.join(plan.refinements)}"), cut_arguments(plan)])
+        return traits(plan)
+    parts = [traits(plan), numbered(plan.actions[:MAX_ACTIONS])]
+    if plan.refinements:
+        parts.append(quiet(f"then {', '.join(plan.refinements)}"))
+    return join(parts)
 
 
-def cut_arguments(plan: ShardingPlan) -> Safe:
-    """How a plan shards the arguments, in words, and the size of the whole plan."""
-    rows = [
-        h("li", h("b", description), f": {roles}") for description, roles in argument_words(plan)
-    ]
-    size = plan_size(plan.program, plan.sharding)
-    return join([h("ul", *rows, cls="log"), quiet(f"{size}; all of them in Words on page 5.")])
+@functools.lru_cache(maxsize=16)
+def traits(plan: ShardingPlan) -> Safe:
+    """What a plan does, in the terms of engineers."""
+    if plan.analysis is None:
+        return join([])
+    plan_traits = told.plan_words(plan.analysis, plan)
+    return join(
+        [
+            h("ul", *[h("li", trait.text) for trait in plan_traits], cls="log"),
+            quiet("Its rules and constraints: Words on page 5."),
+        ]
+    )
 
 
 def step_words(line: str) -> str:

@@ -187,7 +187,16 @@ def judge(parser: ArgumentParser) -> None:
         "--compiles",
         type=positive_int,
         default=12,
-        help="maximum number of plans to judge (%(default)s)",
+        help="maximum number of plans to judge, beside those that anybody gets for nothing, which "
+        "are judged first (%(default)s)",
+    )
+    parser.add_argument(
+        "--judge-limit",
+        type=positive,
+        default=None,
+        metavar="SECONDS",
+        help="time limit for searching and judging together; the best plan judged by then is given "
+        "(none)",
     )
     parser.add_argument(
         "--compile-limit",
@@ -324,3 +333,22 @@ port = _whole(1, 65535)
 retries = _whole(0, 1000)
 positive_int = _whole(1, checks.MOST_COUNT)
 not_negative_int = _whole(0, checks.MOST_COUNT)
+
+
+def written(parser: ArgumentParser) -> None:
+    """How much of a plan's gain the rules and constraints that are shown or exported may lose."""
+    parser.add_argument(
+        "--within",
+        type=not_negative,
+        default=5.0,
+        metavar="PERCENT",
+        help="write the plan with the fewest rules and constraints whose score is at most this "
+        "percentage above the plan's (%(default)g)",
+    )
+    parser.add_argument(
+        "--size",
+        type=positive_int,
+        default=None,
+        metavar="COUNT",
+        help="write the best plan of at most so many rules and constraints instead",
+    )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
     from toast_lab.ir.rounds import Rounds
+    from toast_lab.plan_verbs import Written
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
     from toast_lab.sharding.mesh import Mesh
@@ -517,6 +518,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["judge"] = _judging(args, update)
         if getattr(args, "actions_within", None) is not None:
             options["actions_within"] = args.actions_within / 100.0
+        if getattr(args, "size", None) is not None:
+            options["size"] = args.size
         result = search(
             problem,
             method=method,
@@ -543,5 +546,26 @@ def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Ju
         update(None, f"{event.stage}, {event.compiles} of {event.most_compiles} judged{best_text}")
 
     return Judging(
-        args.judge, compiles=args.compiles, time_limit_s=args.compile_limit, on_event=show
+        args.judge,
+        compiles=args.compiles,
+        time_limit_s=args.compile_limit,
+        seconds=args.judge_limit,
+        on_event=show,
     )
+
+
+def write_plan(
+    args: Namespace, problem: Problem, plan: ShardingPlan, model: Model, **options: Any
+) -> Written:
+    """The plan as people write it, as ``--within`` and ``--size`` say; Ctrl-C ends it early."""
+    from toast_lab.plan_verbs import Plan
+
+    with output.working("writing the plan"), stopping.stop_gently() as stopped:
+        return Plan.of(plan).written(
+            args.within / 100.0,
+            args.size,
+            problem=problem,
+            model=model,
+            cancel=stopped,
+            **options,
+        )

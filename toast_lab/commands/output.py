@@ -19,11 +19,12 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
-from toast_lab.text import JsonObject, bytes_text, history_text, line_text, plain_data
+from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.ir.model import Model
+    from toast_lab.plan_verbs import Written
     from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -186,16 +187,32 @@ def problem_data(model: Model, problem: Problem) -> JsonObject:
 
 
 def plan_data(plan: ShardingPlan) -> JsonObject:
-    """A plan as JSON data, in brief: actions, size, and specs of arguments and results."""
-    from toast_lab.sharding.plan_rules import plan_size
-
+    """A plan as JSON data, in brief: actions, and specs of arguments and results."""
     return {
         "actions": plan.actions,
         "refinements": plan.refinements,
         "key": f"{plan.key:016x}",
-        "size": plan_size(plan.program, plan.sharding)._asdict(),
         "arguments": plan.argument_specs(),
         "results": plan.result_specs(),
+    }
+
+
+def written_data(written: Written) -> JsonObject:
+    """A written plan as JSON data: its size and price, its rules and its constraints."""
+    return {
+        "size": written.size._asdict(),
+        "loss": written.loss,
+        "time_s": written.cost.time_s,
+        "peak_bytes": written.cost.peak_bytes,
+        "fits": written.cost.fits,
+        "rules": [
+            {"words": rule.words, "pattern": rule.pattern, "spec": rule.spec}
+            for rule in written.rules
+        ],
+        "constraints": [
+            {"where": site.where, "name": site.name, "spec": spec}
+            for site, spec in written.constraints
+        ],
     }
 
 
@@ -245,14 +262,11 @@ def show_pins(console: Out, problem: Problem) -> None:
         console.print("Kept: " + "; ".join(problem.pins.texts))
 
 
-def show_plan(console: Out, plan: ShardingPlan) -> None:
-    """Print a plan's actions, and the plan in the words of the model."""
-    from toast_lab.sharding.plan_text import describe
+def show_plan(console: Out, plan: ShardingPlan, written: Written | None = None) -> None:
+    """Print what a plan is, with its rules; as it was written, if it was."""
+    from toast_lab.written.screen import plan_text
 
-    history = history_text(plan.history, "  ") or "none, every device holds and computes everything"
-    console.print(f"Plan: {history}" if history.startswith("no actions") else f"Actions: {history}")
-    console.print()
-    console.print(describe(plan), soft_wrap=True)
+    console.print(plan_text(plan) if written is None else str(written), soft_wrap=True)
     console.print()
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports, stopping
+from toast_lab.search.limits import Status
 from toast_lab.search.methods import options_text
 from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
+    from toast_lab.plan_verbs import Written
     from toast_lab.search.contract import SearchResult
 
 
@@ -24,15 +25,11 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.search(parser, seconds=30.0)
     command_options.judge(parser)
     command_options.bound(parser)
+    command_options.written(parser)
     parser.add_argument(
-        "--simple",
-        type=command_options.not_negative,
-        nargs="?",
-        const=2.0,
-        default=None,
-        metavar="PERCENT",
-        help="show and save the smallest plan whose score is within this percentage of the best "
-        "(2), and what each further rule and place (source line) gains",
+        "--front",
+        action="store_true",
+        help="also print what each further rule and constraint gains",
     )
     parser.add_argument(
         "--actions-within",
@@ -52,9 +49,6 @@ def run(args: Namespace) -> int:
 
     An interrupted or terminated search ends like any other, with the best plan so far.
     """
-    from toast_lab.cost.problem import price
-    from toast_lab.search.action_path import taken_actions
-
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
@@ -64,42 +58,41 @@ def run(args: Namespace) -> int:
             stopping.stop_gently() as stopped,
         ):
             result = result.certified(args.bound, cancel=stopped)
-    if args.simple is not None:
-        with output.working("looking for simpler plans"):
-            plan = result.simple(args.simple / 100.0)
-            # A judge's results may have corrected the problem's prices.
-            cost = price(result.problem or problem, plan)
-            actions = taken_actions(problem, plan)
-            result = dataclasses.replace(
-                result, plan=plan, cost=cost, actions=actions, unlimited=None
-            )
     keeping.keep_plan(args, result.plan, problem)
-    return show_result(args, model, problem, result)
+    written = None
+    if result.status is not Status.CANCELLED and not stopping.terminated():
+        # A judge's results may have corrected the problem's prices.
+        written = common.write_plan(
+            args, result.problem or problem, result.plan, model, path=result.path
+        )
+    return show_result(args, model, problem, result, written=written)
 
 
-def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
-    """Print the plan of a search, its price and a summary of the search."""
+def show_result(
+    args: Namespace,
+    model: Model,
+    problem: Problem,
+    result: SearchResult,
+    *,
+    written: Written | None = None,
+) -> int:
+    """Print the plan of a search, as it is written, its price and a summary of the search."""
     from toast_lab.confirm.confirmed_result import ConfirmedResult
 
-    simple = getattr(args, "simple", None) is not None
     report = {
         **output.problem_data(model, problem),
         "search": search_data(result),
         **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
-        **({"front": front_data(result)} if simple else {}),
+        "written": None if written is None else output.written_data(written),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
-    return output.emit(args, report, lambda console: _show(console, problem, result, simple=simple))
 
+    def show(console: output.Out) -> None:
+        _show(console, problem, result, written, front=getattr(args, "front", False))
 
-def front_data(result: SearchResult[Any]) -> list[JsonObject]:
-    """The front of a search (size against time and memory) as plain data, smallest plan first."""
-    return [
-        {**row.size._asdict(), **row.quick._asdict(), "actions": row.plan.actions}
-        for row in result.front.kept
-    ]
+    return output.emit(args, report, show)
 
 
 def search_data(result: SearchResult) -> JsonObject:
@@ -153,19 +146,26 @@ def show_path(console: output.Out, result: SearchResult[Any]) -> None:
 
 
 def _show(
-    console: output.Out, problem: Problem, result: SearchResult[Any], *, simple: bool
+    console: output.Out,
+    problem: Problem,
+    result: SearchResult[Any],
+    written: Written | None,
+    *,
+    front: bool,
 ) -> None:
     from toast_lab.confirm.confirmed_result import ConfirmedResult
+    from toast_lab.plan_verbs import Plan
 
     output.show_pins(console, problem)
-    output.show_plan(console, result.plan)
-    show_path(console, result)
+    output.show_plan(console, result.plan, written)
+    if written is None:
+        show_path(console, result)
     output.show_cost(console, problem, result.cost)
     output.show_collectives(console, result.cost)
     reports.show_divisibility(console, problem.divisibility(result.plan))
-    if simple:
-        console.print("Gain from each further rule and place", style="bold")
-        console.print(str(result.front), soft_wrap=True)
+    if front and written is not None:
+        console.print("Gain from each further rule and constraint", style="bold")
+        console.print(str(Plan.of(result.plan).written_front(written.problem)), soft_wrap=True)
         console.print()
     if isinstance(result, ConfirmedResult):
         console.print(result.in_brief(), soft_wrap=True)

@@ -1,28 +1,62 @@
-"""Choose plans to judge: a few good plans that differ, of those that searches have found."""
+"""Choose plans to judge: a few good plans that differ, of those that searches have found.
+
+A candidate is a plan that is judged whole, with every op as the plan says, or one that is judged as
+written, with its rules and constraints alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from toast_lab.confirm.verdict import Verdict
-from toast_lab.cost.problem import Problem
+from toast_lab.confirm.verdict import CandidateKey, Verdict
+from toast_lab.cost.problem import Problem, Quick
 from toast_lab.errors import InvalidPlan
-from toast_lab.search.simplify import FrontRow, PlanFront, simplest
-from toast_lab.sharding.plan import PlanT, ShardingPlan, plan_of_specs, unsharded_plan
+from toast_lab.search.action_path import of_actions, own_actions, seen_actions
+from toast_lab.search.contract import SearchResult
+from toast_lab.sharding.plan import (
+    PlanT,
+    ShardingPlan,
+    make_plan,
+    pinned_texts,
+    plan_of_specs,
+    unsharded_plan,
+)
+from toast_lab.written.written_plan import WrittenPlan
 
 #: share by which a plan that is worth judging may be priced worse than the best
 WORTH_JUDGING = 0.15
-#: ... and the share for a usual plan: about the worst error of prices
-USUAL_WORTH_JUDGING = 2.0
-#: most usual plans that are judged, since each takes a compile
-MOST_USUAL = 4
+#: ... and the share for a plan of the floor, or a written one: about the worst error of prices
+FLOOR_WORTH_JUDGING = 2.0
+#: a plan of the floor is not judged if by its price it needs so many times the memory limit
+FLOOR_MEMORY = 2.0
+#: most usual plans that are judged whole, since each takes a compile
+MOST_USUAL = 2
 #: most plans that are kept of all searches, which bounds the work of pricing them again
 MOST_KNOWN = 200
+
+
+class Candidate(NamedTuple, Generic[PlanT]):
+    """A plan that could be judged, with its price."""
+
+    plan: PlanT  # type: ignore[misc]  # a tuple cannot change, so it may be covariant
+    quick: Quick
+    #: it is judged as written, and ``plan`` is what propagation makes of it; None: whole
+    written: WrittenPlan | None = None
+
+    @property
+    def key(self) -> CandidateKey:
+        """What is judged."""
+        return self.plan.sharding.key(), self.written is not None
+
+
+#: Gives the time in seconds that is expected of a plan, from the plan, its price, and whether it is
+#: judged as written.
+Correct = Callable[[ShardingPlan, float, bool], float]
 
 
 class RefusedKind(NamedTuple):
@@ -76,7 +110,7 @@ def _split_names(plan: ShardingPlan) -> np.ndarray:
 
 
 def plans_without_search(
-    problem: Problem, rows: Sequence[FrontRow[Any]], usual: Mapping[str, Any]
+    problem: Problem, rows: Sequence[Candidate[Any]], usual: Mapping[str, Any]
 ) -> dict[str, ShardingPlan]:
     """Plans that need no search, by name: those to fall back to if no plan found compiles.
 
@@ -102,38 +136,76 @@ def plans_without_search(
     }
 
 
-def known_plans(
-    problem: Problem, known: Sequence[FrontRow[PlanT]], front: PlanFront[PlanT]
-) -> list[FrontRow[PlanT]]:
-    """Plans of all searches so far, each once, by the prices of ``problem``, the best first.
+def plans_of_search(result: SearchResult[PlanT]) -> list[PlanT]:
+    """Plans that a search found: its plan, the best one, and those of actions in its trace.
+
+    Of the latter, the best of each number of actions.
+    """
+    problem, to_plan_type = result.problem, type(result.plan).of
+    plans = [result.plan, result.refined.plan]
+    if problem is None:
+        return plans
+    own = own_actions(problem, result.refined.plan)
+    for actions in (own, *seen_actions(problem, result.trace)):
+        taken = of_actions(problem, actions)
+        history = (*pinned_texts(problem.space), *taken.actions)
+        plan = make_plan(
+            problem.analysis,
+            problem.mesh,
+            taken.sharding,
+            history,
+            key=taken.sharding.key(),
+        )
+        plans.append(to_plan_type(plan))
+    pins = problem.pins
+    return [plan for plan in plans if pins is None or not pins.broken(*plan.sharding)]
+
+
+def priced_candidates(
+    problem: Problem,
+    known: Iterable[tuple[Any, WrittenPlan | None]],
+    correct: Correct,
+) -> list[Candidate[Any]]:
+    """Each plan once, by the prices of ``problem``, the best first.
 
     Args:
         problem: with the current prices.
-        known: plans of earlier searches, by earlier prices.
-        front: of the last search.
+        known: plans, and how they are written if they are judged so. Of written plans that
+            propagation makes the same, the smallest is kept.
+        correct: corrects a price by what was judged of similar plans.
     """
-    rows = {row.plan.sharding.key(): row for row in [*known, *front.rows]}
+    kept: dict[CandidateKey, tuple[Any, WrittenPlan | None]] = {}
+    for plan, written in known:
+        key = plan.sharding.key(), written is not None
+        earlier = kept.get(key)
+        if earlier is None or _total(written) < _total(earlier[1]):
+            kept[key] = plan, written
     pricer = problem.pricer()
-    priced = []
-    for row in rows.values():
-        totals = pricer.totals(row.plan.op_factor, row.plan.value_dim)
-        quick = pricer.judged(totals.time_s, totals.peak_bytes)
-        priced.append(row._replace(quick=quick))
-    return sorted(priced, key=_rank)[:MOST_KNOWN]
+    rows = []
+    for plan, written in kept.values():
+        totals = pricer.totals(plan.op_factor, plan.value_dim)
+        time_s = correct(plan, totals.time_s, written is not None)
+        rows.append(Candidate(plan, pricer.judged(time_s, totals.peak_bytes), written))
+    rows.sort(key=_rank)
+    return [row for number, row in enumerate(rows) if row.written or number < MOST_KNOWN]
 
 
-def different_plans(
-    rows: Sequence[FrontRow[PlanT]], judged: Collection[int], most: int
-) -> list[FrontRow[PlanT]]:
+def different_candidates(
+    rows: Sequence[Candidate[PlanT]],
+    judged: Collection[CandidateKey],
+    most: int,
+    preferred: Sequence[Candidate[PlanT]] = (),
+) -> list[Candidate[PlanT]]:
     """The plans to judge next, in order of preference.
 
-    The best plan comes first, then the simplest that is nearly as good, then repeatedly the plan
-    that differs most from all chosen or judged ones, so that each verdict teaches something new.
+    The preferred ones come first, then the best, then repeatedly the plan that differs most from
+    all chosen or judged ones, so that each verdict teaches something new.
 
     Args:
-        rows: known plans, see ``known_plans``.
-        judged: keys of shardings that were judged already.
+        rows: known plans, the best first.
+        judged: keys of what was judged already.
         most: largest number of plans to choose.
+        preferred: of these rows, whatever their price.
     """
     best = rows[0]
     worth_judging = [
@@ -142,27 +214,67 @@ def different_plans(
         if row.quick.score <= best.quick.score * (1 + WORTH_JUDGING)
         and (row.quick.fits or not best.quick.fits)
     ]
-    preferred = [best, simplest(rows, 0.02)]
-    judged_rows = [row for row in worth_judging if row.plan.sharding.key() in judged]
-    chosen: list[FrontRow[PlanT]] = []
-    keys = set(judged)
+    judged_rows = [row for row in rows if row.key in judged]
+    chosen: list[Candidate[PlanT]] = []
+    for row in (*preferred, best):
+        if row.key not in judged and row.key not in {other.key for other in chosen}:
+            chosen.append(row)
     while len(chosen) < most:
-        unjudged = [row for row in worth_judging if row.plan.sharding.key() not in keys]
+        keys = {*judged, *(row.key for row in chosen)}
+        unjudged = [row for row in worth_judging if row.key not in keys]
         if not unjudged:
             break
-        next_row = next((row for row in preferred if row.plan.sharding.key() not in keys), None)
-        if next_row is None:
-            next_row = max(unjudged, key=lambda row: _distance(row, [*judged_rows, *chosen]))
-        chosen.append(next_row)
-        keys.add(next_row.plan.sharding.key())
-    return chosen
+        chosen.append(max(unjudged, key=lambda row: _distance(row, [*judged_rows, *chosen])))
+    return chosen[:most]
+
+
+def preferred_written(rows: Sequence[Candidate[PlanT]], within: float) -> list[Candidate[PlanT]]:
+    """Written plans to judge before others: the smallest good one, and the best.
+
+    Args:
+        rows: known plans, the best first.
+        within: share by which a good one may be priced worse than the best plan.
+    """
+    best = rows[0].quick
+    written = [
+        row
+        for row in rows
+        if row.written is not None
+        and row.quick.score <= best.score * (1 + FLOOR_WORTH_JUDGING)
+        and (row.quick.fits or not best.fits)
+    ]
+    near = [row for row in written if row.quick.score <= best.score * (1 + within)]
+    smallest = sorted(near, key=lambda row: (_total(row.written), row.quick.score))[:1]
+    return [*smallest, *written[:1]]
+
+
+def worth_of_floor(
+    problem: Problem, floor: Mapping[str, WrittenPlan]
+) -> list[tuple[str, WrittenPlan]]:
+    """The plans of the floor that may be good, the cheapest first.
+
+    Those are left out that are priced three times as high as the cheapest of them, or at twice the
+    memory limit: more than prices are wrong by.
+    """
+    priced = []
+    pricer = problem.pricer()
+    for name, written in floor.items():
+        totals = pricer.totals(written.plan.op_factor, written.plan.value_dim)
+        if problem.pins is None or not problem.pins.broken(*written.plan.sharding):
+            priced.append((pricer.judged(totals.time_s, totals.peak_bytes), name, written))
+    limit = FLOOR_MEMORY * problem.memory_limit_bytes
+    fitting = [row for row in priced if row[0].peak_bytes <= limit]
+    best_s = min((quick.time_s for quick, *_ in fitting), default=0.0)
+    near = [row for row in fitting if row[0].time_s <= best_s * (1 + FLOOR_WORTH_JUDGING)]
+    near.sort(key=lambda row: (not row[0].fits, row[0].time_s))
+    return [(name, written) for _, name, written in near]
 
 
 def named_plans_worth(
     problem: Problem,
     named: Mapping[str, PlanT],
-    rows: Sequence[FrontRow[PlanT]],
-    judged: Collection[int],
+    rows: Sequence[Candidate[PlanT]],
+    judged: Collection[CandidateKey],
     most: float,
 ) -> list[tuple[PlanT, str]]:
     """The plans among ``named`` that are worth judging, each with its name, the cheapest first.
@@ -171,15 +283,15 @@ def named_plans_worth(
         problem: with the current prices.
         named: plans by name.
         rows: known plans, the best first.
-        judged: keys of shardings that are judged anyway.
+        judged: keys of what is judged anyway.
         most: share by which they may be priced worse than the best.
     """
     best, pricer = rows[0].quick, problem.pricer()
-    worth_judging: dict[int, tuple[float, PlanT, str]] = {}
+    worth_judging: dict[CandidateKey, tuple[float, PlanT, str]] = {}
     for name, plan in named.items():
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
-        key = plan.sharding.key()
+        key = plan.sharding.key(), False
         is_near = quick.score <= best.score * (1 + most)
         if is_near and (quick.fits or not best.fits) and key not in judged:
             worth_judging.setdefault(key, (quick.score, plan, name))
@@ -191,47 +303,11 @@ def named_plans_worth(
     ]
 
 
-def simple_row(
-    rows: Sequence[FrontRow[PlanT]],
-    verdicts: Sequence[Verdict[PlanT]],
-    best: Verdict[PlanT],
-    *,
-    within: float,
-    confirmed: bool,
-) -> FrontRow[PlanT]:
-    """The smallest plan that is at most ``within`` (a share) worse than the best judged plan.
-
-    Judged plans are compared by the clock. Plans that are only priced are compared by the price,
-    and only if the best plan is confirmed: a price that the clock refuted says nothing about other
-    plans.
-
-    Args:
-        rows: plans with their sizes, the best plan among them.
-        verdicts: all verdicts.
-        best: the best of these.
-        within: share by which the plan may be worse.
-        confirmed: is the best plan confirmed?
-    """
-    verdict_of = {verdict.plan.sharding.key(): verdict for verdict in verdicts}
-    best_key = best.plan.sharding.key()
-    best_row = next(row for row in rows if row.plan.sharding.key() == best_key)
-
-    def is_nearly_as_good(row: FrontRow[PlanT]) -> bool:
-        verdict = verdict_of.get(row.plan.sharding.key())
-        if verdict is None:
-            bound = best_row.quick.score * (1.0 + within)
-            is_refused = any(kind.has(row.plan) for kind in kinds)
-            return confirmed and not is_refused and row.quick.fits and row.quick.score <= bound
-        if verdict.time_s is None or best.time_s is None:
-            return False
-        return verdict.stands and verdict.time_s <= best.time_s * (1.0 + within)
-
-    kinds = refused_kinds(verdicts)
-    allowed = [best_row, *filter(is_nearly_as_good, rows)]
-    return min(allowed, key=lambda row: (row.size.total, row.quick.score))
+def _total(written: WrittenPlan | None) -> int:
+    return 0 if written is None else written.size.total
 
 
-def _distance(row: FrontRow[PlanT], others: Sequence[FrontRow[PlanT]]) -> float:
+def _distance(row: Candidate[PlanT], others: Sequence[Candidate[PlanT]]) -> float:
     """Share of ops that are split differently than in the nearest of the other plans."""
     op_factor = row.plan.op_factor
     return min(
@@ -240,5 +316,5 @@ def _distance(row: FrontRow[PlanT], others: Sequence[FrontRow[PlanT]]) -> float:
     )
 
 
-def _rank(row: FrontRow[PlanT]) -> tuple[bool, float, int]:
-    return not row.quick.fits, row.quick.score, row.size.total
+def _rank(row: Candidate[Any]) -> tuple[bool, float, int]:
+    return not row.quick.fits, row.quick.score, _total(row.written)

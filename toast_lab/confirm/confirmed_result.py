@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+import functools
+from typing import Any, Generic, TypeVar
 
 from toast_lab import checks
-from toast_lab.confirm.choose import refused_kinds, simple_row
+from toast_lab.confirm.choose import refused_kinds
+from toast_lab.confirm.judged_front import JudgedFront, judged_front
 from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import price
+from toast_lab.errors import InvalidProblem
 from toast_lab.search.action_path import taken_actions
 from toast_lab.search.contract import SearchResult
-from toast_lab.search.simplify import FrontRow, simplest
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.text import JsonObject, bytes_text, table
+from toast_lab.written.written_plan import WrittenPlan
 
 AnyPlan = TypeVar("AnyPlan", bound=ShardingPlan)
 
@@ -30,6 +32,7 @@ class Standing(enum.Enum):
     BUDGET = "Not confirmed: the budget of compiles was used up."
     NO_MORE = "Not confirmed: every plan worth judging was judged, and prices learned nothing more."
     CANCELLED = "Not confirmed: the search was cancelled."
+    TIME = "Not confirmed: the time limit for confirming was reached."
     ELSEWHERE = "Not confirmed: the judge and the prices are of different machines."
     REFUSED = (
         "Not confirmed: no plan that the search found compiles, and this one was taken instead: it "
@@ -49,6 +52,9 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     search ended. If no judged plan stands, both are those of the best plan by price; where plans
     were judged that do not compile, of the best by price of those that do.
 
+    Plans are judged whole, or as they are written. Where the best was judged as written, ``plan``
+    is what propagation makes of it, and ``written(within=0)`` is what to write.
+
     Examples:
         >>> import toast_lab as tl
         >>> model = tl.load("mlp", batch=64)
@@ -59,6 +65,8 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         ('cpu:4', 'ConfirmedResult')
         >>> all(verdict.time_s > 0 for verdict in result.verdicts)
         True
+        >>> result.verdicts[0].title  # what anybody gets for nothing is judged first
+        'data parallel as argument shardings alone'
     """
 
     judge: str = ""  #: topology of the judge
@@ -66,6 +74,8 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     verdicts: tuple[Verdict[PlanT], ...] = ()  #: in the order of judging
     tolerance: float = 0.1  #: share of the price by which the clock may differ from it
     last: SearchResult[PlanT] | None = None  #: result of the last search, by the last prices
+    known_written: tuple[WrittenPlan, ...] = ()  #: the floor, and written plans of all searches
+    not_written: str = ""  #: why there are no written plans of the searches; empty: there are
 
     @property
     def confirmed(self) -> bool:
@@ -75,14 +85,24 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     @property
     def best(self) -> Verdict[PlanT] | None:
         """The best judged plan; None: no judged plan stands."""
-        standing = [verdict for verdict in self.verdicts if verdict.stands]
+        standing = [verdict for verdict in self._allowed if verdict.stands]
         return min(standing, key=lambda verdict: verdict.rank, default=None)
+
+    @property
+    def _allowed(self) -> list[Verdict[PlanT]]:
+        """The verdicts on plans that keep to the size that was asked for."""
+        return [
+            verdict
+            for verdict in self.verdicts
+            if self.size is None
+            or (verdict.written is not None and verdict.written.size.total <= self.size)
+        ]
 
     @property
     def given(self) -> Verdict[PlanT] | None:
         """The verdict whose plan is the result; None: the best plan by price is."""
         failed = any(verdict.judgement.failure for verdict in self.verdicts)
-        compiled = [verdict for verdict in self.verdicts if not verdict.judgement.failure]
+        compiled = [verdict for verdict in self._allowed if not verdict.judgement.failure]
         if self.best is not None or not failed:
             return self.best
         return min(
@@ -103,38 +123,77 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         return self.plan if self.last is None else self.last.plan
 
     @property
+    def quicker_written(self) -> str:
+        """A sentence if a plan as it is written beats all whole plans by the clock; else empty."""
+        best = self.best
+        whole = [one for one in self.verdicts if one.stands and one.written is None]
+        rival = min(whole, key=lambda verdict: verdict.rank, default=None)
+        if best is None or best.written is None or rival is None:
+            return ""
+        assert best.time_s is not None
+        assert rival.time_s is not None
+        name = best.title if best.name else f"the plan {best.title}"
+        than = f"the best plan with every op constrained{f' ({rival.name})' if rival.name else ''}"
+        return (
+            f"{name[0].upper()}{name[1:]} is quicker by the judge's clock than {than}: "
+            f"{best.time_s * 1e3:.3f} ms against {rival.time_s * 1e3:.3f}."
+        )
+
+    @property
     def elsewhere(self) -> str:
         """A sentence if clocks and prices are of different machines; else empty."""
         return next((verdict.judgement.elsewhere for verdict in self.verdicts), "")
 
-    def verdict_of(self, plan: ShardingPlan) -> Verdict[PlanT] | None:
-        """The judge's verdict on a plan; None: it was not judged, and is only priced."""
-        key = plan.sharding.key()
-        verdicts = (verdict for verdict in self.verdicts if verdict.plan.sharding.key() == key)
-        return next(verdicts, None)
+    def verdict_of(self, plan: ShardingPlan | WrittenPlan) -> Verdict[PlanT] | None:
+        """The judge's verdict on a plan; None: it was not judged, and is only priced.
 
-    def simple(self, within: float = 0.02) -> PlanT:
-        """The smallest plan that is at most ``within`` (a share) worse than the best.
+        That on the plan as it is written if a ``WrittenPlan`` is given. Else on the whole plan if
+        it was judged, or on a written one that propagation makes the same.
+        """
+        is_written = isinstance(plan, WrittenPlan)
+        key = (plan.plan if isinstance(plan, WrittenPlan) else plan).sharding.key()
+        verdicts = [
+            verdict
+            for verdict in self.verdicts
+            if verdict.key[0] == key and (verdict.written is not None or not is_written)
+        ]
+        return min(verdicts, key=lambda verdict: verdict.rank, default=None)
 
-        Judged plans are compared by the clock; see ``choose.simple_row``. ``plan.judged`` says
-        whether the plan was judged.
+    @functools.cached_property
+    def written_front(self) -> JudgedFront:
+        """The written plans that no smaller one beats, with the judge's clock beside the price."""
+        if self.problem is None:
+            raise InvalidProblem("this result lacks the problem that was searched; search again")
+        pricer = self.problem.pricer()
+        cost = (self.last or self).refined.cost
+        known = [
+            dataclasses.replace(written, cost=pricer.full(written.plan), unlimited=cost)
+            for written in self.known_written
+        ]
+        return judged_front(known, self.verdicts, cost, best=self.best, confirmed=self.confirmed)
+
+    def written(self, within: float = 0.05, size: int | None = None) -> WrittenPlan:
+        """The smallest written plan that is at most ``within`` (a share) slower than the best plan.
+
+        Judged plans are compared by the clock; see ``JudgedFront.within``. With ``size``, or where
+        the search was given one: the quickest of at most so many rules and constraints.
 
         Raises:
-            InvalidProblem: ``within`` is not a share, or the problem is not known.
+            InvalidProblem: ``within`` is not a share, there is no plan of that size, or the
+                searches could not write any plan.
         """
-        within = checks.number("within", within, 0.0)
-        return self.with_judgement(self.simple_row(self.front.rows, within).plan)
-
-    def simple_row(self, rows: Sequence[FrontRow[PlanT]], within: float) -> FrontRow[PlanT]:
-        """The row of a front whose plan ``simple`` would give."""
-        best = self.given
-        if best is None:
-            return simplest(rows, within)
-        return simple_row(rows, self.verdicts, best, within=within, confirmed=self.confirmed)
+        within, front = checks.number("within", within, 0.0), self.written_front
+        if not front.rows:
+            reason = self.not_written or "the search ended before any was found"
+            raise InvalidProblem(f"there is no written plan: {reason}")
+        size = self.size if size is None else checks.whole("size", size, 1)
+        return front.within(within) if size is None else front.of_size(size)
 
     def with_judgement(self, plan: AnyPlan) -> AnyPlan:
         """A plan with the judge's verdict on it (``plan.judged``), which is saved with the plan."""
-        verdict = self.verdict_of(plan)
+        best, verdict = self.best, self.verdict_of(plan)
+        if best is not None and best.key[0] == plan.sharding.key():
+            verdict = best
         judged: JsonObject = {
             "judge": self.judge,
             "confirmed": self.confirmed and verdict is not None and verdict is self.best,
@@ -155,6 +214,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
             "standing": self.standing.name,
             "sentence": self.standing.value,
             "elsewhere": self.elsewhere,
+            "quicker_written": self.quicker_written,
             "refusals": self.refusals,
             "tolerance": self.tolerance,
             "plan": f"{self.plan.sharding.key():016x}",
@@ -172,7 +232,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         best, verdict = self.best, self.verdict_of(self.plan)
         if best is None or best.time_s is None:
             return f"{self.judge}: {self.standing.value} {super().in_brief()}"
-        elsewhere = f" {self.elsewhere}" if self.elsewhere else ""
+        elsewhere = "".join(f" {text}" for text in (self.quicker_written, self.elsewhere) if text)
         priced, clock = f"{self.cost.time_s * 1e3:.3f} ms priced", f"{best.time_s * 1e3:.3f} ms"
         if verdict is not best:
             judged = (
@@ -185,7 +245,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
                 f"{self.judge}: this plan is {priced}, {clock_of_plan}; the best that was judged "
                 f"takes {clock}. {self.standing.value}{elsewhere}"
             )
-        name = f" ({best.name})" if best.name else ""
+        name = f" ({best.title})" if best.title else ""
         return (
             f"{self.judge}: {clock} by the judge's clock, {priced}{name}. {self.standing.value}"
             f"{elsewhere}"
@@ -206,15 +266,14 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
                     "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
                     bytes_text(verdict.priced_bytes),
                     "-" if peak is None else bytes_text(peak),
-                    ", ".join(filter(None, (verdict.name, remark))),
+                    ", ".join(filter(None, (verdict.title, remark))),
                 )
             )
         columns = (">round", ">priced", ">judged", ">ratio", ">memory priced", ">judged", "")
         text = table(columns, rows)
-        for line in filter(None, (self.refusals, self.elsewhere)):
+        for line in filter(None, (self.refusals, self.elsewhere, self.not_written)):
             text += f"\n{line}"
-        keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
-        if self.last is not None and self.priced_plan.sharding.key() not in keys:
+        if self.last is not None and self.verdict_of(self.priced_plan) is None:
             only_priced = self.last.cost.time_s * 1e3
             text += f"\nonly priced: the best of the last search, {only_priced:.3f} ms"
         return text
@@ -223,21 +282,18 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
 def confirmed_result(
     last: SearchResult[PlanT],
     verdicts: tuple[Verdict[PlanT], ...],
-    *,
-    standing: Standing,
-    judge: str,
-    tolerance: float,
+    **facts: Any,
 ) -> ConfirmedResult[PlanT]:
-    """The result of a confirmed search after its last round."""
+    """The result of a confirmed search after its last round.
+
+    Args:
+        last: of the last search.
+        verdicts: in the order of judging.
+        facts: the further fields of ``ConfirmedResult``.
+    """
     fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(SearchResult)}
-    result: ConfirmedResult[PlanT] = ConfirmedResult(
-        **fields,
-        judge=judge,
-        standing=standing,
-        verdicts=verdicts,
-        tolerance=tolerance,
-        last=last,
-    )
+    fields |= {"verdicts": verdicts, "last": last, **facts}
+    result: ConfirmedResult[PlanT] = ConfirmedResult(**fields)
     best = result.given
     if best is None or last.problem is None:
         return result

@@ -1,15 +1,16 @@
 """Judges: compilers, for machines that need not be attached, and attached devices.
 
-A compiler's clock is ``Compiled.time_s``, that of devices the median of a few steps. A plan that
-cannot be compiled, or not in time, gets a judgement too: the plan is dropped, and the search goes
-on.
+A plan is judged whole, with every op as it says, or as it is written, with its rules and
+constraints in the user's program and nothing else. A compiler's clock is ``Compiled.time_s``, that
+of devices the median of a few steps. A plan that cannot be compiled, or not in time, gets a
+judgement too: the plan is dropped, and the search goes on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.confirm.judge_targets import is_attached, judged_elsewhere
 from toast_lab.confirm.verdict import Judge, Judgement
@@ -19,6 +20,8 @@ from toast_lab.runtime import topologies
 from toast_lab.runtime.compile import check_compiler, compile_plan
 from toast_lab.runtime.run import run
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.written.compiling import compile_it, execute_it
+from toast_lab.written.written_plan import WrittenPlan
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -54,12 +57,18 @@ def judge_named(
     check_compiler(parsed)
     elsewhere = judged_elsewhere(problem, parsed)
 
-    def compiled(plan: ShardingPlan) -> Judgement:
+    def compiled(plan: ShardingPlan | WrittenPlan) -> Judgement:
         start_s = time.monotonic()
+        options: dict[str, Any] = {
+            "time_limit_s": time_limit_s,
+            "store": store,
+            "cancel": cancel,
+        }
         try:
-            result = compile_plan(
-                model, plan, topology, time_limit_s=time_limit_s, store=store, cancel=cancel
-            )
+            if isinstance(plan, WrittenPlan):
+                result = compile_it(plan, topology, model, **options)
+            else:
+                result = compile_plan(model, plan, topology, **options)
         except RunFailed as error:
             return _failed(error, start_s, elsewhere, time_limit_s)
         return Judgement(
@@ -72,19 +81,20 @@ def judge_named(
             elsewhere=elsewhere,
         )
 
-    def executed(plan: ShardingPlan) -> Judgement:
+    def executed(plan: ShardingPlan | WrittenPlan) -> Judgement:
         start_s = time.monotonic()
+        options: dict[str, Any] = {
+            "cancel": cancel,
+            "repeats": _STEPS,
+            "warmup": _WARM_STEPS,
+            "reference": False,
+            "time_limit_s": time_limit_s,
+        }
         try:
-            measured = run(
-                model,
-                plan,
-                topology,
-                cancel=cancel,
-                repeats=_STEPS,
-                warmup=_WARM_STEPS,
-                reference=False,
-                time_limit_s=time_limit_s,
-            )
+            if isinstance(plan, WrittenPlan):
+                measured = execute_it(plan, topology, model, **options)
+            else:
+                measured = run(model, plan, topology, **options)
         except RunFailed as error:
             return _failed(error, start_s, elsewhere, time_limit_s)
         return Judgement(

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
-from toast_lab.sharding.plan import PlanT
+from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.text import JsonObject, bytes_text
+from toast_lab.written.written_plan import WrittenPlan
 
 
 class Judgement(NamedTuple):
@@ -35,8 +36,12 @@ class Judgement(NamedTuple):
         return bool(self.failure) and self.interrupted_at_s is None
 
 
-#: Judges one plan. Raises InvalidProblem if it cannot judge any plan.
-Judge = Callable[[Any], Judgement]
+#: Judges one plan, whole or as it is written. Raises InvalidProblem if it cannot judge any plan.
+Judge = Callable[[ShardingPlan | WrittenPlan], Judgement]
+
+#: The key of a sharding, and whether the plan is judged as written. A whole plan and a written one
+#: that propagation makes the same are compiled from different texts.
+CandidateKey = tuple[int, bool]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,6 +54,23 @@ class Verdict(Generic[PlanT]):
     priced_bytes: float  #: peak memory by these prices
     judgement: Judgement
     name: str = ""  #: of a plan that is not from the search, such as "data parallel"
+    #: it was judged as written, and ``plan`` is what propagation makes of it; None: ``plan`` was
+    #: judged whole, with every op as it says
+    written: WrittenPlan | None = None
+
+    @property
+    def key(self) -> CandidateKey:
+        """What was judged."""
+        return self.plan.sharding.key(), self.written is not None
+
+    @property
+    def title(self) -> str:
+        """Its name, and how it is written; empty for a whole plan of the search."""
+        if self.written is None:
+            return self.name
+        if self.name and not self.written.constraints:
+            return f"{self.name} as argument shardings alone"
+        return ", ".join(filter(None, (self.name, f"written in {self.written.size}")))
 
     @property
     def time_s(self) -> float | None:
@@ -93,6 +115,7 @@ class Verdict(Generic[PlanT]):
             "round": self.round,
             "plan": f"{self.plan.sharding.key():016x}",
             "name": self.name,
+            "size": None if self.written is None else self.written.size._asdict(),
             "priced_s": self.priced_s,
             "priced_peak_bytes": self.priced_bytes,
             "judged_s": self.time_s,

@@ -322,8 +322,8 @@ def _maker(program: Program, op: int) -> str:
     *scopes, call = ["", *program.name_stack[op].split("/")]
     if program.kind[op] == "custom_call":
         return re.sub(r"\W", "_", call) or "custom_call"
-    kind = program.kind[op].removeprefix("chlo.")
-    if op_kind(program.kind[op]).done_while_fetched or kind in ("reshape", "concatenate"):
+    kind, known = program.kind[op].removeprefix("chlo."), op_kind(program.kind[op])
+    if known.done_while_fetched or known.moves_elements:
         inner = [scope for scope in scopes if _SCOPE.fullmatch(scope)]
         kind = inner[-1] if inner else kind
     return re.sub(r"\W", "_", kind)

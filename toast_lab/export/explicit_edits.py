@@ -33,7 +33,8 @@ from toast_lab.export.spec_text import spec_text
 from toast_lab.frontends.instrumented import replaced
 from toast_lab.frontends.user_code import short
 from toast_lab.ir.model import Function
-from toast_lab.ir.program import Program
+from toast_lab.ir.op_kinds import op_kind
+from toast_lab.ir.program import DOT, Program
 from toast_lab.lowering.specs import to_partition_spec, visible
 from toast_lab.sharding.plan import Spec
 from toast_lab.written.written_plan import WrittenPlan
@@ -41,9 +42,6 @@ from toast_lab.written.written_plan import WrittenPlan
 MOST_REFUSALS = 60  #: more are not looked at
 #: functions of JAX that take ``out_sharding``
 _TAKE_SHARDING = {"einsum", "dot", "matmul", "tensordot", "dot_general", "reshape", "broadcast_to"}
-
-#: ops whose sharding is tried first
-_FIRST = {"dot_general": 0, "gather": 0, "transpose": 1, "reshape": 1}
 
 Range = tuple[int, int, int, int]  # line, end line, column, end column; columns in bytes
 
@@ -166,7 +164,9 @@ def _specs_of_line(program: Program, written: WrittenPlan, where: str) -> list[A
     for op in program.ops():
         if program.where(op) != where or "transpose(" in program.name_stack[op]:
             continue
-        rank = _FIRST.get(program.kind[op], 2)
+        kind = op_kind(program.kind[op])
+        moves = kind.done_while_fetched or kind.moves_elements
+        rank = 0 if kind.cost_class == DOT or kind.looks_up else 1 if moves else 2
         for value in program.results(op):
             spec = visible(program, value, written.plan.lowered.kept[value])
             ranked[spec] = min(rank, ranked.get(spec, rank))

@@ -124,6 +124,15 @@ class OpKind:
     #: It passes a stacked tensor into a round of a loop, or takes that round's slice of it.
     passes_slices: bool = False
 
+    # -- Shardy's propagation ----------------------------------------------------------------------
+    #: It passes shardings on in both directions before other ops do, as elementwise ops do.
+    passes_early: bool = False
+    #: Its operand and result differ in size along a factor that it needs whole: no sharding goes
+    #: along it.
+    blocks_whole: bool = False
+    #: Its results have constraints of their own, which those who read them see.
+    has_edges: bool = False
+
     # -- prices ------------------------------------------------------------------------------------
     #: It moves elements and computes nothing, so that any part of its result can be made alone.
     moves_elements: bool = False
@@ -176,9 +185,6 @@ class OpKind:
 
 
 OP_KINDS: dict[str, OpKind] = {}
-
-#: They count as elementwise for their cost alone.
-_WITHOUT_DIMS = ("map", "after_all", "partition_id", "replica_id")
 
 
 def _kind(name: str, **fields: Any) -> None:
@@ -320,6 +326,7 @@ _kind(
     keeps_number=True,
     passes_slices=True,
     keeps_sign=True,
+    passes_early=True,
 )
 _kind(
     "broadcast_in_dim",
@@ -338,6 +345,7 @@ _kind(
     rule=own_rules.identity,
     keeps_sign=True,
     stays_in_memory=True,
+    has_edges=True,
 )
 # The user's own constraints cost nothing by themselves: what they move is priced as collectives
 _kind("sdy.sharding_constraint", cost_class=VIEW, keeps_sign=True, stays_in_memory=True)
@@ -365,6 +373,7 @@ _kind(
     done_while_fetched=True,
     reads_part=True,
     first_start=1,
+    blocks_whole=True,
 )
 _kind(
     "dynamic_update_slice",
@@ -376,7 +385,14 @@ _kind(
     first_start=2,
 )
 # Each shard of a gather's operand gives the rows that it holds, and zeros for all others.
-_kind("gather", cost_class=INDEXING, monoid="add", reads_part=True, looks_up=True)
+_kind(
+    "gather",
+    cost_class=INDEXING,
+    monoid="add",
+    reads_part=True,
+    looks_up=True,
+    blocks_whole=True,
+)
 _kind(
     "scatter",
     cost_class=INDEXING,
@@ -414,6 +430,7 @@ _kind(
     done_while_fetched=True,
     reorders=True,
     keeps_sign=True,
+    passes_early=True,
 )
 
 # -- made without operands: every use has its own copy ---------------------------------------------
@@ -435,7 +452,13 @@ _kind(
 _kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
 # A piece of its stream depends only on the state and the position, and XLA was seen to make just
 # that piece, without communication.
-_kind("rng_bit_generator", cost_class=OTHER, creates_dims=True, mixes_keys=True)
+_kind(
+    "rng_bit_generator",
+    cost_class=OTHER,
+    creates_dims=True,
+    mixes_keys=True,
+    blocks_whole=True,
+)
 
 # -- others ----------------------------------------------------------------------------------------
 
@@ -443,7 +466,13 @@ _kinds("cholesky dynamic_reshape", cost_class=OTHER)
 # From six sorts and selections on an H100, which took 14 to 60 times as long as their traffic; see
 # docs/measured.md.
 _kind("sort", cost_class=OTHER, gpu_passes=35.0, orders=True)
-_kind("fft", cost_class=OTHER, gathered=own_rules.always, flops=attributes.fourier_flops)
+_kind(
+    "fft",
+    cost_class=OTHER,
+    gathered=own_rules.always,
+    flops=attributes.fourier_flops,
+    blocks_whole=True,
+)
 _kind(
     "triangular_solve",
     cost_class=OTHER,
@@ -496,6 +525,7 @@ _kind(
     line="carry({0})",
     construct="loop",
     passes_slices=True,
+    has_edges=True,
     keeps_sign=True,
 )
 _kind("while.test", cost_class=CONTROL, line="test {0}")
@@ -508,6 +538,7 @@ _kind(
     cost_class=CONTROL,
     line="one_of({yielded})",
     construct="conditional",
+    has_edges=True,
     keeps_sign=True,
 )
 
@@ -564,4 +595,6 @@ def is_constant(kind: str) -> bool:
 def is_elementwise(kind: str) -> bool:
     """Does Shardy treat ops of this kind as elementwise, or what XLA expands them to?"""
     known = OP_KINDS.get(kind)
-    return known is not None and known.cost_class == ELEMENTWISE and kind not in _WITHOUT_DIMS
+    if known is None or known.token or known.per_device or kind == "map":
+        return False  # elementwise for their cost alone
+    return known.cost_class == ELEMENTWISE

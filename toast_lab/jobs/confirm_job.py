@@ -18,25 +18,24 @@ from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.confirm.loop import Judging
 from toast_lab.confirm.verdict import JudgeEvent, Verdict
 from toast_lab.cost.price_list import PriceList
-from toast_lab.cost.problem import Cost, Problem, Quick
+from toast_lab.cost.problem import Cost, Problem
 from toast_lab.ir.model import Model
 from toast_lab.jobs.orders import CurrentOrder
 from toast_lab.pipeline import judged_search
 from toast_lab.prepare import load_present
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import added_methods, register_if_unknown
-from toast_lab.search.simplify import FrontRow, PlanFront, simplified
 from toast_lab.sharding.plan import ShardingPlan, make_plan
-from toast_lab.sharding.plan_rules import PlanSize
 from toast_lab.sharding.sharding import Sharding
+from toast_lab.written.screen import written_text
+from toast_lab.written.written_plan import WrittenSize
 
 #: Run once in the fork server, for all search children forked from it (``fork_server``).
 before_fork = load_present
 
 RUN_CONFIRMED = "toast_lab.jobs.confirm_job:run_confirmed"
 REPORT_EVERY_S = 0.1  #: least time between two reports of a search's best price
-SIMPLE_MARGIN = 0.02  #: the plan that is shown first may be worse than the best by this share
-STOPPED_S = 4.0  #: time left to look for simpler plans once the search was stopped
+WRITTEN_MARGIN = 0.05  #: the plan that is shown first may be worse than the best by this share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +46,9 @@ class ConfirmRequest:
         problem: its pins, machine and limit are kept.
         model: the model that plans shard, with its text.
         judge: the topology that the judge compiles for.
-        compiles: most plans to judge.
+        compiles: most plans to judge, beside the floor.
         time_limit_s: for judging each plan.
+        seconds: for the whole; None: no limit.
         method: name of the search method.
         seed: of the first search.
         budget: of each search.
@@ -62,6 +62,7 @@ class ConfirmRequest:
     judge: str
     compiles: int = 8
     time_limit_s: float = 600.0
+    seconds: float | None = None
     method: str = "mcts"
     seed: int = 0
     budget: Budget = dataclasses.field(default_factory=Budget)
@@ -123,19 +124,23 @@ class JudgedPlan(NamedTuple):
     stands: bool
     rank: tuple[bool, bool, float]
     remark: str
-    name: str  #: as ``Verdict.name``
+    name: str  #: as ``Verdict.title``
     elsewhere: str
     compile_s: float
     cached: bool
     parts: PlanParts
+    is_written: bool = False  #: it was judged as written
 
 
 class FrontPlan(NamedTuple):
-    """A row of the front of size against time."""
+    """A row of the front of written plans, of size against time."""
 
-    size: PlanSize
-    quick: Quick
-    parts: PlanParts
+    size: WrittenSize
+    cost: Cost
+    clock_s: float | None  #: by the judge's clock; None: it is only priced
+    name: str  #: as ``Verdict.name``
+    parts: PlanParts  #: of the plan that propagation makes of it
+    text: str  #: what is written, on one screen
 
 
 class ConfirmEnd(NamedTuple):
@@ -150,8 +155,9 @@ class ConfirmEnd(NamedTuple):
     plan: PlanParts
     cost: Cost
     prices: PriceList | None  #: the prices that were learned
-    front: tuple[FrontPlan, ...]  #: the smallest first; includes the best by the clock
-    simple: int  #: index of the row of the front that is shown first
+    quicker_written: str  #: a sentence if a plan as it is written is the best; else empty
+    front: tuple[FrontPlan, ...]  #: the smallest first; may be empty
+    first: int | None  #: index of the row of the front that is shown first
     evidence: tuple[Any, ...]  #: a ``Compiled`` or ``Run`` for each verdict, or None
 
 
@@ -175,6 +181,7 @@ def run_confirmed(request: ConfirmRequest) -> ConfirmEnd:
         request.judge,
         compiles=request.compiles,
         time_limit_s=request.time_limit_s,
+        seconds=request.seconds,
         on_event=reporter.judged,
     )
     search_arguments = {
@@ -186,33 +193,33 @@ def run_confirmed(request: ConfirmRequest) -> ConfirmEnd:
     result = judged_search(
         problem, judging, search_arguments, seed=request.seed, cancel=stopped, model=request.model
     )
-    isolate.report("looking for simpler plans")
-    return _end(result, stopped)
+    return _end(result)
 
 
-def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEnd:
-    problem, began_s = result.problem, time.monotonic()
+def _end(result: ConfirmedResult[Any]) -> ConfirmEnd:
+    problem, best, front = result.problem, result.best, result.written_front
     assert problem is not None
-    stopped_at_s: list[float] = []
-
-    def enough() -> bool:
-        if stopped() and not stopped_at_s:
-            stopped_at_s.append(time.monotonic())
-        return bool(stopped_at_s) and time.monotonic() - max(stopped_at_s[0], began_s) > STOPPED_S
-
-    rows = simplified(problem, result.plan, result.trace, enough)
-    rows += _judged_rows(result, rows)
-    simple_row, best_key = result.simple_row(rows, SIMPLE_MARGIN), result.plan.sharding.key()
-    # The best plan by the clock may be missing from the front, which compares prices
-    best_row = next(row for row in rows if row.plan.sharding.key() == best_key)
-    kept_rows = {id(row): row for row in (*PlanFront(tuple(rows)).kept, simple_row, best_row)}
-    front = sorted(kept_rows.values(), key=lambda row: (row.size.total, row.quick.score))
-    simple_index = next(i for i, row in enumerate(front) if row is simple_row)
-    best = result.best
+    rows = tuple(
+        FrontPlan(
+            size=written.size,
+            cost=written.cost,
+            clock_s=front.clock_s(index),
+            name="" if verdict is None else verdict.name,
+            parts=parts_of(result.with_judgement(written.plan)),
+            text=written_text(written),
+        )
+        for index, (written, verdict) in enumerate(zip(front.rows, front.verdicts, strict=True))
+    )
+    first = None
+    if rows:
+        shown = result.written(WRITTEN_MARGIN)
+        first = next(index for index, written in enumerate(front.rows) if written is shown)
     best_indices = [i for i, verdict in enumerate(result.verdicts) if verdict is best]
     return ConfirmEnd(
         standing=result.standing.name,
-        sentence="\n".join(filter(None, (result.standing.value, result.refusals))),
+        sentence="\n".join(
+            filter(None, (result.standing.value, result.refusals, result.not_written))
+        ),
         confirmed=result.confirmed,
         message=result.message,
         judge=result.judge,
@@ -220,30 +227,11 @@ def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEn
         plan=parts_of(result.plan),
         cost=result.cost,
         prices=problem.price_list or None,
-        front=tuple(
-            FrontPlan(row.size, row.quick, parts_of(result.with_judgement(row.plan)))
-            for row in front
-        ),
-        simple=simple_index,
+        quicker_written=result.quicker_written,
+        front=rows,
+        first=first,
         evidence=tuple(verdict.judgement.evidence for verdict in result.verdicts),
     )
-
-
-def _judged_rows(
-    result: ConfirmedResult[Any], rows: Sequence[FrontRow[Any]]
-) -> list[FrontRow[Any]]:
-    """Rows of the judged plans that stand and are not among ``rows``."""
-    problem = result.problem
-    assert problem is not None
-    pricer, keys = problem.pricer(), {row.plan.sharding.key() for row in rows}
-    missing_rows = []
-    for verdict in result.verdicts:
-        plan = verdict.plan
-        if verdict.stands and plan.sharding.key() not in keys:
-            totals = pricer.totals(plan.op_factor, plan.value_dim)
-            quick = pricer.judged(totals.time_s, totals.peak_bytes)
-            missing_rows.append(FrontRow(plan, quick, plan.size))
-    return missing_rows
 
 
 class _Reporter:
@@ -327,11 +315,12 @@ def _judged_plan(at_s: float, verdict: Verdict[Any]) -> JudgedPlan:
         stands=verdict.stands,
         rank=verdict.rank,
         remark=verdict.remark,
-        name=verdict.name,
+        name=verdict.title,
         elsewhere=judgement.elsewhere,
         compile_s=judgement.compile_s,
         cached=judgement.cached,
         parts=parts_of(verdict.plan),
+        is_written=verdict.written is not None,
     )
 
 
@@ -368,6 +357,8 @@ class ConfirmState:
     def take(self, event: Any) -> None:
         """Store an event that the job reported."""
         self.changes += 1
+        if isinstance(event, JudgeStep):
+            self.most_compiles = event.most_compiles
         if isinstance(event, PricePoint):
             self.points.append(event)
         elif isinstance(event, JudgedPlan):
@@ -406,8 +397,8 @@ class ConfirmState:
         return self.end is not None and self.end.confirmed
 
     def verdict_of(self, key: int) -> int | None:
-        """Index of the verdict of the sharding with ``key``; None if it was not judged."""
-        return next(
-            (i for i, verdict in enumerate(self.verdicts) if verdict.parts.sharding.key() == key),
-            None,
-        )
+        """Index of the best verdict on the sharding with ``key``; None if it was not judged."""
+        indices = [
+            i for i, verdict in enumerate(self.verdicts) if verdict.parts.sharding.key() == key
+        ]
+        return min(indices, key=lambda i: self.verdicts[i].rank, default=None)

@@ -14,7 +14,7 @@ from toast_lab.files import file_name
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.jobs.job import Watch
 from toast_lab.lowering.specs import partition_text
-from toast_lab.plan_verbs import Plan
+from toast_lab.plan_verbs import Plan, Written
 from toast_lab.sharding import plan_file, portable
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
     from toast_lab.runtime.compiled import Compiled
 
-CONSTRAINTS_S = 120.0  #: time limit, after which the smallest set of constraints so far is taken
 EXPORTS = {
     "PartitionSpecs": "specs",
     "Plan (JSON)": "json",
     "Python with JAX alone": "python",
     "Patch of the source": "patch",
-    "Test that notices drift": "test",
+    "Python, explicit axes": "python explicit",
+    "Patch, explicit axes": "patch explicit",
     "Axis rules for flax": "rules",
+    "Test that notices drift": "test",
     "StableHLO with shardings": "stablehlo",
 }
 _FILE_ENDINGS = {
@@ -37,6 +38,8 @@ _FILE_ENDINGS = {
     "json": ".json",
     "python": "_sharding.py",
     "patch": ".patch",
+    "python explicit": "_sharding.py",
+    "patch explicit": ".patch",
     "test": "_test.py",
     "rules": "_rules.py",
     "stablehlo": ".mlir",
@@ -94,13 +97,20 @@ def compile_one(model: Model, plan: ShardingPlan, topology: str, *, watch: Watch
     return compile_plan(model, plan, topology, on_progress=watch.on_event, cancel=watch.cancel)
 
 
-def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Watch) -> Exported:
+def write(plan: Plan, problem: Problem, *, watch: Watch) -> Written:
+    """The plan as people write it, with the fewest rules and constraints; kept by the plan."""
+    watch.on_event("finding rules and constraints")
+    return plan.written(problem=problem, cancel=watch.cancel)
+
+
+def export(plan: Plan, problem: Problem, name: str, kind: str, *, watch: Watch) -> Exported:
     """Write a plan in the format ``kind``, one of the values of ``EXPORTS``.
 
     Raises:
         InvalidProblem: a test is asked for, but the model cannot be loaded by name.
     """
     remarks: tuple[str, ...] = ()
+    model = problem.analysis.model
     if kind == "json":
         content = portable.file_text(plan_file.to_json(plan))
     elif kind == "specs":
@@ -111,34 +121,29 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Wat
 
         needed = needed_constraints(model, plan, cancel=watch.cancel)
         content = annotate(model, plan, constrained=needed)
-    elif kind == "rules":
-        content = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":
         content = _test_text(model, plan, name, watch)
         remarks = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
     else:
-        from toast_lab.export.minimal import minimal_constraints
-
-        constraints = minimal_constraints(
-            plan,
-            model,
-            seconds=CONSTRAINTS_S,
-            on_event=watch.on_event,
-            cancel=watch.cancel,
-        )
-        remarks = (str(constraints).splitlines()[0], *constraints.remaining[:5])
-        if kind == "python":
-            content = Plan.of(plan).to_python(constraints)
-        else:
-            patch = Plan.of(plan).to_patch(constraints)
-            content = str(patch.text)
-            remarks = (*remarks, *(f"not in the patch: {skipped}" for skipped in patch.left_out))
-            if not content.strip():
-                remarks = (
-                    *remarks,
-                    "The patch is empty: the shardings of arguments and results are enough.",
-                )
+        content, remarks = _written_text(write(plan, problem, watch=watch), kind)
     return Exported(f"{file_name(name)}{_FILE_ENDINGS[kind]}", content, remarks)
+
+
+def _written_text(written: Written, kind: str) -> tuple[str, tuple[str, ...]]:
+    """The content of a file with a written plan, and remarks for the user."""
+    what, _, mode = kind.partition(" ")
+    remarks: tuple[str, ...] = (
+        f"{written.size}, {written.loss:+.1%} C(s) compared with the whole plan.",
+    )
+    if what == "rules":
+        return f"{written.to_axis_rules()}\n", remarks
+    if what == "python":
+        return written.to_python(mode or "auto"), remarks
+    patch = written.to_patch(mode=mode or "auto")
+    remarks += tuple(f"not in the patch: {skipped}" for skipped in patch.left_out)
+    if not patch.text.strip():
+        remarks += ("The patch is empty: the shardings of arguments and results are enough.",)
+    return str(patch.text), remarks
 
 
 def specs_text(plan: ShardingPlan) -> str:

@@ -21,6 +21,7 @@ from toast_lab.report import conflict_sections, cost_sections, evidence_sections
 from toast_lab.report.linked_parts import ReportLinks, make_links
 from toast_lab.report.page_tables import Section
 from toast_lab.report.subject import ReportSubject
+from toast_lab.report.written_section import written_section
 from toast_lab.sharding import plan_file, portable
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.page_colours import DARK, LIGHT, properties
@@ -41,6 +42,7 @@ def page(subject: ReportSubject) -> str:
     links = make_links(subject, listing, [dispute.sets for dispute in board.disputes])
     sections = [
         plan_sections.summary_section(subject, board),
+        written_section(subject),
         plan_sections.plan_section(subject, links.pick_of_op),
         conflict_sections.conflicts_section(subject, links, board),
         cost_sections.collectives_section(subject, links),

@@ -30,6 +30,7 @@ from toast_lab.views.folded_lines import FoldedBlock, folded
 from toast_lab.views.local_lines import MAX_LINES, local_lines
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.report_tables import sizes_frame, whole_arguments_frame
+from toast_lab.written.traits import plan_paragraph, plan_words
 
 
 def summary_section(subject: ReportSubject, board: Board) -> Section:
@@ -62,9 +63,10 @@ def summary_section(subject: ReportSubject, board: Board) -> Section:
         )
         for title, value, remark in tiles
     ]
+    told = plan_paragraph(plan_words(problem, subject.plan, cost), 10**6)
     points = [
         join([h("dt", topic), h("dd", text)])
-        for topic, text in prose.summary_points(subject, board)
+        for topic, text in [("What it is", told), *prose.summary_points(subject, board)]
     ]
     body = join(
         [
@@ -195,7 +197,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     ):
         if len(frame):
             parts.append(details(f"{heading} ({len(frame):,})", frame_table(frame, heading)))
-    return Section("plan", "Plan", "The plan", join(parts))
+    return Section("plan", "Whole plan", "The whole plan", join(parts))
 
 
 def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:

@@ -56,11 +56,13 @@ def report(
     compiled: Compiled | Iterable[Compiled] = (),
     measured: Measured | None = None,
     kept: bool = True,
+    written: bool = True,
     command: str = "",
 ) -> Report:
     """Explain a plan in one HTML file: what it does and why, what it costs, and how that is known.
 
-    Nothing is searched, compiled or executed.
+    The plan is searched for, compiled and executed by others; only its rules and constraints are
+    found here, if ``plan.written`` or ``result.written`` has not done so yet.
 
     Args:
         problem: the problem of the plans; or a search result, whose plan then comes first. The
@@ -71,6 +73,7 @@ def report(
         compiled: results of ``tl.compile`` for any of the plans.
         measured: a ``Run`` of the first plan, runs by plan name, or a ``Comparison``.
         kept: also show the stored compiled results and measurements of the plans.
+        written: show the rules and constraints of the first plan, which may take some seconds.
         command: the command that makes the report; empty if it is made from Python.
 
     Raises:
@@ -110,6 +113,7 @@ def report(
         compiled=[compiled] if isinstance(compiled, Compiled) else [*compiled],
         measured=measured,
         kept=kept,
+        written=written,
         command=command,
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )

@@ -12,11 +12,13 @@ from toast_lab.compare import provenance
 from toast_lab.compare.comparison_store import ComparisonStore
 from toast_lab.compare.result import Comparison
 from toast_lab.cost.problem import Cost, Problem, price
-from toast_lab.errors import InvalidInput, StoreError, join_offenders
+from toast_lab.errors import InvalidInput, StoreError, ToastError, join_offenders
+from toast_lab.plan_verbs import Plan, Written
 from toast_lab.runtime.compile import located
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.runtime.run import Run
+from toast_lab.search.action_path import PathStep
 from toast_lab.search.contract import SearchResult
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import ShardingPlan
@@ -61,6 +63,9 @@ class ReportSubject:
     results: Mapping[str, SearchResult[Any]]
     command: str
     time_utc: str
+    #: the explained plan as people write it; None: it was not asked for, or cannot be written
+    written: Written | None = None
+    not_written: str = ""  #: why it cannot
 
     @property
     def plan(self) -> ShardingPlan:
@@ -102,6 +107,7 @@ def make_subject(
     compiled: Sequence[Compiled] = (),
     measured: Measured | None = None,
     kept: bool = True,
+    written: bool = True,
     command: str = "",
     time_utc: str = "",
 ) -> ReportSubject:
@@ -113,6 +119,7 @@ def make_subject(
         compiled: results of ``tl.compile`` for any of the plans.
         measured: see ``report.report``.
         kept: also look up stored compiled results and measurements.
+        written: write the first plan, which takes seconds.
         command: the command that makes the report.
         time_utc: the current time, ISO 8601.
 
@@ -145,6 +152,9 @@ def make_subject(
         for number, (name, plan) in enumerate(plans.items())
     ]
     results = {name: given for name, given in planned.items() if isinstance(given, SearchResult)}
+    text, not_written = None, ""
+    if written:
+        text, not_written = _written(problem, next(iter(planned.values())))
     return ReportSubject(
         problem=problem,
         plans=tuple(plans.values()),
@@ -152,7 +162,23 @@ def make_subject(
         results=results,
         command=command,
         time_utc=time_utc,
+        written=text,
+        not_written=not_written,
     )
+
+
+def _written(problem: Problem, given: Planned) -> tuple[Written | None, str]:
+    """A plan as people write it, or why that cannot be done."""
+    path: tuple[PathStep, ...] = ()
+    plan: ShardingPlan
+    if isinstance(given, SearchResult):
+        plan, path, problem = given.plan, given.path, given.problem or problem
+    else:
+        plan = given
+    try:
+        return Plan.of(plan).written(problem=problem, path=path), ""
+    except ToastError as error:
+        return None, str(error)
 
 
 # -- given by the caller ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,10 @@ from toast_lab.sharding.sharding import Sharding
 
 if TYPE_CHECKING:
     from toast_lab.ir.model import Model
+
+
+#: Makes the program that runs for a plan of a model on a platform.
+JobOf = Callable[["Model", ShardingPlan, str | None], ShardedProgram]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,13 +183,16 @@ def run_many(
     on_event: isolate.Listener | None = None,
     cancel: isolate.Cancel | None = None,
     memory_limit_bytes: int | None = None,
+    job: JobOf | None = None,
     **options: Any,
 ) -> list[Run]:
     """``run`` for several plans of one model, in one child process.
 
     The plans share one reference and the same inputs. Their meshes may differ, but must all have
-    the same number of devices. Arguments and errors are those of ``run``.
+    the same number of devices. Arguments and errors are those of ``run``; ``job`` makes the program
+    that runs for a plan, by default the one with every op as the plan says.
     """
+    job = job or job_of
     execution = Execution(**options)
     device_count = _device_count(plans)
     limits: dict[str, Any] = {
@@ -206,7 +213,7 @@ def run_many(
         child.RunRequest(
             program=model.program,
             reference=reference,
-            jobs=tuple(job_of(model, plan, platform) for plan in plans),
+            jobs=tuple(job(model, plan, platform) for plan in plans),
             devices=chosen_devices,
             options=execution,
         ),

@@ -31,14 +31,11 @@ from toast_lab.search.limits import Budget, Status, Stop
 from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
 from toast_lab.search.resumable import about_problem, reopened
-from toast_lab.search.simplify import PlanFront, simplest, simplified
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
-from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
 from toast_lab.text import bytes_text, counted, gap_text
 
-_DESCRIBED = 40  #: most lines of the plan that ``str`` of a result shows
 #: The types that callers and methods share, each documented where it is defined.
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
@@ -84,8 +81,10 @@ class SearchResult(Generic[PlanT]):
     #: the problem that was searched; None: unknown
     problem: Problem | None = dataclasses.field(default=None, repr=False)
     #: the best plan found and its cost, if ``plan`` is one of actions alone that was preferred to
-    #: it; see ``refined``
+    #: it, or one of a limited size; see ``refined``
     unlimited: tuple[PlanT, Cost] | None = dataclasses.field(default=None, repr=False)
+    #: most rules and constraints that the plan may take to write; None: no limit was given
+    size: int | None = None
 
     @functools.cached_property
     def refinements(self) -> Refinements | None:
@@ -130,7 +129,7 @@ class SearchResult(Generic[PlanT]):
         return f"<SearchResult {self.in_brief()}>"
 
     def __str__(self) -> str:
-        return f"{self.in_brief()}\n{describe(self.plan, _DESCRIBED)}"
+        return self.in_brief()
 
     def in_brief(self) -> str:
         """The method, the price and how the search ended, on one line."""
@@ -139,21 +138,6 @@ class SearchResult(Generic[PlanT]):
             f"{self.cost.relative_time:.3g} of unsharded, {bytes_text(self.cost.peak_bytes)}. "
             f"{self.message}"
         )
-
-    @functools.cached_property
-    def front(self) -> PlanFront[PlanT]:
-        """The best plan and simpler ones: what each further rule or place in a plan gains.
-
-        It is computed on first access, which takes seconds.
-
-        Raises:
-            InvalidProblem: the problem that was searched is not known.
-        """
-        if self.problem is None:
-            raise InvalidProblem("this result lacks the problem that was searched; search again")
-        rows = simplified(self.problem, self.refined.plan, self.trace)
-        to_plan_type = type(self.plan).of
-        return PlanFront(tuple(row._replace(plan=to_plan_type(row.plan)) for row in rows))
 
     def certified(self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None) -> Self:
         """This result with a bound that holds for the plans of every method of the space.
@@ -176,18 +160,6 @@ class SearchResult(Generic[PlanT]):
         return dataclasses.replace(
             self, bound=proven.score if proven.score > 0 else None, certificate=proven
         )
-
-    def simple(self, within: float = 0.02) -> PlanT:
-        """The smallest plan whose C(s) is at most ``within`` (a share) above the best plan's.
-
-        The size of a plan is the number of rules and places that a person has to write to get it,
-        see ``sharding.plan_rules``. The plan fits if the best one does.
-
-        Raises:
-            InvalidProblem: ``within`` is negative, or the problem is not known.
-        """
-        within = checks.number("within", within, 0.0)
-        return simplest(self.front.rows, within).plan
 
 
 def search(

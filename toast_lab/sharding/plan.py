@@ -83,6 +83,8 @@ class ShardingPlan:
     @classmethod
     def of(cls, plan: ShardingPlan) -> Self:
         """The same plan as an instance of this class; its cached properties stay cached."""
+        if isinstance(plan, cls):
+            return plan
         copy = object.__new__(cls)
         copy.__dict__.update(plan.__dict__)
         return copy

@@ -1,4 +1,4 @@
-"""A confirmed search as tables: the judge's clock beside the price, and what each place buys.
+"""A confirmed search as tables: the judge's clock beside the price, and the written plans.
 
 ``confirm_chart`` draws the first of them.
 """
@@ -27,7 +27,15 @@ VERDICT_COLUMNS = (
     "memory judged",
     "verdict",
 )
-FRONT_COLUMNS = ("rules + places", "step, priced", "memory", "buys", "by the judge")
+FRONT_COLUMNS = (
+    "rules",
+    "constraints",
+    "step, priced",
+    "step, judged",
+    "memory, priced",
+    "buys",
+    "by the judge",
+)
 
 
 def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float) -> pd.DataFrame:
@@ -147,7 +155,7 @@ def verdict_frame(verdicts: Sequence[Any], best: int | None, standing: str) -> p
 
 
 def front_frame(rows: Sequence[Any], words: Sequence[str]) -> pd.DataFrame:
-    """What each further rule and place buys, the smallest plan first.
+    """What each further rule and constraint buys, the smallest plan first.
 
     Args:
         rows: ``FrontPlan`` s, the smallest first.
@@ -160,9 +168,11 @@ def front_frame(rows: Sequence[Any], words: Sequence[str]) -> pd.DataFrame:
             buys = _gain(smaller, row)
         cells.append(
             (
-                f"{row.size.rules} + {row.size.places}",
-                seconds_text(row.quick.time_s),
-                bytes_text(row.quick.peak_bytes) + ("" if row.quick.fits else ", does not fit"),
+                f"{row.size.rules}",
+                f"{row.size.constraints}",
+                seconds_text(row.cost.time_s),
+                "–" if row.clock_s is None else seconds_text(row.clock_s),
+                bytes_text(row.cost.peak_bytes) + ("" if row.cost.fits else ", does not fit"),
                 buys,
                 judge_text,
             )
@@ -173,8 +183,10 @@ def front_frame(rows: Sequence[Any], words: Sequence[str]) -> pd.DataFrame:
 
 def _gain(before: Any, row: Any) -> str:
     """What a larger plan gains over a smaller one: it is quicker, or takes less memory."""
-    time_share = 1.0 - row.quick.time_s / before.quick.time_s
-    saved_bytes = before.quick.peak_bytes - row.quick.peak_bytes
+    time_share = 1.0 - row.cost.time_s / before.cost.time_s
+    if row.clock_s is not None and before.clock_s is not None:
+        time_share = 1.0 - row.clock_s / before.clock_s
+    saved_bytes = before.cost.peak_bytes - row.cost.peak_bytes
     added_size = row.size.total - before.size.total
     gain = (
         f"{time_share:.1%} quicker" if time_share > 0 else f"{bytes_text(saved_bytes)} less memory"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from toast_lab.errors import RunFailed
 from toast_lab.ir.model import Model
 from toast_lab.runtime._jax_private import LeftOpen
 from toast_lab.runtime.compile import compile_written
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.runtime.executable import ShardedProgram
+from toast_lab.runtime.run import Run, run_many
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.annotated import Edits, edited, numbered
 from toast_lab.written.written_plan import WrittenPlan
 
@@ -57,3 +61,43 @@ def compile_it(
         left_open=left_open,
         **options,
     )
+
+
+def execute_it(
+    written: WrittenPlan, devices: str, model: Model | None = None, **options: Any
+) -> Run:
+    """Execute the user's program with what is written, on attached or virtual devices.
+
+    Results that do not follow an argument are returned as propagation leaves them.
+
+    Args:
+        written: the plan.
+        devices: as for ``tl.run``, which documents the options and errors.
+        model: the problem's model; by default that of its analysis.
+        options: those of ``tl.run``.
+
+    Raises:
+        RunFailed: JAX lowers the program otherwise for these devices, or as ``tl.run``.
+    """
+    model = written.problem.analysis.model if model is None else model
+    program = written.problem.analysis.program
+
+    def job(own_model: Model, plan: ShardingPlan, platform: str | None) -> ShardedProgram:
+        if plan.program is not written.plan.program:
+            raise RunFailed(
+                f"{program.name} is another program on {platform}; a written plan runs only as the "
+                f"program that it was written for: trace with platform={platform!r}"
+            )
+        specs = plan.value_specs()
+        results = tuple(specs[int(value)] for value in program.outputs)
+        edits = edits_of(written)._replace(results=tuple(enumerate(results)))
+        text = numbered(own_model.stablehlo, written.problem.analysis, plan.mesh)
+        return ShardedProgram(
+            edited(text, program, plan.mesh, edits),
+            plan.mesh,
+            argument_specs=tuple(written.argument_specs()),
+            result_specs=results,
+            host=program.host,
+        )
+
+    return run_many(model, [written.plan], devices, job=job, **options)[0]

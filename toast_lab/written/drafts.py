@@ -186,9 +186,14 @@ class Drafts:
         return DraftRow(draft, self.price(draft), self.size(draft))
 
     def price_of(self, sharding: Sharding) -> Quick:
-        """The price of any sharding of the program."""
-        totals = self.pricer.totals(*sharding)
-        return self.pricer.judged(totals.time_s, totals.peak_bytes)
+        """The price of any sharding of the program.
+
+        One that breaks pins does not fit, and C(s) grows with every place that does.
+        """
+        totals, pins = self.pricer.totals(*sharding), self.problem.pins
+        quick = self.pricer.judged(totals.time_s, totals.peak_bytes)
+        broken = 0 if pins is None else len(pins.broken(*sharding))
+        return quick._replace(score=quick.score * (1 + broken), fits=False) if broken else quick
 
 
 def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:

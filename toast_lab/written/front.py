@@ -4,8 +4,9 @@ From each *source*, a plan of a search or one that anybody gets for nothing, the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
 * changes the roles of the best arguments alone, one by one in random order, while that gains;
-* changes single roles and constraints of the best starts, with all constraints that their source
-  suggests or without any, until no change gains;
+* tries every constraint that its source suggests on each of the best starts, which are arguments
+  alone or with all that is suggested, and goes on with single roles and constraints of all sources
+  where that led furthest, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -31,6 +32,7 @@ from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
 SMALLEST_GAIN = 0.001
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
+_MOST_STARTS = 4  #: starts that are swept with what their own source suggests
 _MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
@@ -63,11 +65,20 @@ class _FrontSearch:
     """Collects rows; each of its methods goes on until its time is over."""
 
     def __init__(
-        self, drafts: Drafts, deadline: float, cancel: Callable[[], bool] | None = None
+        self,
+        drafts: Drafts,
+        deadline: float,
+        cancel: Callable[[], bool] | None = None,
+        size: float = math.inf,
     ) -> None:
         self.drafts, self.deadline, self.cancel = drafts, deadline, cancel
+        self.size = size  #: most rules and constraints of a draft
         self.seen: set[Draft] = set()
         self.random = random.Random(0)
+
+    def __iter__(self) -> Iterator[DraftRow]:
+        """A row for each draft that was priced."""
+        return map(self.drafts.row, self.seen & self.drafts.priced.keys())
 
     def score(self, draft: Draft) -> float:
         """C(s) of a draft, infinite if it does not fit while another one does."""
@@ -85,21 +96,24 @@ class _FrontSearch:
         return draft, score
 
     def improve(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
-        """``draft`` after all edits that gain, tried in random order until none of them does."""
+        """``draft`` after sweeps of all edits, until one gains nothing."""
+        while (swept := self.swept(draft, edits)) != draft:
+            draft = swept
+        return draft
+
+    def swept(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
+        """``draft`` after each edit that gains, tried once and in random order."""
         objective = self.objective(draft)
-        waiting = list(edits)
-        while True:
-            before = objective
-            self.random.shuffle(waiting)
-            for edit in waiting:
-                changed = edit.of(draft)
-                if changed != draft and self.objective(changed) < objective:
-                    draft, objective = changed, self.objective(changed)
-            if objective == before:
-                return draft
+        for edit in self.random.sample(edits, len(edits)):
+            changed = edit.of(draft)
+            if changed != draft and self.objective(changed) < objective:
+                draft, objective = changed, self.objective(changed)
+        return draft
 
     def objective(self, draft: Draft) -> float:
-        """C(s), a little higher for each rule and constraint."""
+        """C(s), a little higher for each rule and constraint; infinite where it has too many."""
+        if self.drafts.size(draft).total > self.size:
+            return math.inf
         return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
 
     def shaken(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
@@ -111,15 +125,28 @@ class _FrontSearch:
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
-            total = self.drafts.size(draft).total
-            fewer = [draft.without(site) for site, _ in draft.constraints]
-            edits = role_edits(self.drafts, [draft])
-            changes = [edit.of(draft) for edit in edits]
-            fewer += [draft for draft in changes if self.drafts.size(draft).total < total]
-            best = min(fewer, key=self.objective, default=None)
+            best = min(self.fewer(draft), key=self.objective, default=None)
             if best is None or self.score(best) > level:
                 return draft
             draft = best
+
+    def fewer(self, draft: Draft) -> list[Draft]:
+        """``draft`` with one constraint less, or with another role so that it has fewer rules."""
+        total = self.drafts.size(draft).total
+        changes = [edit.of(draft) for edit in role_edits(self.drafts, [draft])]
+        return [
+            *(draft.without(site) for site, _ in draft.constraints),
+            *(changed for changed in changes if self.drafts.size(changed).total < total),
+        ]
+
+    def within_size(self, draft: Draft) -> Draft:
+        """``draft`` without the rules that it has too many, those that gain least first."""
+        while self.drafts.size(draft).total > self.size:
+            fewer = self.fewer(draft)
+            if not fewer:
+                break
+            draft = min(fewer, key=self.score)
+        return draft
 
 
 def front_of(
@@ -128,6 +155,7 @@ def front_of(
     *,
     agreed: Agreed,
     seconds: float = 10.0,
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[DraftRow, ...]:
     """The written plans that no smaller one beats, the smallest first.
@@ -137,22 +165,31 @@ def front_of(
         sources: plans to start from, the most important first.
         agreed: propagates drafts by Shardy itself.
         seconds: time for the search beyond that of ``agreed``.
+        size: most rules and constraints; where none of so few fits into memory, the smallest that
+            fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _FrontSearch(drafts, time.monotonic() + seconds, cancel)
+    search = _FrontSearch(
+        drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size
+    )
     for _ in _searched(search, drafts, sources):
         pass
-    kept = _unbeaten(map(drafts.row, search.seen & drafts.priced.keys()))
+    if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
+        # Nothing so small fits; look how large the smallest is that does
+        search.size, search.deadline = math.inf, time.monotonic() + seconds
+        for _ in _searched(search, drafts, sources):
+            pass
+    kept = _unbeaten(search)
     # Time may have run out before all was tried; this takes little
     search.deadline, search.cancel = math.inf, None
     fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
-    kept = _unbeaten(map(drafts.row, fewer))[-_FRONT_ROWS:]
-    shardings = agreed([row.draft for row in kept])
+    chosen = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
+    shardings = agreed([row.draft for row in chosen])
     return _unbeaten(
         row._replace(quick=drafts.price_of(sharding), sharding=sharding)
-        for row, sharding in zip(kept, shardings, strict=True)
+        for row, sharding in zip(chosen, shardings, strict=True)
         if sharding is not None
     )
 
@@ -169,31 +206,38 @@ def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
     ]
 
 
+def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
+    """Edits that constrain a site as suggested, or no more."""
+    edits = [Edit(site, -1, layout) for site, layout in options]
+    return [*edits, *(Edit(site, -1, None) for site in dict(options))]
+
+
 def _searched(
     search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
 ) -> Iterator[None]:
     """Search from all sources until time is over; yields now and then."""
     try:
-        alone, full = dict[Draft, None](), dict[Draft, None]()
+        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
         for plan in sources:
-            start = Draft(drafts.role_layouts(plan), frozenset())
-            suggested: dict[int, Layout] = {}
-            for site, layout in drafts.options([plan]):
+            start = search.within_size(Draft(drafts.role_layouts(plan), frozenset()))
+            options, suggested = drafts.options([plan]), dict[int, Layout]()
+            for site, layout in options:
                 suggested.setdefault(site, layout)
+            full = start._replace(constraints=frozenset(suggested.items()))
             alone[start] = None
-            full[start._replace(constraints=frozenset(suggested.items()))] = None
-            search.score(start)
+            better = min(start, full, key=search.objective)
+            starts[better] = _site_edits(options)
         yield
         of_roles = role_edits(drafts, alone)
-        options = drafts.options(sources)
-        edits = [*of_roles, *(Edit(site, -1, layout) for site, layout in options)]
-        edits += [Edit(site, -1, None) for site in dict(options)]
+        edits = [*of_roles, *_site_edits(drafts.options(sources))]
         # Arguments alone first: the fewest constraints are none
         ends = [search.improve(min(alone, key=search.objective), of_roles)]
         yield
-        starts = sorted([*full, *ends], key=search.objective)
-        for start in starts[:_MOST_ENDS]:
-            ends.append(search.improve(start, edits))
+        for start in sorted(starts, key=search.objective)[:_MOST_STARTS]:
+            ends.append(search.swept(start, starts[start]))
+            yield
+        for end in sorted(ends, key=search.objective)[:_MOST_ENDS]:
+            ends.append(search.improve(end, edits))
             yield
         best = min(ends, key=search.objective)
         idle = 0
@@ -208,6 +252,18 @@ def _searched(
             yield
     except OutOfTime:
         return
+
+
+def _worth_propagating(rows: Sequence[DraftRow], size: int | None) -> Sequence[DraftRow]:
+    """The rows of a front, the smallest first, that Shardy propagates."""
+    if size is None:
+        return rows[-_FRONT_ROWS:]
+    small = [row for row in rows if row.size.total <= size]
+    if any(row.quick.fits for row in small):
+        return small[-_FRONT_ROWS:]
+    larger = rows[len(small) :]
+    fitting = [row for row in larger if row.quick.fits]
+    return [*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1]]
 
 
 def _unbeaten(rows: Iterable[DraftRow]) -> tuple[DraftRow, ...]:

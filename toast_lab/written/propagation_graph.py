@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from toast_lab.ir.op_kinds import is_elementwise
+from toast_lab.ir.op_kinds import is_elementwise, op_kind
 from toast_lab.ir.program import NEED_REPLICATION, PASS, Program
 from toast_lab.written.propagation_kernel import (
     BROADCASTS,
@@ -30,14 +30,6 @@ from toast_lab.written.propagation_kernel import (
     OpGraph,
     Scratch,
 )
-
-#: Kinds that pass shardings on before others do, as Shardy's schedule has them.
-_PASSES_ON = {"reshape", "transpose"}
-_PASSES_FORWARD = {"dynamic_slice", "dynamic_update_slice"}
-#: Kinds whose operand and result differ in size along a factor that they need whole: nothing goes
-#: along it.
-_BLOCKS = {"dynamic_slice", "gather", "fft", "rng_bit_generator"}
-_EDGES = {"optimization_barrier", "while.enter", "case.result"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +187,7 @@ class _Builder:
                 self.kept_node[value] = self.new_node(len(program.dims(value)))
 
     def _is_edge(self, op: int) -> bool:
-        return self.kind[op] in _EDGES
+        return op_kind(self.kind[op]).has_edges
 
     def _read_once(self) -> np.ndarray:
         """[V] is the value read at most once?"""
@@ -228,9 +220,9 @@ class _Builder:
             return
         is_edge = self._is_edge(op)
         elementwise = is_elementwise(kind)
-        if is_edge or elementwise or kind in _PASSES_ON:
+        if is_edge or elementwise or op_kind(kind).passes_early:
             way = PASSES
-        elif kind in _PASSES_FORWARD:
+        elif op_kind(kind).picks_slice:
             way = PASSES_FORWARD
         else:
             way = BROADCASTS if kind == "broadcast_in_dim" else OTHER
@@ -249,7 +241,7 @@ class _Builder:
             role = program.factor_class[factor]
             self.factor_size.append(int(program.factor_size[factor]))
             self.passes_on.append(bool(role == PASS))
-            self.blocked.append(bool(role == NEED_REPLICATION and kind in _BLOCKS))
+            self.blocked.append(bool(role == NEED_REPLICATION and op_kind(kind).blocks_whole))
         self.op_factor.append(len(self.factor_size))
         self._add_touches(op, values, factors.start)
 

@@ -1,21 +1,25 @@
-"""A written plan on one screen: its price, what it is, its rules and constraints, and its path.
+"""A plan on one screen: what it is, its rules and constraints, and its path.
 
-Start reading at ``written_text``.
+``written_text`` shows a written plan, ``plan_text`` one that nobody has written yet.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
+from toast_lab.ir.program import Program
 from toast_lab.search.action_path import PathStep
 from toast_lab.search.usual_plans import data_parallel
-from toast_lab.sharding.plan import Spec, is_action
+from toast_lab.sharding.plan import ShardingPlan, Spec, is_action
 from toast_lab.sharding.state import State
-from toast_lab.text import bytes_text, counted
+from toast_lab.text import bounded, bytes_text, counted, line_text
 from toast_lab.written.parts import program_parts
+from toast_lab.written.sharding_rules import rules_of
 from toast_lab.written.traits import plan_paragraph, plan_words
 from toast_lab.written.written_plan import ShardingRule, WrittenPlan
 
@@ -42,21 +46,79 @@ def written_text(written: WrittenPlan, width: int = 80) -> str:
     """
     traits = plan_words(written.problem, written.plan, written.cost)
     words = plan_paragraph(traits, width, _WORDS_LINES).split("\n")
-    head = _head(written, width)
-    tables = [
-        table
-        for table in (
-            _rule_table(written),
-            _constraint_table(written),
-            _path_table(written.path),
-        )
-        if table.rows
+    tables = (
+        _rule_table(written.problem.analysis, written.rules, "rules of arguments"),
+        _constraint_table(written),
+        _path_table(written.path),
+    )
+    return "\n".join(_screen([*_head(written, width), *words], tables, width, LINES))
+
+
+def plan_text(plan: ShardingPlan, line_count: int | None = LINES, width: int = 80) -> str:
+    """A plan whose every op is sharded, which nobody has written yet, in the same form.
+
+    Args:
+        plan: any plan; only its rules and actions are shown if it came without its analysis.
+        line_count: most lines; None: as many as it takes for the sharding of every value too.
+        width: columns, at least 60.
+    """
+    program, analysis = plan.program, plan.analysis
+    rules = rules_of(program, list(plan.argument_specs().values()))
+    lines = [f"{program.name} on {plan.mesh}"]
+    if not (plan.sharding.value_dim >= 0).any() and not (plan.sharding.op_factor >= 0).any():
+        return f"{lines[0]}: every device holds and computes everything"
+    lines[0] += ", not written yet: plan.written() finds its rules and constraints"
+    if analysis is not None:
+        lines += plan_paragraph(plan_words(analysis, plan), width, _WORDS_LINES).split("\n")
+    actions = [(text,) for text in plan.history]
+    tables = (
+        _rule_table(analysis or program, rules, "arguments"),
+        _Table("actions", actions, [1.0] * len(actions), "plan.history has all"),
+    )
+    if line_count is not None:
+        shown = _screen(lines, tables, width, line_count - 1)
+        return bounded([*shown, "plan.describe(None) has every value"], line_count, " lines")
+    return "\n".join([*_screen(lines, tables, width, 10**9), *_value_lines(plan, width)])
+
+
+def _value_lines(plan: ShardingPlan, width: int) -> list[str]:
+    """The sharding of every value, and of reads that differ; those of a line alike are one."""
+    program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
+    counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(op: int, value: int, spec: Spec, how: str) -> None:
+        name = program.value_name[value]
+        if name.startswith("%"):
+            name = program.kind[int(program.value_op[value])]
+        counts[line_text(program.where(op)), f"{name}{how}", spec_code(spec)] += 1
+
+    for op in program.ops():
+        for use in program.uses(op):
+            value = int(program.use_value[use])
+            if used[use] != kept[value] and not program.value_is_constant[value]:
+                add(op, value, used[use], ", read as")
+        for value in program.results(op) if op >= program.n_arguments else ():
+            if not program.value_is_constant[value]:
+                add(op, value, kept[value], "")
+    rows = [
+        (f"{where} {name}", spec, f"{times} times" if times > 1 else "")
+        for (where, name, spec), times in counts.items()
     ]
-    room = LINES - len(head) - len(words) - len(tables)
-    lines = [*head, *words]
+    if not rows:
+        return []
+    return ["values, by line", *_rows(_Table("", rows, [1.0] * len(rows), ""), len(rows), width)]
+
+
+def _screen(
+    head: Sequence[str], tables: Sequence[_Table], width: int, line_count: int
+) -> list[str]:
+    """The head and the tables that have rows, in a number of lines."""
+    tables = [table for table in tables if table.rows]
+    lines = list(head)
+    room = line_count - len(lines) - len(tables)
     for table, row_count in zip(tables, _row_counts(tables, room), strict=True):
         lines += [_shortened(table.title, width), *_rows(table, row_count, width)]
-    return "\n".join(line.rstrip() for line in lines)
+    return [line.rstrip() for line in lines]
 
 
 def spec_code(spec: Spec) -> str:
@@ -117,22 +179,24 @@ def _time(time_s: float) -> str:
 
 
 # -- tables ----------------------------------------------------------------------------------------
-def _rule_table(written: WrittenPlan) -> _Table:
-    program = written.problem.analysis.program
-    parts = program_parts(written.problem.analysis)
-    parameters, states = set(parts.parameters), set(parts.states)
-    follow = any(
-        parameters & set(rule.arguments) and states & set(rule.arguments) for rule in written.rules
-    )
+def _rule_table(source: Analysis | Program, rules: Sequence[ShardingRule], title: str) -> _Table:
+    follow = False
+    if isinstance(source, Analysis):
+        parts, source = program_parts(source), source.program
+        parameters, states = set(parts.parameters), set(parts.states)
+        follow = any(
+            parameters & set(rule.arguments) and states & set(rule.arguments) for rule in rules
+        )
+    program = source
     states_follow = "; optimizer states follow" if follow else ""
 
     def row(rule: ShardingRule) -> tuple[str, ...]:
         return rule.words, spec_code(rule.spec), counted(len(rule.arguments), "argument")
 
     return _Table(
-        f"rules of arguments: first match decides{states_follow}; rest whole",
-        [row(rule) for rule in written.rules],
-        [float(sum(map(program.nbytes, rule.arguments))) for rule in written.rules],
+        f"{title}: first match decides{states_follow}; rest whole",
+        [row(rule) for rule in rules],
+        [float(sum(map(program.nbytes, rule.arguments))) for rule in rules],
         "plan.rules has all",
     )
 

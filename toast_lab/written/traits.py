@@ -76,6 +76,13 @@ def plan_words(
 
     Raises:
         InvalidPlan: the plan is of another program.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("mlp", batch=64)), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> [trait.text for trait in tl.plan_words(problem, plan)]
+        ['data parallel over data', 'tensor parallel over model: hidden']
     """
     analysis = source.analysis if isinstance(source, Problem) else source
     plan.check_is_of(analysis.program)

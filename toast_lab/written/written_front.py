@@ -42,6 +42,7 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
 
         If none is, the one with the lowest C(s).
         """
+        self._check()
         limit = self.unlimited.score * (1.0 + loss)
         near = [row for row in self.rows if row.cost.score <= limit]
         return near[0] if near else min(self.rows, key=lambda row: row.cost.score)
@@ -52,6 +53,7 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
         Raises:
             InvalidProblem: even the smallest has more.
         """
+        self._check()
         small = [row for row in self.rows if row.size.total <= size]
         fitting = [row for row in small if row.cost.fits]
         if not small or (not fitting and any(row.cost.fits for row in self.rows)):
@@ -62,6 +64,13 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
                 f"{least.size.total} together, and takes {least.cost.time_s * 1e3:.3f} ms"
             )
         return min(fitting or small, key=lambda row: row.cost.score)
+
+    def _check(self) -> None:
+        if not self.rows:
+            raise InvalidProblem(
+                "no written plan was found: Shardy refuses all of them, or propagation keeps to no "
+                "pin of the problem; constrain more by hand, or take the whole plan"
+            )
 
     def __str__(self) -> str:
         cells = [
@@ -93,6 +102,7 @@ def write(
     path: tuple[PathStep, ...] = (),
     seconds: float = 10.0,
     in_packages: Collection[str] = (),
+    size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> WrittenFront[WrittenPlan]:
     """Find the written plans that come close to ``plan``, or are better.
@@ -106,6 +116,7 @@ def write(
         path: the way to the plan, in actions; written plans tell it.
         seconds: time for the search, beside finding sites and propagating the result.
         in_packages: installed packages whose source may be constrained too.
+        size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
         cancel: polled; True ends the search with what it has.
 
     Raises:
@@ -121,8 +132,12 @@ def write(
         [plan, *beside],
         agreed=lambda few: shardy.propagated(few, cancel=cancel),
         seconds=seconds,
+        size=size,
         cancel=cancel,
     )
+    pins = problem.pins
+    if pins is not None:
+        rows = tuple(row for row in rows if row.sharding and not pins.broken(*row.sharding))
     unlimited = problem.pricer().full(plan)
     return WrittenFront(
         tuple(
@@ -136,7 +151,7 @@ def write(
 
 
 def written_of(drafts: Drafts, row: DraftRow) -> WrittenPlan:
-    """A row of the front with all that it leads to."""
+    """A row of the front, which Shardy has propagated, with all that it leads to."""
     problem, sharding = drafts.problem, row.sharding
     assert sharding is not None, "Shardy has propagated it"
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())

@@ -260,11 +260,7 @@ def _stage(latest: list[Any]) -> tuple[str, float]:
     stage, fraction = getattr(latest[0], "stage", None), getattr(latest[0], "fraction", 0.0)
     if stage is None:
         return str(latest[0])[:120], 0.0
-    tried = getattr(latest[0], "tried", None)
-    progress = f"{stage} {fraction:.0%}" if fraction else str(stage)
-    return progress + (
-        f", {latest[0].units} left of {tried} sets tried" if tried is not None else ""
-    ), float(fraction or 0)
+    return f"{stage} {fraction:.0%}" if fraction else str(stage), float(fraction or 0)
 
 
 def _ended(session: Session) -> str:

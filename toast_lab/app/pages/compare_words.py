@@ -1,4 +1,4 @@
-"""The selected plan in the words of the model: what is split, where, along which axis."""
+"""The selected plan as people write it: what it is, its rules and its constraints."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
-from toast_lab.sharding.plan_rules import argument_rules, constraint_places
-from toast_lab.sharding.plan_text import describe
 from toast_lab.views.markup import h, one_line
+from toast_lab.written.screen import plan_text, spec_code
 
 
 class PlanWords:
-    """The rules and constraints that a person would have to write to get this plan."""
+    """What the plan is and, once they are found, the rules and constraints that write it."""
 
     title = "Words"
 
     def __init__(self, session: Session, save: Saver) -> None:
+        self._session = session
         self._item: PlanItem | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.text = look.text(margin=(4, 2))
+        self.write = look.button(
+            "Find its rules and constraints", self._write, button_type="primary"
+        )
         csv = csv_button(
             save,
             lambda: f"rules of {self._item.name}" if self._item else "rules",
@@ -27,32 +30,44 @@ class PlanWords:
             session.notices.say,
         )
         self.view = look.filled_column(
-            heading(self._words, csv), look.filled_column(self.text, scroll=True)
+            heading(self._words, csv), self.write, look.filled_column(self.text, scroll=True)
         )
+        look.watch(session.exports, self._show_job, "changes")
+
+    def _write(self) -> None:
+        if self._item is not None:
+            self._session.plans.start_writing(self._item.name)
+
+    def _show_job(self) -> None:
+        self.write.disabled = self._session.exports.busy
 
     def _raw(self) -> object:
         import pandas as pd
 
-        columns = ["what", "role or line", "values", "exception"]
-        if self._item is None:
-            return pd.DataFrame([], columns=columns)
-        program, sharding = self._item.plan.program, self._item.plan.sharding
-        names = program.value_name
-        rows = [
-            ("argument", rule.role, ", ".join(names[i] for i in rule.arguments), rule.exception)
-            for rule in argument_rules(program, sharding)
-        ]
-        rows += [
-            ("place", place.line, ", ".join(names[i] for i in place.values), place.exception)
-            for place in constraint_places(program, sharding)
-        ]
+        item, rows = self._item, list[tuple[str, str, str, str]]()
+        written = None if item is None else self._session.plans.written(item)
+        if written is not None:
+            rows = [
+                ("rule", rule.words, rule.pattern, spec_code(rule.spec)) for rule in written.rules
+            ]
+            rows += [
+                ("constraint", site.where, site.name or "return", spec_code(spec))
+                for site, spec in written.constraints
+            ]
+        columns = ["what", "role or line", "pattern or variable", "spec"]
         return pd.DataFrame(rows, columns=columns)
 
     def refresh(self, item: PlanItem | None) -> None:
-        """Describe the selected plan."""
+        """Show the selected plan."""
         self._item = item
         if item is None:
             return
-        summary, *lines = describe(item.plan).splitlines()
+        written = self._session.plans.written(item)
+        text = plan_text(item.plan) if written is None else str(written)
+        summary, *lines = text.splitlines()
+        if written is None:
+            summary = "not written yet"
         self._words.object = one_line(f"{item.name}: {summary}")
-        self.text.object = h("pre", "\n".join(lines) or "No rules or constraints are needed.")
+        self.text.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
+        self.write.visible = written is None
+        self._show_job()

@@ -1,4 +1,4 @@
-"""A confirmed search: its curve, its verdicts and, at its end, the simple plan in words."""
+"""A confirmed search: its curve, its verdicts and, at its end, the front of written plans."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.session import Session
-from toast_lab.jobs.confirm_job import SIMPLE_MARGIN, ConfirmState, FrontPlan
-from toast_lab.sharding.plan_text import describe
+from toast_lab.jobs.confirm_job import WRITTEN_MARGIN, ConfirmState, FrontPlan
 from toast_lab.views.confirm_curve import (
     FRONT_COLUMNS,
     VERDICT_COLUMNS,
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 DRAWN_EVERY_S = 1.0
 HELP = (
-    "Choose a judge under “confirm with” on the left and run the search. Its plans are compiled or "
-    "executed, prices learn from the clock, and the search starts again until the best plan is "
-    "confirmed."
+    "Choose a judge under “confirm with” on the left and run the search. The plans that anybody "
+    "gets for nothing are compiled or executed first, then those of the search, prices learn from "
+    "the clock, and the search starts again until the best plan is confirmed."
 )
 STAGES = {
     "searching": "searching for plans",
@@ -38,7 +37,7 @@ STAGES = {
     "learned": "prices have learned from the clock",
     "judged": "choosing plans to judge",
 }
-CURVE_TAB, SIMPLE_TAB = 0, 1
+CURVE_TAB, WRITTEN_TAB = 0, 1
 
 
 class ConfirmPane:
@@ -67,14 +66,14 @@ class ConfirmPane:
         self._head = look.text(margin=(4, 0, 2, 0))
         self._words = look.text()
         self._front_words = look.text()
-        simple = look.filled_column(
+        written = look.filled_column(
             self._front_words,
             self.front,
             self._head,
             look.filled_column(self._words, scroll=True),
             stylesheets=[look.FILL],
         )
-        self.tabs = look.tabs(("Curve and verdicts", curve), ("Simple plan", simple))
+        self.tabs = look.tabs(("Curve and verdicts", curve), ("Written plans", written))
         self.centre = look.filled_column(self._progress, self.tabs, stylesheets=[look.FILL])
         self._facts = look.text()
         self.compare = look.button(
@@ -82,7 +81,7 @@ class ConfirmPane:
             self._compare,
             button_type="primary",
             disabled=True,
-            description="compare the plan chosen under “Simple plan” with others, and execute it",
+            description="compare the plan chosen under “Written plans” with others, and execute it",
         )
         self.right = look.column(self._facts, self.compare)
         self._state: ConfirmState | None = None
@@ -177,17 +176,20 @@ class ConfirmPane:
             self._show_front()
 
     def _show_front(self) -> None:
-        """Once the search is over, show the front, with the simple plan selected."""
+        """Once the search is over, show the front, with the smallest good plan selected."""
         state = self.session.confirmations.state
         end = state.end
         assert end is not None
         self.front.value = front_frame(end.front, [_standing_text(state, row) for row in end.front])
         self.front.height = look.rows_height(len(end.front), 170)
+        if end.first is None:
+            self._front_words.object = quiet("No plan was written in rules and constraints.")
+            return
         self._front_words.object = h(
-            "h2", "size against time: what each further rule or place buys ", ESTIMATED
+            "h2", "size against time: what each further rule or constraint buys ", ESTIMATED
         )
-        self._pick(end.simple)
-        self.tabs.active = SIMPLE_TAB
+        self._pick(end.first)
+        self.tabs.active = WRITTEN_TAB
 
     def _pick(self, front_index: int) -> None:
         state = self.session.confirmations.state
@@ -196,14 +198,14 @@ class ConfirmPane:
         self._picked = front_index
         row = state.end.front[front_index]
         self.front.selection = [front_index]
-        summary, *lines = describe(row.parts.plan(state.learned), None).splitlines()
-        name = "this plan"
-        if front_index == state.end.simple:
-            name = f"the simplest plan within {SIMPLE_MARGIN:.0%} of the best"
+        name = f"{row.name}, as argument shardings alone" if row.name else "this plan"
+        if front_index == state.end.first:
+            name = f"{row.name or 'the smallest plan'} within {WRITTEN_MARGIN:.0%} of the best"
+        summary, *lines = row.text.splitlines()
         self._head.object = join(
             [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
         )
-        self._words.object = h("pre", "\n".join(lines) or "No rules or constraints are needed.")
+        self._words.object = h("pre", "\n".join(lines))
 
     def _compare(self) -> None:
         end = self.session.confirmations.state.end
@@ -241,6 +243,8 @@ class ConfirmPane:
         rows.append(("round", f"{max((point.round for point in state.points), default=1)}"))
         rows.append(("on", state.problem.describe()))
         elements = [h("h2", "confirmed search"), facts(rows)]
+        if state.end is not None and state.end.quicker_written:
+            elements.append(h("p", state.end.quicker_written))
         if best is not None and best.elsewhere:
             elements.append(h("p", best.elsewhere, cls="red"))
         return join(elements)
@@ -281,14 +285,12 @@ def standing_tag(state: ConfirmState) -> Safe:
 
 def _standing_text(state: ConfirmState, row: FrontPlan) -> str:
     """The judge's verdict on a plan of the front, in a few words."""
-    verdict_index = state.verdict_of(row.parts.sharding.key())
-    if verdict_index is None:
+    if row.clock_s is None:
         return "only priced"
-    verdict = state.verdicts[verdict_index]
-    if verdict.remark or verdict.time_s is None:
-        return verdict.remark
-    standing = "confirmed" if state.confirmed and verdict_index == state.best else "judged"
-    return f"{standing}, {seconds_text(verdict.time_s)}"
+    best = None if state.best is None else state.verdicts[state.best]
+    is_best = best is not None and best.is_written and best.time_s == row.clock_s
+    standing = "confirmed" if state.confirmed and is_best else "judged"
+    return f"{standing}, {seconds_text(row.clock_s)}"
 
 
 def _no_rows(columns: tuple[str, ...]) -> pd.DataFrame:

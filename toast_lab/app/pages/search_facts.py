@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toast_lab.app import look
 from toast_lab.app.plan_facts import Lookup, steps_worth
-from toast_lab.app.plan_words import cut_arguments, step_words
+from toast_lab.app.plan_words import step_words, traits
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -68,7 +68,7 @@ class SearchFacts:
                 numbered(self._lines(actions, best if seen is None else None))
                 if actions
                 else quiet("none: unsharded is the best so far"),
-                self._argument_words() if seen is None else join([]),
+                self._plan_words() if seen is None else join([]),
                 quiet(searches.note),
             ]
         )
@@ -108,12 +108,12 @@ class SearchFacts:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
 
-    def _argument_words(self) -> Safe:
-        """How the best plan of the search splits the arguments, in words."""
+    def _plan_words(self) -> Safe:
+        """What the best plan of the search is, in words."""
         plan = self.session.searches.best_plan
         if plan is None:
             return join([])
-        return join([h("h2", "how it cuts the arguments"), cut_arguments(plan)])
+        return join([h("h2", "what it is"), traits(plan)])
 
     def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
         """The best plan line by line, each with the price that it leads to.
