@@ -33,7 +33,7 @@ def test_buttons_say_what_there_is_and_shard_the_colour_that_they_say() -> None:
     assert [row[0] for row in buttons.rows] == ["data", "model"]
     group = session.selection.group
     buttons._handle_msg([group, "data", 0, 1])
-    assert session.hand.actions == ("x->data",)
+    assert session.hand.actions == ("batch->data",)
     assert [row[0] for row in buttons.rows] == ["model"]
 
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.conflicts import compatibility, dimension_graph, repeated
@@ -84,10 +84,29 @@ class Analysis(Colouring):
         if key not in analyses:
             analyses[key] = analyse(lowered, phases=self.phases)
         analysis: Analysis = analyses[key].of_model(lowered)
-        names = {
-            old: new for old, new in self.renames.items() if analysis.colour_index(old) is not None
-        }
+        names = self._chosen_names(analysis)
         return analysis.renamed(names) if names else analysis
+
+    def _chosen_names(self, other: Analysis) -> dict[str, str]:
+        """The names that the user chose, by the names that colours have in ``other``.
+
+        Names come from use, which may differ there, so that dims of arguments tell which colour is
+        meant.
+        """
+        names: dict[str, str] = {}
+        for old, new in self.renames.items():
+            colours = map(other._colour_of_dim, self._argument_dims(self.colour_name.index(new)))
+            colour = next((c for c in colours if c is not None), other.colour_index(old))
+            if colour is not None:
+                names.setdefault(other.colour_name[colour], new)
+        return names
+
+    def _argument_dims(self, colour: int) -> Iterator[str]:
+        """Dims of arguments that have a colour, as ``params['wq'].1``."""
+        for argument in range(self.program.n_arguments):
+            for dim, name in enumerate(self.program.def_names(argument)):
+                if name >= 0 and self.colour[name] == colour:
+                    yield f"{self.program.value_name[argument]}.{dim}"
 
     @functools.cached_property
     def colour_name(self) -> tuple[str, ...]:
