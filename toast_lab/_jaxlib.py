@@ -6,6 +6,7 @@ Shardy's registered passes does not require jax itself. Tested with jaxlib 0.10.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -438,6 +439,7 @@ def _result_sharding(op: Any, result: int) -> str:
     return str(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[result])
 
 
+@functools.lru_cache(maxsize=4096)
 def dim_axes(sharding: str, rank: int) -> tuple[Axes, ...]:
     """Axes per dim of a printed sharding; no axes if the text is empty."""
     match = re.search(r"@\w+, \[(.*?)\]", sharding)

@@ -917,3 +917,15 @@ def test_the_smallest_written_plan_is_nearly_as_good_by_the_clock(
     assert list(front(refused, confirmed=True)) == [largest]
     with pytest.raises(InvalidProblem, match="the smallest has"):
         front(refused, confirmed=True).of_size(smallest.size.total)
+
+
+def test_where_time_is_over_before_anything_was_judged_the_floor_is_given_by_its_price(
+    problem: Problem, searched: SearchResult[Any], lowest: dict[str, WrittenPlan]
+) -> None:
+    poor = with_plans(problem, searched, unsharded_plan(problem.analysis, problem.mesh))
+    sources = {"floor": lowest}
+    result = confirm(problem, poor, FakeJudge(problem), sources=sources, cancel=lambda: True)
+    assert result.verdicts == ()
+    best = min(lowest.values(), key=lambda written: price(problem, written.plan).score)
+    assert result.plan.sharding.same_as(best.plan.sharding)
+    assert result.cost.score == price(problem, best.plan).score < poor.cost.score

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,25 @@ def test_a_sum_over_all_of_a_square_is_not_scattered(
     )
     paid_s = moved_s(problem, REDUCE_SCATTER, (0, 0))
     assert paid_s == pytest.approx(scattered_s if is_scattered else whole_s)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.parametrize(
+    ("topology", "mesh", "kind"),
+    [
+        ("tpu:v5e:4x4", {"d": 4, "m": 4}, "all_reduce"),
+        ("tpu:v5e:2x4", {"d": 2, "m": 4}, "reduce_scatter"),
+    ],
+)
+def test_libtpu_sums_over_all_of_a_square(topology: str, mesh: dict[str, int], kind: str) -> None:
+    leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 4096), (4096, 256))]
+    model = tl.from_jax(product, *leaves)
+    problem = tl.Problem(tl.analyse(model), mesh, "tpu-v5e")
+    sharding = tl.Plan.from_actions(problem, [("x.1", "d"), ("x.1", "m")]).sharding.copy()
+    sharding.value_dim[problem.analysis.program.outputs[0]] = (0, 0)
+    plan = make_plan(problem.analysis, problem.mesh, sharding, key=sharding.key())
+    compiled = tl.compile(model, plan, topology, store=False)
+    assert compiled.counts_by_kind() == {kind: 1.0}
 
 
 def test_the_paper_scatters_along_two_dims() -> None:

@@ -23,6 +23,7 @@ from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.plan import Spec, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.split_ops import OpSplits
+from toast_lab.written import propagating
 from toast_lab.written.annotated import Edits, numbered
 from toast_lab.written.meaning import plan_of_values
 from toast_lab.written.propagating import propagate_all
@@ -225,3 +226,16 @@ def test_it_takes_milliseconds():
         propagation.run(*case)
         times_s.append(time.perf_counter() - begin)
     assert min(times_s) < 0.005
+
+
+def test_two_processes_propagate_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = analysed("looped")
+    text = numbered(PROGRAMS["looped"]().stablehlo, analysis, MESH)
+    edits = [
+        Edits(arguments=((0, (axes, *((),) * (len(analysis.program.dims(0)) - 1))),))
+        for axes in ((), ("a",), ("b",))
+    ]
+    alone = propagate_all(text, analysis.program, MESH, edits)
+    monkeypatch.setattr(propagating, "_LONG", 0)
+    assert propagate_all(text, analysis.program, MESH, edits) == alone
+    assert len({*alone}) == len(edits)

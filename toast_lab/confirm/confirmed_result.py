@@ -295,12 +295,29 @@ def confirmed_result(
     fields |= {"verdicts": verdicts, "last": last, **facts}
     result: ConfirmedResult[PlanT] = ConfirmedResult(**fields)
     best = result.given
-    if best is None or last.problem is None:
+    if last.problem is None:
         return result
+    if best is None:
+        return result if verdicts else _with_priced_floor(result)
     return dataclasses.replace(
         result,
         plan=result.with_judgement(best.plan),
         cost=price(last.problem, best.plan),
         actions=taken_actions(last.problem, best.plan),
         unlimited=None,
+    )
+
+
+def _with_priced_floor(result: ConfirmedResult[PlanT]) -> ConfirmedResult[PlanT]:
+    """A result without verdicts, with a written plan in place of its plan if that is cheaper."""
+    assert result.problem is not None
+    pricer, to_plan_type = result.problem.pricer(), type(result.plan).of
+    costs = [(pricer.full(written.plan), written.plan) for written in result.known_written]
+    cost, plan = min(
+        [(result.cost, result.plan), *costs], key=lambda row: (not row[0].fits, row[0].score)
+    )
+    if plan is result.plan:
+        return result
+    return dataclasses.replace(
+        result, plan=to_plan_type(plan), cost=cost, actions=(), unlimited=None
     )

@@ -186,8 +186,10 @@ def _functions(files: Collection[str]) -> list[types.FunctionType]:
     """All functions of these files.
 
     The collector tells of all objects but those that ``gc.freeze`` took from it, of which most
-    hang on their module.
+    hang on their module. Looking for these takes seconds.
     """
+    if not gc.get_freeze_count():
+        return [item for item in gc.get_objects() if _is_of(item, files)]
     names = {
         name for name, module in list(sys.modules.items()) if _file_of(module) in frozenset(files)
     }
@@ -195,9 +197,14 @@ def _functions(files: Collection[str]) -> list[types.FunctionType]:
     functions: dict[int, types.FunctionType] = {}
     seen = set(map(id, pending))
     for item in itertools.chain(gc.get_objects(), _hanging_on(pending, seen, names)):
-        if type(item) is types.FunctionType and item.__code__.co_filename in files:
+        if _is_of(item, files):
             functions[id(item)] = item
     return list(functions.values())
+
+
+def _is_of(item: Any, files: Collection[str]) -> bool:
+    """Is this a function of one of the files?"""
+    return type(item) is types.FunctionType and item.__code__.co_filename in files
 
 
 def _hanging_on(pending: list[Any], seen: set[int], names: Collection[str]) -> Iterator[Any]:

@@ -1,13 +1,15 @@
 """What Shardy's propagation makes of the user's annotations, edited in several ways.
 
-Passes may abort their process, so this runs in a child process, which propagates many edits of one
+Passes may abort their process, so this runs in child processes, which propagate many edits of one
 program in turn. Start reading at ``propagate_all``.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from toast_lab import _jaxlib, fork_server, isolate
@@ -20,6 +22,8 @@ from toast_lab.written.annotated import Edits, edit
 
 before_fork = fork_server.import_jax
 
+_MOST_CHILDREN = 2  #: most processes that propagate at once
+_LONG = 20_000  #: ops times edits from which a second process pays
 #: Spec of each value after propagation; a value that propagation does not know is whole.
 ValueSpecs = tuple[Spec, ...]
 
@@ -61,38 +65,52 @@ def propagate_all(
     """
     if not edits:
         return []
-    return list(
-        isolate.run_in_child(
+
+    def propagated(part: Sequence[Edits]) -> list[ValueSpecs | None]:
+        request = PropagationRequest(
+            numbered_text, program, mesh, edits=tuple(part), seconds=time_limit_s
+        )
+        specs: list[ValueSpecs | None] = isolate.run_in_child(
             "toast_lab.written.propagating:propagate_in_child",
-            PropagationRequest(
-                numbered_text, program, mesh, edits=tuple(edits), seconds=time_limit_s
-            ),
+            request,
             time_limit_s=2 * time_limit_s + 30.0,
             on_event=on_event,
             cancel=cancel,
             activity="propagating the shardings",
         )
-    )
+        return specs
+
+    # Progress is that of one child
+    is_long = program.n_ops * len(edits) >= _LONG and on_event is None
+    n_children = min(len(edits), _MOST_CHILDREN, os.cpu_count() or 1) if is_long else 1
+    outcomes: list[ValueSpecs | None] = [None] * len(edits)
+    with ThreadPoolExecutor(n_children) as threads:
+        parts = [edits[first::n_children] for first in range(n_children)]
+        for first, specs in enumerate(threads.map(propagated, parts)):
+            outcomes[first::n_children] = specs
+    return outcomes
 
 
 def propagate_in_child(request: PropagationRequest) -> list[ValueSpecs | None]:
     """``propagate_all`` in this process."""
     deadline = time.monotonic() + request.seconds
+    module = _jaxlib.parse_module(_jaxlib.make_context(), request.numbered_text)
     outcomes: list[ValueSpecs | None] = []
     for number, edits in enumerate(request.edits):
         if number and time.monotonic() > deadline:
             outcomes.append(None)
             continue
         try:
-            outcomes.append(_propagated(request, edits))
+            outcomes.append(_propagated(module, request, edits))
         except _jaxlib.ir.MLIRError:
             outcomes.append(None)
         isolate.report(Tried(number + 1, len(request.edits)))
     return outcomes
 
 
-def _propagated(request: PropagationRequest, edits: Edits) -> ValueSpecs:
-    module = _jaxlib.parse_module(_jaxlib.make_context(), request.numbered_text)
+def _propagated(original: Any, request: PropagationRequest, edits: Edits) -> ValueSpecs:
+    with original.context, _jaxlib.ir.Location.unknown(original.context):
+        module = original.operation.clone()
     edit(module, request.program, request.mesh, edits)
     _jaxlib.propagate(module)
     return value_specs(canonical.main_function(module), request.program)
