@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
@@ -54,6 +54,30 @@ from toast_lab.written.written_front import WrittenFront
 ALSO_JUDGED_METHODS = ("alpa", "beam")
 
 
+@overload
+def search(
+    problem: Problem,
+    method: str | None = None,
+    seed: int | None = None,
+    budget: Budget | None = None,
+    on_progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+    *,
+    judge: str | Judging,
+    **options: Any,
+) -> ConfirmedResult[Plan]: ...
+@overload
+def search(
+    problem: Problem,
+    method: str | None = None,
+    seed: int | None = None,
+    budget: Budget | None = None,
+    on_progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+    *,
+    resume: Trace | PathLike | None = None,
+    **options: Any,
+) -> Result: ...
 def search(
     problem: Problem,
     method: str | None = None,
