@@ -127,7 +127,7 @@ def write(
     rows = front_of(
         drafts,
         [plan, *beside],
-        agreed=lambda few: shardy.propagated(few, cancel=cancel),
+        agreed=shardy.propagated,  # what a search has that is cancelled counts, too
         seconds=seconds,
         size=size,
         cancel=cancel,
