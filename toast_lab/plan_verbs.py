@@ -8,6 +8,7 @@ arrays.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
@@ -180,13 +181,14 @@ class Plan(ShardingPlan):
             self,
             model,
             beside=beside,
-            path=path or path_of(problem, self),
             seconds=seconds,
             size=size,
             in_packages=in_packages,
             cancel=cancel,
         )
-        written = WrittenFront(tuple(map(Written.of, front.rows)), front.unlimited)
+        way = path or path_of(problem, self)
+        rows = (Written.of(dataclasses.replace(row, path=way)) for row in front.rows)
+        written = WrittenFront(tuple(rows), front.unlimited)
         if cancel is None or not cancel():
             self._fronts[problem, size, tuple(in_packages)] = written
         return written

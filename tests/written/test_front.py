@@ -135,3 +135,11 @@ def test_megatron_in_an_mlp_needs_no_constraint_and_three_rules() -> None:
     written = plan.written(0.0, seconds=1.0)
     assert written.problem.machine.name == problem.machine.name
     assert written.cost.score <= problem.pricer().full(plan).score
+
+
+def test_a_cancelled_search_gives_what_it_has() -> None:
+    polls = iter(range(100))
+    plan = plan_named("fully sharded")
+    rows = plan.written_front(small(), cancel=lambda: next(polls, None) is None)
+    assert len(rows) >= 1
+    assert next(polls, None) is None

@@ -313,9 +313,8 @@ def _with_priced_floor(result: ConfirmedResult[PlanT]) -> ConfirmedResult[PlanT]
     assert result.problem is not None
     pricer, to_plan_type = result.problem.pricer(), type(result.plan).of
     costs = [(pricer.full(written.plan), written.plan) for written in result.known_written]
-    cost, plan = min(
-        [(result.cost, result.plan), *costs], key=lambda row: (not row[0].fits, row[0].score)
-    )
+    rows: list[tuple[Cost, ShardingPlan]] = [(result.cost, result.plan), *costs]
+    cost, plan = min(rows, key=lambda row: (not row[0].fits, row[0].score))
     if plan is result.plan:
         return result
     return dataclasses.replace(

@@ -222,17 +222,15 @@ def _written_whole_s(
 def _is_summed_whole(
     rates: MachineRates, axis_size: Int64Array, kind: int, axes: int, after: int
 ) -> bool:
-    """Does a sum that is to be scattered leave all of it on every device?
+    """Does a sum that is to be scattered along two dims leave all of it on every device?
 
-    None of the compilers scatters a sum along two dims: each device cuts out its part. libtpu does
-    the same over all devices of a square or a cube of chips, if they are more than four.
+    None of the compilers scatters a sum along two dims: each device cuts out its part.
     """
-    if kind != REDUCE_SCATTER or rates.paper_mode:
-        return False
-    if is_spread(after, axes, axis_size.shape[0]):
-        return True
-    every = (1 << axis_size.shape[0]) - 1
-    return rates.sums_square and ring_size(axes, axis_size) == ring_size(every, axis_size)
+    return (
+        kind == REDUCE_SCATTER
+        and not rates.paper_mode
+        and is_spread(after, axes, axis_size.shape[0])
+    )
 
 
 @helper

@@ -60,8 +60,6 @@ class MachineRates(NamedTuple):
     waiting_room_bytes: float
     near_bytes: float  #: largest value in vector memory, 0: there is no such memory
     near_room_bytes: float  #: room for all values in vector memory
-    #: a sum over all devices is made whole on each of them even if only parts are kept
-    sums_square: bool
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: it does not apply
     ring_bytes_per_s: float  #: bytes that a device sends one way around a ring
     near_bytes_per_s: float  #: rate at which products read vector memory

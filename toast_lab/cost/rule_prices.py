@@ -194,7 +194,6 @@ class RulePrices:
             near_bytes=price_inputs.NEAR_SHARE * float(self.machine.vector_memory_bytes),
             near_room_bytes=price_inputs.ROOM_SHARE * float(self.machine.vector_memory_bytes),
             near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
-            sums_square=_sums_square(self.mesh, self.links),
             ring_devices=float(self.machine.collective_matmul),
             # A dim of a torus has links both ways.
             ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
@@ -353,8 +352,3 @@ class RulePrices:
             share.get(int(steps.op[row]), 0.0) * float(time_s[row])
             for row in np.flatnonzero(steps.kind[:n_steps] == COMPUTE).tolist()
         )
-
-
-def _sums_square(mesh: Mesh, links: AxisLinks) -> bool:
-    """See ``MachineRates.sums_square``: four chips are a ring."""
-    return len(links.slice) > 1 and len(set(links.slice)) == 1 and mesh.n_devices > 4

@@ -52,7 +52,7 @@ def _tables(written: Written) -> list[Safe]:
     constraints: list[tuple[str, ...]] = []
     for number, (site, spec) in enumerate(written.constraints):
         without = written.without.get(number)
-        gains = ("–", "–")
+        gains: tuple[str, ...] = ("–", "–")
         if without is not None:
             gains = (
                 _gain(seconds_text, without.time_s - cost.time_s),

@@ -10,7 +10,6 @@ from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Model
-from toast_lab.search.action_path import PathStep
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.text import as_html, bytes_text, table
 from toast_lab.written.agreed import Shardy
@@ -99,7 +98,6 @@ def write(
     model: Model | None = None,
     *,
     beside: Sequence[ShardingPlan] = (),
-    path: tuple[PathStep, ...] = (),
     seconds: float = 10.0,
     in_packages: Collection[str] = (),
     size: int | None = None,
@@ -113,7 +111,6 @@ def write(
         model: the problem's model; by default that of its analysis.
         beside: further plans to start from: that of the actions alone, those that anybody gets for
             nothing.
-        path: the way to the plan, in actions; written plans tell it.
         seconds: time for the search, beside finding sites and propagating the result.
         in_packages: installed packages whose source may be constrained too.
         size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
@@ -130,7 +127,7 @@ def write(
     rows = front_of(
         drafts,
         [plan, *beside],
-        agreed=lambda few: shardy.propagated(few, cancel=cancel),
+        agreed=shardy.propagated,  # what a search has that is cancelled counts, too
         seconds=seconds,
         size=size,
         cancel=cancel,
@@ -141,9 +138,7 @@ def write(
     unlimited = problem.pricer().full(plan)
     return WrittenFront(
         tuple(
-            dataclasses.replace(
-                written_of(drafts, row), digests=sites.digests, path=path, unlimited=unlimited
-            )
+            dataclasses.replace(written_of(drafts, row), digests=sites.digests, unlimited=unlimited)
             for row in rows
         ),
         unlimited,
