@@ -11,7 +11,7 @@ from toast_lab import checks
 from toast_lab.confirm.choose import refused_kinds
 from toast_lab.confirm.judged_front import JudgedFront, judged_front
 from toast_lab.confirm.verdict import Verdict
-from toast_lab.cost.problem import price
+from toast_lab.cost.problem import Cost, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.action_path import taken_actions
 from toast_lab.search.contract import SearchResult
