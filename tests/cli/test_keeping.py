@@ -106,7 +106,7 @@ def test_a_plan_that_no_actions_give_is_printed(
     refined = dataclasses.replace(
         plan,
         sharding=Sharding(plan.op_factor, values),
-        actions=(*plan.actions, "refined in 1 place"),
+        refinements=("refined in 1 place",),
         key=7,
     )
     refined.save(tmp_path / "refined.json")
@@ -119,7 +119,7 @@ def test_a_plan_that_no_actions_give_is_printed(
     (tmp_path / "copied.json").write_text(copied)
     reloaded = Plan.load(tmp_path / "copied.json", problem)
     assert (reloaded.value_dim == values).all()
-    assert reloaded.actions == refined.actions
+    assert reloaded.history == refined.history == ("S@0->data", "refined in 1 place")
 
 
 def test_a_table_of_curves(toast: Any, temporary: Path) -> None:
@@ -138,7 +138,7 @@ def test_exports(toast: Any, tmp_path: Path, temporary: Path) -> None:
     good = tmp_path / "good.mlir"
     status, out, err = toast("export", *NET, str(plan), "--stablehlo", "/dev/full", "--json")
     assert status == 1
-    assert json.loads(out)["written"] == {}
+    assert json.loads(out)["files"] == {}
     assert "the --stablehlo file could not be written: No space left" in err
     assert toast("export", *NET, str(plan), "--stablehlo", str(good))[0] == 0
     (kept,) = temporary.iterdir()

@@ -60,10 +60,10 @@ def _tables(written: Written) -> list[Safe]:
             )
         constraints.append((site.where, site.name or "return", spec_code(spec), *gains))
     if constraints:
-        headings = ("=line", "=variable", "=spec", ">step without it", ">memory without it")
+        named = ("=line", "=variable", "=spec", ">step without it", ">memory without it")
         parts += [
             h("h3", "Constraints"),
-            rows_table(headings, constraints, "constraints and what each gains"),
+            rows_table(named, constraints, "constraints and what each gains"),
         ]
     return parts
 
