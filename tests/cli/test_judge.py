@@ -11,7 +11,9 @@ NET = ("mlp", "--mesh", "2", "--evaluations", "60", "--judge", "cpu:2", "--compi
 
 def test_verdicts_stand_in_the_json_and_in_the_plan(toast: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    status, out, err = toast("search", *NET, "--machine", "cpu", "--save", str(path), "--json")
+    status, out, err = toast(
+        "search", *NET, "--machine", "cpu", "--front", "--save", str(path), "--json"
+    )
     assert status == 0, err
     judged = json.loads(out)["judged"]
     assert judged["judge"] == "cpu:2"

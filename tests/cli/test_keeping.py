@@ -72,7 +72,7 @@ def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
 def test_people_see_the_result_before_what_went_wrong(toast: Any, temporary: Path) -> None:
     status, out, err = toast(*SEARCH, "--save", "/dev/full")
     assert status == 1
-    assert out.startswith("Actions: ")
+    assert out.startswith("attn on data=2,model=2: ")
     assert "peak memory" in out
     assert err.count("toast-lab:") == 1
 

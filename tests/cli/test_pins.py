@@ -47,7 +47,7 @@ def test_search_keeps_to_what_is_pinned_and_forbidden(toast: Any, method: str) -
 def test_pins_are_shown(toast: Any) -> None:
     status, out, err = toast("search", *NET, *QUICK, "--pin", "S@1->data")
     assert status == 0, err
-    assert out.startswith("Kept: pin S@1->data\nActions: S@1->data")
+    assert out.startswith("Kept: pin S@1->data\nattn on data=2,model=2: ")
 
 
 def test_race_hands_the_pins_to_its_processes(toast: Any) -> None:

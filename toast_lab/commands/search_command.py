@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports, stopping
-from toast_lab.search.limits import Status
 from toast_lab.search.methods import options_text
 from toast_lab.text import JsonObject, bytes_text
 
@@ -59,13 +59,29 @@ def run(args: Namespace) -> int:
         ):
             result = result.certified(args.bound, cancel=stopped)
     keeping.keep_plan(args, result.plan, problem)
-    written = None
-    if result.status is not Status.CANCELLED and not stopping.terminated():
+    written = _written(args, problem, result, model)
+    return show_result(args, model, problem, result, written=written)
+
+
+def _written(
+    args: Namespace, problem: Problem, result: SearchResult[Any], model: Model
+) -> Written | None:
+    """The plan as people write it; None if there was no time, or it failed, which is said."""
+    from toast_lab.errors import ToastError
+    from toast_lab.search.limits import Status
+
+    if result.status is Status.CANCELLED or stopping.terminated():
+        return None
+    try:
         # A judge's results may have corrected the problem's prices.
-        written = common.write_plan(
+        return common.write_plan(
             args, result.problem or problem, result.plan, model, path=result.path
         )
-    return show_result(args, model, problem, result, written=written)
+    except (ToastError, OSError) as error:
+        if args.size is not None:
+            raise
+        print(f"toast-lab: the plan could not be written down: {error}", file=sys.stderr)
+        return None
 
 
 def show_result(
@@ -84,6 +100,7 @@ def show_result(
         "search": search_data(result),
         **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
         "written": None if written is None else output.written_data(written),
+        **({"front": front_data(result)} if getattr(args, "front", False) else {}),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
@@ -93,6 +110,27 @@ def show_result(
         _show(console, problem, result, written, front=getattr(args, "front", False))
 
     return output.emit(args, report, show)
+
+
+def front_data(result: SearchResult[Any]) -> list[JsonObject]:
+    """Written plans (size against time and memory) as plain data, the smallest first."""
+    from toast_lab.confirm.judged_front import JudgedFront
+
+    front: Any = result.written_front  # type: ignore[attr-defined]  # a user's result has it
+    rows: list[JsonObject] = []
+    for index, row in enumerate(front):
+        cost = row.cost
+        rows.append(
+            {
+                **row.size._asdict(),
+                "time_s": cost.time_s,
+                "peak_bytes": cost.peak_bytes,
+                "fits": cost.fits,
+                "score": cost.score,
+                **({"judged_s": front.clock_s(index)} if isinstance(front, JudgedFront) else {}),
+            }
+        )
+    return rows
 
 
 def search_data(result: SearchResult) -> JsonObject:
@@ -154,7 +192,6 @@ def _show(
     front: bool,
 ) -> None:
     from toast_lab.confirm.confirmed_result import ConfirmedResult
-    from toast_lab.plan_verbs import Plan
 
     output.show_pins(console, problem)
     output.show_plan(console, result.plan, written)
@@ -165,7 +202,7 @@ def _show(
     reports.show_divisibility(console, problem.divisibility(result.plan))
     if front and written is not None:
         console.print("Gain from each further rule and constraint", style="bold")
-        console.print(str(Plan.of(result.plan).written_front(written.problem)), soft_wrap=True)
+        console.print(str(result.written_front), soft_wrap=True)  # type: ignore[attr-defined]
         console.print()
     if isinstance(result, ConfirmedResult):
         console.print(result.in_brief(), soft_wrap=True)
