@@ -306,7 +306,7 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     assert "def shard(" in text
     ast.parse(text)
     expect(
-        page.get_by_text(re.compile("no constraint is needed inside attn")).first
+        page.get_by_text(re.compile(r"\d rules? and \d constraints?, [+-].* C\(s\)")).first
     ).to_be_visible()
 
     csv_button = page.get_by_role("button", name="CSV").locator("visible=true")
