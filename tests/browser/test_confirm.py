@@ -76,10 +76,9 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page.wait_for_function("window.moments.at(-1)?.clock", timeout=SLOW)
     moments = page.evaluate("window.moments")
     meanwhile = [(m, doing[1]) for m in moments if (doing := re.search(DOING, m["text"]))]
-    assert meanwhile[-1][0]["priced"] >= 1
+    assert meanwhile  # what anybody gets for nothing is executed before the first search
     first = [moment for moment, plan in meanwhile if plan == "1"]
     assert [moment["clock"] for moment in first] == [0] * len(first)
-    assert all(re.search(f"only priced +{DOING}", moment["text"]) for moment in first)
 
     # The page is reloaded meanwhile, and goes on
     page.wait_for_url(re.compile("job="))

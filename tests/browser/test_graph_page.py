@@ -203,11 +203,11 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     page = transformer
     level = page.get_by_label("level")
     level.select_option("functions, layers folded")
-    drawn(page, 75)
+    drawn(page, 69)
     page.get_by_role("button", name="Unfold all rows", exact=True).click()
-    drawn(page, 190)  # one row for each time that the code ran
+    drawn(page, 151)  # one row for each time that the code ran
     page.get_by_role("button", name="Fold all rows", exact=True).click()
-    drawn(page, 75)
+    drawn(page, 69)
     # a single row, by a double click on its marker
     rows = bokeh(
         page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row"
@@ -216,7 +216,7 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     expect(page.get_by_text("75 nodes")).to_be_hidden(timeout=SLOW)
     expect(page.get_by_role("button", name=re.compile("^Fold"))).to_be_enabled()
     page.get_by_role("button", name=re.compile("^Fold")).click()
-    drawn(page, 75)
+    drawn(page, 69)
 
     # filters: a colour, a function, conflicts only
     page.get_by_label("only these colours").select_option("batch")
@@ -225,11 +225,11 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     page.get_by_label("only these functions").select_option("geglu")
     expect(page.get_by_text("only in geglu")).to_be_visible(timeout=SLOW)
     page.get_by_label("only these functions").select_option([])
-    drawn(page, 75)
+    drawn(page, 69)
     toggle(page, "conflicts and their neighbours only")
     expect(page.get_by_text("conflicts and their neighbours only").last).to_be_visible()
     toggle(page, "conflicts and their neighbours only")
-    drawn(page, 75)
+    drawn(page, 69)
 
     # hues for the bytes of the dims, with their key in the legend
     page.get_by_label("hue shows").select_option("bytes that carry it")
