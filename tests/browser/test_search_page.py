@@ -257,9 +257,10 @@ def test_a_search_is_started_without_scrolling(searched: Page) -> None:
 
 
 def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
-    expect(searched.get_by_role("heading", name="how it cuts the arguments")).to_be_visible()
-    rules = searched.locator("li", has_text=re.compile(r" on data.*: .*\(\d+ arguments?\)"))
-    expect(rules.first).to_be_visible()
+    said = searched.locator("li", has_text=re.compile(r"over (data|model)|over data and model"))
+    expect(said.locator("visible=true").first).to_be_visible()
+    more = searched.get_by_text("Its rules and constraints: Words on page 5.")
+    expect(more.locator("visible=true").first).to_be_visible()
 
 
 def test_a_round_is_stepped_and_a_stopped_search_goes_on(
