@@ -168,6 +168,7 @@ class Plan(ShardingPlan):
         """
         from toast_lab.written.written_front import write
 
+        size = None if size is None else checks.whole("size", size, 1)
         known = self.known_front(problem, size, in_packages)
         if known is not None:
             return known
@@ -322,7 +323,7 @@ class Written(WrittenPlan):
 def chosen(front: WrittenFront[Written], within: float, size: int | None) -> Written:
     """The written plan of a front that ``Plan.written`` gives."""
     if size is not None:
-        return front.of_size(checks.whole("size", size, 1))
+        return front.of_size(size)
     return front.within(checks.number("within", within, 0.0))
 
 
