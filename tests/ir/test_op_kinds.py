@@ -156,7 +156,6 @@ OTHER_TABLES = {
     "ir/known_numbers.py": "computes constants in the module, op by op",
     "ir/trips.py": "interprets what counts the rounds of a loop, op by op",
     "compare/local_program.py": "ops of a module that XLA's partitioner has made",
-    "export/constrained.py": "primitives of a jaxpr, which bear the same names",
 }
 
 
