@@ -35,7 +35,7 @@ def counts(names: tuple[str, ...]) -> tuple[Counter[str], Counter[str]]:
     plan = Plan.from_actions(problem, usual_plans(problem)["fully sharded + tensor parallel"])
     draft = Draft(drafts.role_layouts(plan), frozenset())
     for number, site in enumerate(sites.sites):
-        layouts = [layout for at, layout in drafts.options([plan]) if at == number]
+        layouts = [layout for at, layout in drafts.options(plan) if at == number]
         if site.name in names and layouts:
             draft = draft.with_site(number, layouts[0])
     shardy = Shardy(problem, analysis.model, drafts)

@@ -259,9 +259,8 @@ def worth_of_floor(
     priced = []
     pricer = problem.pricer()
     for name, written in floor.items():
-        totals = pricer.totals(written.plan.op_factor, written.plan.value_dim)
         if problem.pins is None or not problem.pins.broken(*written.plan.sharding):
-            priced.append((pricer.judged(totals.time_s, totals.peak_bytes), name, written))
+            priced.append((pricer.of_sharding(*written.plan.sharding), name, written))
     limit = FLOOR_MEMORY * problem.memory_limit_bytes
     fitting = [row for row in priced if row[0].peak_bytes <= limit]
     best_s = min((quick.time_s for quick, *_ in fitting), default=0.0)

@@ -461,6 +461,11 @@ class Pricer:
         state.priced = (self, after)
         return self.judged(time_s, peak_bytes)
 
+    def of_sharding(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Quick:
+        """Price a sharding of the whole program, given by its arrays."""
+        totals = self.totals(op_factor, value_dim)
+        return self.judged(totals.time_s, totals.peak_bytes)
+
     def judged(self, time_s: float, peak_bytes: float) -> Quick:
         """Figures of a sharding, from its time and its peak memory."""
         score, _, _ = self.score(time_s, peak_bytes)

@@ -29,6 +29,7 @@ from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Site, Sites
+from toast_lab.lowering.specs import to_partition_spec
 from toast_lab.sharding.plan import Spec
 
 #: Packages whose files are never those of a model: what models are written with.
@@ -114,7 +115,7 @@ def constrained(
     if offenders:
         raise InvalidPlan("these sites cannot carry a constraint: " + "; ".join(offenders))
     sharding_of = {
-        _statement(site): jax.sharding.NamedSharding(mesh, _partition_spec(spec))
+        _statement(site): jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
         for site, spec in constraints
     }
     files = {site.file for site, _ in constraints}
@@ -146,13 +147,6 @@ def constrained(
 
 def _statement(site: Site) -> Statement:
     return Statement(**{field: getattr(site, field) for field in Statement._fields})
-
-
-def _partition_spec(spec: Spec) -> Any:
-    import jax
-
-    entries = [axes if len(axes) > 1 else axes[0] if axes else None for axes in spec]
-    return jax.sharding.PartitionSpec(*entries)
 
 
 def _is_array(value: Any) -> bool:

@@ -249,9 +249,7 @@ def distance(one: Sharding, other: Sharding) -> int:
 
 def price_of_sharding(problem: Problem, sharding: Sharding) -> Quick:
     """The price of a plan with this sharding."""
-    pricer = problem.pricer()
-    totals = pricer.totals(*sharding)
-    return pricer.judged(totals.time_s, totals.peak_bytes)
+    return problem.pricer().of_sharding(*sharding)
 
 
 def _rank(quick: Quick) -> tuple[bool, float]:

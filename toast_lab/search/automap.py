@@ -485,8 +485,7 @@ class Evaluator:
             self._priced = folded_state.priced
             return quick
         self.whole += 1
-        totals = self.pricer.totals(*state)
-        return self.pricer.judged(totals.time_s, totals.peak_bytes)
+        return self.pricer.of_sharding(*state)
 
 
 @compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -71,6 +71,14 @@ class Mesh:
     def divides(self, size: int, axes: Iterable[str]) -> bool:
         """Do these axes together cut ``size`` into equal pieces?"""
         return size % self.ways(axes) == 0
+
+    def cut_dims(self, spec: Sequence[Sequence[str]]) -> tuple[int, ...]:
+        """The dim of ``spec``, mesh axes per dim, that each axis cuts, -1: none.
+
+        Names that are no axis, such as parts of one, are passed over.
+        """
+        dim_of = {axis: dim for dim, axes in enumerate(spec) for axis in axes}
+        return tuple(dim_of.get(axis, -1) for axis in self.axes)
 
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""

@@ -55,6 +55,7 @@ from toast_lab.ragged import Ragged
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
+from toast_lab.sharding.touches import touches_of
 
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
@@ -150,8 +151,7 @@ class Propagation:
 def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     program, axis_size = analysis.program, mesh.array()
     usable = analysis.names.shardable & (program.factor_size % axis_size[:, None] == 0)
-    touch_op = program.owner[np.concatenate([program.use_op, program.value_op])].astype(np.int32)
-    touches = Ragged.by_key(touch_op, program.n_ops)
+    touches = touches_of(program)
     uses = Ragged.by_key(program.use_value, program.n_values)
     never_cut = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
     closed = np.tile(never_cut, (len(axis_size), 1))
@@ -159,20 +159,14 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         usable &= ~pins.name_closed.T
         closed |= pins.dim_closed.T
     return Flow(
-        op_touch_ptr=touches.ptr.astype(np.int32),
-        op_touch=touches.flat.astype(np.int32),
+        op_touch_ptr=touches.by_op.ptr.astype(np.int32),
+        op_touch=touches.by_op.flat.astype(np.int32),
         value_use_ptr=uses.ptr.astype(np.int32),
         value_use=uses.flat.astype(np.int32),
-        touch_op=touch_op,
-        touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(
-            np.int32
-        ),
-        touch_dim=np.concatenate(
-            [program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]
-        ),
-        dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(
-            np.int32
-        ),
+        touch_op=touches.op,
+        touch_value=touches.value,
+        touch_dim=touches.dim,
+        dim_factor=touches.dim_factor,
         value_dim_ptr=np.array(program.shape_ptr, np.int32),
         value_size=np.where(closed, 1, program.shape),
         factor_size=program.factor_size,

@@ -32,7 +32,7 @@ from toast_lab.packs import (
     Int32Matrix,
     packed,
 )
-from toast_lab.ragged import Ragged
+from toast_lab.sharding.touches import touches_of
 
 
 @packed
@@ -58,19 +58,14 @@ class OpSplits:
     """Splits the ops of one program."""
 
     def __init__(self, program: Program, shardable: np.ndarray) -> None:
-        owner = program.owner[np.concatenate([program.use_op, program.value_op])]
-        by_op = Ragged.by_key(owner, program.n_ops)
+        touches = touches_of(program)
         self.n_uses = program.n_uses
         self.touches = Touches(
-            ptr=by_op.ptr.astype(np.int32),
-            touch=by_op.flat.astype(np.int32),
-            value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(np.int32),
-            dim_ptr=np.concatenate(
-                [program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]
-            ).astype(np.int32),
-            dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(
-                np.int32
-            ),
+            ptr=touches.by_op.ptr.astype(np.int32),
+            touch=touches.by_op.flat.astype(np.int32),
+            value=touches.value,
+            dim_ptr=touches.dim,
+            dim_factor=touches.dim_factor,
             factor_class=program.factor_class.astype(np.int32),
             can_split=np.asarray(shardable & (program.factor_size > 1), np.bool_),
             is_shared=_shared_factors(program),

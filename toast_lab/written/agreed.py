@@ -13,9 +13,8 @@ from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
 from toast_lab.sharding.plan import Spec
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.split_ops import OpSplits
 from toast_lab.written.annotated import Edits, numbered
-from toast_lab.written.drafts import Draft, Drafts, Layout, drop_uneven
+from toast_lab.written.drafts import Draft, Drafts, drop_uneven
 from toast_lab.written.propagating import propagate_all
 
 
@@ -50,47 +49,31 @@ class Shardy:
 
     def _edits(self, draft: Draft) -> Edits:
         drafts, program = self.drafts, self.problem.analysis.program
-
-        def spec(value: int, layout: Layout) -> Spec:
-            return drafts.spec(layout, len(program.dims(value)))
-
         return Edits(
-            arguments=tuple(
-                (argument, spec(argument, draft.roles[role]))
-                for argument, role in enumerate(drafts.role_of.tolist())
-            ),
-            results=tuple(
-                (number, spec(int(program.outputs[number]), draft.roles[role]))
-                for number, role in drafts.results.items()
-            ),
+            arguments=tuple(enumerate(drafts.argument_specs(draft, range(program.n_arguments)))),
+            results=tuple(drafts.result_specs(draft).items()),
             constraints=tuple(
-                (value, spec(value, layout)) for value, layout in drafts.constrained(draft).items()
+                (value, drafts.spec(layout, len(program.dims(value))))
+                for value, layout in drafts.constrained(draft).items()
             ),
         )
 
     def _sharding(self, draft: Draft, specs: Sequence[Spec]) -> Sharding:
         """The sharding of ops and values, from the specs in which ops make them."""
-        problem, drafts = self.problem, self.drafts
-        program, axes = problem.analysis.program, problem.mesh.axes
-        sharding = Sharding.whole(program, len(axes))
+        drafts, mesh, program = self.drafts, self.problem.mesh, self.problem.analysis.program
+        sharding = Sharding.whole(program, len(mesh.axes))
         computed = sharding.value_dim
         for value, spec in enumerate(specs):
             if not program.value_is_constant[value]:
-                for dim, dim_axes in enumerate(spec):
-                    for axis in dim_axes:
-                        # Parts of axes ("a:(1)2") are left out
-                        if axis in axes:
-                            computed[value, axes.index(axis)] = dim
+                computed[value] = mesh.cut_dims(spec)
         kept = computed.copy()
         for value, layout in (drafts.own_constraints | drafts.constrained(draft)).items():
             kept[value] = layout
-        OpSplits(program, problem.analysis.names.shardable).split(
-            computed, kept, problem.mesh.array(), sharding.op_factor
-        )
+        drafts.propagation.splits.split(computed, kept, mesh.array(), sharding.op_factor)
         for number, role in drafts.results.items():
             value = int(program.outputs[number])
             if not program.value_is_constant[value]:
                 kept[value] = draft.roles[role]
         computed[:] = kept
-        drop_uneven(program, problem.mesh, sharding)
+        drop_uneven(program, mesh, sharding)
         return sharding

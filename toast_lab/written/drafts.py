@@ -16,10 +16,11 @@ from toast_lab.cost.problem import Problem, Quick
 from toast_lab.ir.argument_paths import folded_path, own_words
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Sites
+from toast_lab.ragged import Ragged
+from toast_lab.search.menus import unpacked_layouts
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.steps import LAYOUT_BITS
 from toast_lab.written.propagation import WrittenPropagation
 from toast_lab.written.sharding_rules import rules_of, rules_of_paths
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
@@ -69,6 +70,7 @@ class Drafts:
         ]
         #: arguments that stand for all of their role where rules are counted
         self.samples = [int(argument) for members in self.members for argument in members[:2]]
+        self.uses_of = Ragged.by_key(self.program.use_value, self.program.n_values)
         self.own_constraints = _own_constraints(self.program, problem.mesh)
         self.priced: dict[Draft, Quick] = {}
         self.rule_counts: dict[tuple[Layout, ...], int] = {}
@@ -92,67 +94,59 @@ class Drafts:
 
     def role_layouts(self, plan: ShardingPlan) -> tuple[Layout, ...]:
         """The layout that most arguments of each role have under a plan."""
-        rows = _rows(plan.kept_layouts(), len(self.problem.mesh.axes))
+        rows = unpacked_layouts(plan.kept_layouts(), len(self.problem.mesh.axes))
         return tuple(
             _most_frequent(tuple(rows[argument].tolist()) for argument in members)
             for members in self.members
         )
 
-    def options(self, plans: Iterable[ShardingPlan]) -> list[tuple[int, Layout]]:
-        """Constraints that plans suggest: as they keep, make or read the values of each site."""
-        suggested: dict[tuple[int, Layout], None] = {}
-        n_axes, program = len(self.problem.mesh.axes), self.program
-        reads = [[] for _ in range(program.n_values)]  # type: list[list[int]]
-        for use, value in enumerate(program.use_value.tolist()):
-            reads[value].append(use)
-        for plan in plans:
-            kept = _rows(plan.lowered.layouts, n_axes)
-            wanted = _rows(plan.lowered.wanted, n_axes)
-            for number, site in enumerate(self.sites):
-                if site.refusal or not site.values or not site.rank:
-                    continue
-                sizes = program.dims(site.values[0])
-                layouts = [
-                    _most_frequent(tuple(kept[value].tolist()) for value in site.values),
-                    *(
-                        [_most_frequent(tuple(kept[value].tolist()) for value in site.cotangents)]
-                        if site.cotangents
-                        else []
-                    ),
-                    *(
-                        tuple(wanted[use].tolist())
-                        for value in site.values[-1:]
-                        for use in reads[value]
-                    ),
-                ]
-                suggested.update(
-                    dict.fromkeys(
-                        (number, part)
-                        for layout in layouts
-                        for part in _parts(layout)
-                        if self.fits(part, sizes)
-                    )
-                )
+    def options(self, plan: ShardingPlan) -> list[tuple[int, Layout]]:
+        """Constraints that a plan suggests: as it keeps or reads the values of each site."""
+        n_axes, suggested = len(self.problem.mesh.axes), dict[tuple[int, Layout], None]()
+        kept = unpacked_layouts(plan.lowered.layouts, n_axes)
+        wanted = unpacked_layouts(plan.lowered.wanted, n_axes)
+        for number, site in enumerate(self.sites):
+            if site.refusal or not site.values or not site.rank:
+                continue
+            layouts = [
+                _most_frequent(tuple(kept[value].tolist()) for value in values)
+                for values in (site.values, site.cotangents)
+                if values
+            ]
+            readers = self.uses_of.row(site.values[-1])
+            layouts += [tuple(wanted[use].tolist()) for use in readers]
+            sizes = self.program.dims(site.values[0])
+            parts = (part for layout in layouts for part in _parts(layout))
+            suggested.update(
+                dict.fromkeys((number, part) for part in parts if self.fits(part, sizes))
+            )
         return list(suggested)
 
     # -- size -------------------------------------------------------------------------------------
     def rules(self, draft: Draft) -> tuple[ShardingRule, ...]:
         """The rules that shard the arguments as the draft says."""
-        specs = [
-            self.spec(draft.roles[role], len(self.program.dims(argument)))
-            for argument, role in enumerate(self.role_of.tolist())
+        return rules_of(self.program, self.argument_specs(draft, range(self.program.n_arguments)))
+
+    def argument_specs(self, draft: Draft, arguments: Iterable[int]) -> list[Spec]:
+        """Mesh axes per dim of these arguments."""
+        return [
+            self.spec(draft.roles[self.role_of[argument]], len(self.program.dims(argument)))
+            for argument in arguments
         ]
-        return rules_of(self.program, specs)
+
+    def result_specs(self, draft: Draft) -> dict[int, Spec]:
+        """Mesh axes per dim of the results that follow an argument, by their numbers."""
+        program = self.program
+        return {
+            number: self.spec(draft.roles[role], len(program.dims(program.outputs[number])))
+            for number, role in self.results.items()
+        }
 
     def size(self, draft: Draft) -> WrittenSize:
         """The number of rules and constraints of a draft."""
         if draft.roles not in self.rule_counts:
-            program, role_of = self.program, self.role_of
-            specs = [
-                self.spec(draft.roles[role_of[argument]], len(program.dims(argument)))
-                for argument in self.samples
-            ]
-            paths = [program.value_name[argument] for argument in self.samples]
+            specs = self.argument_specs(draft, self.samples)
+            paths = [self.program.value_name[argument] for argument in self.samples]
             self.rule_counts[draft.roles] = len(rules_of_paths(paths, specs))
         return WrittenSize(self.rule_counts[draft.roles], len(draft.constraints))
 
@@ -190,8 +184,7 @@ class Drafts:
 
         One that breaks pins does not fit, and C(s) grows with every place that does.
         """
-        totals, pins = self.pricer.totals(*sharding), self.problem.pins
-        quick = self.pricer.judged(totals.time_s, totals.peak_bytes)
+        quick, pins = self.pricer.of_sharding(*sharding), self.problem.pins
         broken = 0 if pins is None else len(pins.broken(*sharding))
         return quick._replace(score=quick.score * (1 + broken), fits=False) if broken else quick
 
@@ -233,10 +226,7 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
 def _own_constraints(program: Program, mesh: Mesh) -> dict[int, Layout]:
     """The constraints that the user's code has already, as far as they are on this mesh."""
     return {
-        row.value: tuple(
-            next((dim for dim, axes in enumerate(row.spec) if axis in axes), -1)
-            for axis in mesh.axes
-        )
+        row.value: mesh.cut_dims(row.spec)
         for row in program.annotations
         if row.kind == "constraint"
         and not row.trouble
@@ -265,12 +255,6 @@ def _drop(cut: np.ndarray, sizes: np.ndarray, at: np.ndarray, mesh: Mesh) -> Non
         ways = np.where(cut == cut[:, axis, None], mesh.array(), 1).prod(axis=1)
         uneven[:, axis] = (cut[:, axis] >= 0) & (sizes[at[:, axis]] % ways != 0)
     cut[uneven] = -1
-
-
-def _rows(layouts: np.ndarray, n_axes: int) -> np.ndarray:
-    """[n, A] the dim that each axis cuts, of packed layouts [n]."""
-    mask = (1 << LAYOUT_BITS) - 1
-    return np.stack([(layouts >> LAYOUT_BITS * axis & mask) - 1 for axis in range(n_axes)], axis=-1)
 
 
 def _parts(layout: Layout) -> Iterator[Layout]:

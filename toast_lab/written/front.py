@@ -19,6 +19,7 @@ The paper has no such step: its plans shard every op. Start reading at ``front_o
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -80,8 +81,43 @@ class _FrontSearch:
         """A row for each draft that was priced."""
         return map(self.drafts.row, self.seen & self.drafts.priced.keys())
 
+    def run(self, sources: Sequence[ShardingPlan]) -> None:
+        """Search from all sources until time is over."""
+        with contextlib.suppress(OutOfTime):
+            self._run(sources)
+
+    def _run(self, sources: Sequence[ShardingPlan]) -> None:
+        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
+        all_options = dict[tuple[int, Layout], None]()
+        for plan in sources:
+            start = self.within_size(Draft(self.drafts.role_layouts(plan), frozenset()))
+            options, suggested = self.drafts.options(plan), dict[int, Layout]()
+            for site, layout in options:
+                suggested.setdefault(site, layout)
+            full = start._replace(constraints=frozenset(suggested.items()))
+            alone[start] = None
+            starts[min(start, full, key=self.objective)] = _site_edits(options)
+            all_options.update(dict.fromkeys(options))
+        of_roles = role_edits(self.drafts, alone)
+        edits = [*of_roles, *_site_edits(list(all_options))]
+        # Arguments alone first: the fewest constraints are none
+        ends = [self.improve(min(alone, key=self.objective), of_roles)]
+        for start in sorted(starts, key=self.objective)[:_MOST_STARTS]:
+            ends.append(self.swept(start, starts[start]))
+        for end in sorted(ends, key=self.objective)[:_MOST_ENDS]:
+            ends.append(self.improve(end, edits))
+        best = min(ends, key=self.objective)
+        idle = 0
+        while idle < _MOST_IDLE:
+            other = self.improve(self.shaken(best, edits), edits)
+            idle += 1
+            if self.objective(other) < self.objective(best):
+                best, idle = other, 0
+        for loss in _LOSS_LEVELS:
+            best = self.smaller(best, self.score(best) * (1.0 + loss))
+
     def score(self, draft: Draft) -> float:
-        """C(s) of a draft, infinite if it does not fit while another one does."""
+        """C(s) of a draft. Raises OutOfTime."""
         if time.monotonic() > self.deadline or (self.cancel is not None and self.cancel()):
             raise OutOfTime
         self.seen.add(draft)
@@ -174,13 +210,11 @@ def front_of(
     search = _FrontSearch(
         drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size
     )
-    for _ in _searched(search, drafts, sources):
-        pass
+    search.run(sources)
     if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
         # Nothing so small fits; look how large the smallest is that does
         search.size, search.deadline = math.inf, time.monotonic() + seconds
-        for _ in _searched(search, drafts, sources):
-            pass
+        search.run(sources)
     kept = _unbeaten(search)
     # Time may have run out before all was tried; this takes little
     search.deadline, search.cancel = math.inf, None
@@ -210,48 +244,6 @@ def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
     """Edits that constrain a site as suggested, or no more."""
     edits = [Edit(site, -1, layout) for site, layout in options]
     return [*edits, *(Edit(site, -1, None) for site in dict(options))]
-
-
-def _searched(
-    search: _FrontSearch, drafts: Drafts, sources: Sequence[ShardingPlan]
-) -> Iterator[None]:
-    """Search from all sources until time is over; yields now and then."""
-    try:
-        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
-        for plan in sources:
-            start = search.within_size(Draft(drafts.role_layouts(plan), frozenset()))
-            options, suggested = drafts.options([plan]), dict[int, Layout]()
-            for site, layout in options:
-                suggested.setdefault(site, layout)
-            full = start._replace(constraints=frozenset(suggested.items()))
-            alone[start] = None
-            better = min(start, full, key=search.objective)
-            starts[better] = _site_edits(options)
-        yield
-        of_roles = role_edits(drafts, alone)
-        edits = [*of_roles, *_site_edits(drafts.options(sources))]
-        # Arguments alone first: the fewest constraints are none
-        ends = [search.improve(min(alone, key=search.objective), of_roles)]
-        yield
-        for start in sorted(starts, key=search.objective)[:_MOST_STARTS]:
-            ends.append(search.swept(start, starts[start]))
-            yield
-        for end in sorted(ends, key=search.objective)[:_MOST_ENDS]:
-            ends.append(search.improve(end, edits))
-            yield
-        best = min(ends, key=search.objective)
-        idle = 0
-        while idle < _MOST_IDLE:
-            other = search.improve(search.shaken(best, edits), edits)
-            idle += 1
-            if search.objective(other) < search.objective(best):
-                best, idle = other, 0
-            yield
-        for loss in _LOSS_LEVELS:
-            best = search.smaller(best, search.score(best) * (1.0 + loss))
-            yield
-    except OutOfTime:
-        return
 
 
 def _worth_propagating(rows: Sequence[DraftRow], size: int | None) -> Sequence[DraftRow]:

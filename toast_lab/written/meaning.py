@@ -72,16 +72,12 @@ def plan_of_values(
             size = program.dims(value)[dim]
             if not mesh.divides(size, whole_axes):
                 uneven.append(Uneven(value, dim, whole_axes, size=size, ways=mesh.ways(whole_axes)))
-            for axis in whole_axes:
-                sharding.value_dim[value, mesh.axes.index(axis)] = dim
+        sharding.value_dim[value] = mesh.cut_dims(spec)
     OpSplits(program, analysis.names.shardable).split(
         sharding.value_dim, sharding.value_dim, mesh.array(), sharding.op_factor
     )
     for value, spec in (returned or {}).items():
         if spec != specs[value] and not program.value_is_constant[value]:
-            sharding.value_dim[value] = -1
-            for dim, axes in enumerate(spec):
-                for axis in axes:
-                    sharding.value_dim[value, mesh.axes.index(axis)] = dim
+            sharding.value_dim[value] = mesh.cut_dims(spec)
     plan = make_plan(analysis, mesh, sharding, ("as written",), key=sharding.key())
     return Meaning(plan, tuple(uneven), tuple(dict.fromkeys(split_axes)))

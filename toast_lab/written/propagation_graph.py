@@ -22,6 +22,7 @@ import numpy as np
 
 from toast_lab.ir.op_kinds import is_elementwise, op_kind
 from toast_lab.ir.program import NEED_REPLICATION, PASS, Program
+from toast_lab.ragged import Ragged
 from toast_lab.written.propagation_kernel import (
     BROADCASTS,
     OTHER,
@@ -84,6 +85,7 @@ class _Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.kind = program.kind
+        self.of_owner = Ragged.by_key(program.owner, program.n_ops)
         self.ranks: list[int] = []
         self.node = np.full(program.n_values, -1, np.int32)
         self.kept_node = np.full(program.n_values, -1, np.int32)
@@ -284,16 +286,7 @@ class _Builder:
         return touched + results
 
     def _members(self, op: int) -> list[int]:
-        return self._of_owner[op]
-
-    @property
-    def _of_owner(self) -> dict[int, list[int]]:
-        if not hasattr(self, "_owner_rows"):
-            rows: dict[int, list[int]] = {}
-            for op, owner in enumerate(self.program.owner.tolist()):
-                rows.setdefault(owner, []).append(op)
-            self._owner_rows = rows
-        return self._owner_rows
+        return self.of_owner.row(op).tolist()
 
     def _add_touches(self, op: int, values: list[tuple[bool, int, int]], first_factor: int) -> None:
         program = self.program

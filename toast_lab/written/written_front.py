@@ -161,12 +161,6 @@ def written_of(drafts: Drafts, row: DraftRow) -> WrittenPlan:
         constraints=tuple(constraints),
         plan=plan,
         cost=problem.pricer().full(plan),
-        results={
-            number: drafts.spec(
-                row.draft.roles[role],
-                len(drafts.program.dims(int(drafts.program.outputs[number]))),
-            )
-            for number, role in drafts.results.items()
-        },
+        results=drafts.result_specs(row.draft),
         without=without,
     )
