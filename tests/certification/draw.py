@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.machines.plain import without_latencies
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
@@ -152,9 +152,7 @@ def searched(evaluations: int, most: int) -> Source:
 def _returned(
     analysis: Analysis, mesh: dict[str, int], wanted: Wanted, seed: int, evaluations: int
 ) -> ShardingPlan:
-    machine = find_machine(wanted.machine)
-    links = tuple(dataclasses.replace(link, latency_s=0.0) for link in machine.links)
-    machine = dataclasses.replace(machine, op_overhead_s=0.0, links=links)
+    machine = without_latencies(find_machine(wanted.machine))
     problem = Problem(analysis, mesh, machine)
     if wanted.memory is not None:
         # A program of constants alone takes no memory

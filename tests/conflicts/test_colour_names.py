@@ -146,7 +146,7 @@ def test_names_can_be_changed_and_last(tmp_path: Path) -> None:
     assert renamed.analysis.renames == {"U": "width", "B": "batch"}
     renamed_plan = plan(renamed, ("width", "a"), ("batch", "b"))
     assert renamed_plan.actions == ("width->a", "batch->b")
-    assert "width on a" in renamed_plan.describe()
+    assert "width->a" in renamed_plan.describe()
     assert (
         price(renamed, renamed_plan).time_s == price(problem, plan(problem, "U->a", "B->b")).time_s
     )

@@ -43,7 +43,7 @@ def test_reprs_are_short_and_hold_no_arrays(found):
         assert "array(" not in repr(thing)
     program = problem.analysis.program
     assert f"of {program.name} on data=4,model=2" in one.plan.in_brief()
-    assert str(one.plan).startswith(f"{program.name} on data=4,model=2: ")
+    assert str(one.plan).startswith(f"{program.name} on data=4,model=2, not written yet: ")
     assert f"{len(one.cost.collectives)} collectives" in str(one.cost)
 
 

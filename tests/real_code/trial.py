@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 import toast_lab as tl
+from tests.machines.plain import without_latencies
 from tests.real_code import decoder, experts
 from toast_lab.errors import ToastError
+from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.runtime.devices import Devices, environment
 from toast_lab.search.usual_plans import usual_plans
 
@@ -126,8 +128,8 @@ sizes = module.MESH
 auto = (jax.sharding.AxisType.Auto,) * len(sizes)
 mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=auto)
 step, _ = module.make(mesh=mesh, **{options})
-sharded = plan.shard(step)
-given = sharded.place(*module.values())
+sharded = plan.shard(step, *module.values())
+given = plan.place(*module.values())
 leaves = jax.tree.leaves(given)
 whole = sum(leaf.sharding.is_fully_replicated for leaf in leaves) / len(leaves)
 memories = [leaf.sharding.memory_kind for leaf in jax.tree.leaves(given[0])]
@@ -150,10 +152,13 @@ def exported(which: str) -> dict[str, float]:
     module = {"decoder": decoder, "experts": experts}[which]
     step, args = made(which, "cpu", large=False)
     model = tl.from_jax(step, *args)
-    problem = tl.Problem(tl.analyse(model), MESHES[which])
-    # At sizes that a test can execute, a search cuts little
+    # At sizes that a test can execute, cutting does not pay on a real machine
+    machine = without_latencies(find_machine("tpu-v5e"))
+    problem = tl.Problem(tl.analyse(model), MESHES[which], machine)
     actions = usual_plans(problem).actions("data + tensor parallel")
-    text = tl.Plan.from_actions(problem, actions).to_python(model=model, seconds=20)
+    text = tl.Plan.from_actions(problem, actions).to_python(
+        problem=problem, model=model, seconds=20
+    )
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "plan.py").write_text(text)
         script = SCRIPT.format(which=which, options=options, on_host=which == "decoder")

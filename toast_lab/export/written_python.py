@@ -136,11 +136,13 @@ def _on_host(program: Program) -> str:
 
 
 def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of parameters for arguments with these names."""
+    """Names of parameters for arguments with these names, none that the file uses otherwise."""
     taken = {"jax", "re", "nnx", "eqx", "P", "step", "graph", "modules", "result"}
     taken |= {"state", "states", "shapes", "ins", "jitted", "run", "planned", "pure", "new_state"}
     return tuple(
-        name if name.isidentifier() and name not in taken and names.count(name) == 1 else f"arg{i}"
+        f"{name}_" * (name in taken) or name
+        if name.isidentifier() and names.count(name) == 1
+        else f"arg{i}"
         for i, name in enumerate(names)
     )
 

@@ -47,7 +47,7 @@ def compile_it(
         model: the problem's model; by default that of its analysis.
         options: ``time_limit_s``, ``cancel`` and ``store``.
     """
-    model = written.problem.analysis.model if model is None else model
+    model = written.plan.own_model(written.problem.analysis.model if model is None else model)
     program = written.problem.analysis.program
     left_open = LeftOpen(
         (False,) * program.n_arguments,
@@ -79,7 +79,7 @@ def execute_it(
     Raises:
         RunFailed: JAX lowers the program otherwise for these devices, or as ``tl.run``.
     """
-    model = written.problem.analysis.model if model is None else model
+    model = written.plan.own_model(written.problem.analysis.model if model is None else model)
     program = written.problem.analysis.program
 
     def job(own_model: Model, plan: ShardingPlan, platform: str | None) -> ShardedProgram:

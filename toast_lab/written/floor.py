@@ -45,7 +45,8 @@ def floor(
     names: dict[Draft, str] = {}
     for name, plan in plans.items():
         names.setdefault(Draft(drafts.role_layouts(plan), frozenset()), name)
-    shardings = Shardy(problem, model, drafts).propagated(list(names), cancel=cancel)
+    own_model = model.of_program(problem.analysis.program)
+    shardings = Shardy(problem, own_model, drafts).propagated(list(names), cancel=cancel)
     return {
         name: written_of(
             drafts, DraftRow(draft, drafts.price_of(sharding), drafts.size(draft), sharding)

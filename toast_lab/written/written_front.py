@@ -119,7 +119,7 @@ def write(
     Raises:
         InvalidPlan: the plan is for another program or mesh.
     """
-    model = problem.analysis.model if model is None else model
+    model = plan.own_model(problem.analysis.model if model is None else model)
     plan.check_is_of(problem.analysis.program, problem.mesh)
     sites = sites_of(problem.analysis.program, model, in_packages=in_packages)
     drafts = Drafts(problem, sites)
