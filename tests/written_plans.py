@@ -111,7 +111,7 @@ def _measured(case: Case, problem: Any, topology: str) -> Row:
     started, used_s = time.monotonic(), _processor_s()
     written = result.written(
         WITHIN,
-        seconds=20 * WRITING_S,
+        budget=tl.Budget(20 * WRITING_S),
         in_packages=case.packages,
         cancel=_after(WRITING_S),
     )

@@ -19,12 +19,14 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.search.action_path import PathStep, path_of, taken_actions
+from toast_lab.search.limits import Budget
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
+from toast_lab.written.front import BUDGET
 from toast_lab.written.written_front import WrittenFront
 from toast_lab.written.written_plan import WrittenPlan
 
@@ -149,7 +151,7 @@ class Plan(ShardingPlan):
         *,
         model: Model | None = None,
         path: tuple[PathStep, ...] = (),
-        seconds: float = 10.0,
+        budget: Budget = BUDGET,
         size: int | None = None,
         in_packages: Collection[str] = (),
         cancel: Callable[[], bool] | None = None,
@@ -160,7 +162,8 @@ class Plan(ShardingPlan):
             problem: the one that it is for; by default its program and mesh on the default machine.
             model: the problem's model; by default that of its analysis.
             path: the way to this plan, in actions, for the text; by default found by its history.
-            seconds: time for the search.
+            budget: of the search, see ``Budget``; finding the places that can be constrained and
+                propagating the result take time besides.
             size: most rules and constraints; None: as few as do.
             in_packages: installed packages whose source may be constrained too, for a model that
                 is one of a package; the patch then is one of the package.
@@ -177,22 +180,21 @@ class Plan(ShardingPlan):
         beside = [plan_of_actions(problem.space, few) for few in actions]
         if self.actions and self.refinements:
             beside.append(plan_of_actions(problem.space, taken_actions(problem, self)))
+        way = path or path_of(problem, self)
         front = write(
             problem,
             self,
             model,
             beside=beside,
-            seconds=seconds,
+            budget=Budget.checked(budget),
             size=size,
             in_packages=in_packages,
             cancel=cancel,
+            finish=lambda row: Written.of(dataclasses.replace(row, path=way)),
         )
-        way = path or path_of(problem, self)
-        rows = (Written.of(dataclasses.replace(row, path=way)) for row in front.rows)
-        written = WrittenFront(tuple(rows), front.unlimited)
         if cancel is None or not cancel():
-            self._fronts[problem, size, tuple(in_packages)] = written
-        return written
+            self._fronts[problem, size, tuple(in_packages)] = front
+        return front
 
     def written(self, within: float = WITHIN, size: int | None = None, **options: Any) -> Written:
         """The smallest written plan whose C(s) is at most ``within`` (a share) above this one's.

@@ -235,7 +235,7 @@ def roads(name: str, wide: bool) -> dict[str, list[str]]:
             *copied(args)
         )
         differ = {"plan.jit": different(plan.jit(fn)(*copied(args)), expected)}
-        written = plan.written(problem=problem, seconds=1.0)
+        written = plan.written(problem=problem, budget=tl.Budget(None, 300))
         text = written.to_python()
         scope: dict[str, Any] = {"__name__": "exported"}
         exec(compile(text, "exported.py", "exec"), scope)

@@ -99,7 +99,7 @@ def exported(
     model = tl.from_jax(fn, *args, **keywords)
     problem = tl.Problem(tl.analyse(model), MESH, "cpu")
     plan = random_plan(problem, seed, 3)
-    written = plan.written(problem=problem, seconds=1.0)
+    written = plan.written(problem=problem, budget=tl.Budget(None, 300))
     module = imported(written.to_python())
     expected = fn(*args, **keywords)
     wrong: list[str] = []

@@ -156,9 +156,7 @@ def exported(which: str) -> dict[str, float]:
     machine = without_latencies(find_machine("tpu-v5e"))
     problem = tl.Problem(tl.analyse(model), MESHES[which], machine)
     actions = usual_plans(problem).actions("data + tensor parallel")
-    text = tl.Plan.from_actions(problem, actions).to_python(
-        problem=problem, model=model, seconds=20
-    )
+    text = tl.Plan.from_actions(problem, actions).to_python(problem=problem, model=model)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "plan.py").write_text(text)
         script = SCRIPT.format(which=which, options=options, on_host=which == "decoder")

@@ -188,7 +188,9 @@ def test_a_kernel_known_by_name_alone_is_refused_with_its_shard_map() -> None:
 
 def test_a_plan_that_cuts_a_kernel_is_written_with_the_kernel_whole(model: Any, plan: Any) -> None:
     """``jax.jit`` alone calls a kernel whole, and so does what propagation makes of rules."""
-    written = tl.Plan.of(plan).written(problem=tl.Problem(tl.analyse(model), plan.mesh), seconds=1)
+    written = tl.Plan.of(plan).written(
+        problem=tl.Problem(tl.analyse(model), plan.mesh), budget=tl.Budget(1.0)
+    )
     kernels = [op for op, kind in enumerate(plan.program.kind) if kind == "custom_call"]
     assert kernels
     assert (written.plan.op_factor[kernels] < 0).all()

@@ -40,7 +40,7 @@ def counts(names: tuple[str, ...]) -> tuple[Counter[str], Counter[str]]:
             draft = draft.with_site(number, layouts[0])
     shardy = Shardy(problem, analysis.model, drafts)
     (sharding,) = shardy.propagated([draft])
-    written = Written.of(written_of(drafts, drafts.row(draft)._replace(sharding=sharding)))
+    written = Written.of(written_of(drafts, draft, sharding))
     ours = written.compile("cpu:8", store=False).counts_by_kind()
 
     function = function_again(analysis.model.function)

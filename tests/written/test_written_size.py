@@ -63,18 +63,12 @@ def limited_drafts(limit_bytes: float | None = None) -> tuple[Drafts, Plan]:
 
 def test_where_nothing_so_small_fits_memory_the_smallest_that_does_is_given_as_well() -> None:
     drafts, plan = limited_drafts(150 * 2.0**20)
-    rows = front_of(
-        drafts,
-        [plan],
-        agreed=lambda few: [drafts.propagated(draft) for draft in few],
-        seconds=2.0,
-        size=1,
-    )
+    rows = front_of(drafts, [plan], size=1)
     *small, fitting = rows
-    assert all(row.size.total <= 1 and not row.quick.fits for row in small)
-    assert fitting.quick.fits
+    assert all(row.size.total <= 1 and not row.cost.fits for row in small)
+    assert fitting.cost.fits
     assert fitting.size.total > 1
-    written = [written_of(drafts, row) for row in rows]
+    written = [written_of(drafts, row.draft, drafts.propagated(row.draft)) for row in rows]
     message = rf"fits into memory with 1 rules .* {fitting.size.total} together"
     with pytest.raises(InvalidProblem, match=message):
         WrittenFront(tuple(written), written[-1].cost).of_size(1)
@@ -91,15 +85,9 @@ def test_what_is_no_size_is_refused(size: object) -> None:
 def test_every_draft_of_a_limited_search_keeps_to_the_size_where_it_can() -> None:
     drafts, plan = limited_drafts()
     assert drafts.size(Draft(drafts.role_layouts(plan), frozenset())).total > 3
-    agreed: list[Draft] = []
-
-    def imitated(few: list[Draft]) -> list[object]:
-        agreed.extend(few)
-        return [drafts.propagated(draft) for draft in few]
-
-    rows = front_of(drafts, [plan], agreed=imitated, seconds=2.0, size=3)  # type: ignore[arg-type]
+    rows = front_of(drafts, [plan], size=3)
     assert rows
-    assert all(drafts.size(draft).total <= 3 for draft in agreed)
+    assert all(row.size.total <= 3 for row in rows)
 
 
 def test_the_floor_is_the_argument_shardings_of_the_usual_plans_alone() -> None:

@@ -7,7 +7,7 @@ the drafts that it ends with propagated by Shardy itself (see ``agreed``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from toast_lab.search.menus import unpacked_layouts
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding
+from toast_lab.written import propagation_kernel
 from toast_lab.written.propagation import WrittenPropagation
 from toast_lab.written.sharding_rules import rules_of, rules_of_paths
 from toast_lab.written.written_plan import ShardingRule, WrittenSize
@@ -50,9 +51,8 @@ class DraftRow(NamedTuple):
     """A draft with its price and size."""
 
     draft: Draft
-    quick: Quick
+    cost: Quick
     size: WrittenSize
-    sharding: Sharding | None = None  #: as Shardy propagates it; None: only imitated
 
 
 class Drafts:
@@ -241,20 +241,14 @@ def drop_uneven(program: Program, mesh: Mesh, sharding: Sharding) -> None:
     Shardy cuts them all the same, and XLA pads them. Padding is not priced: that such a dim is
     whole is what it costs at most.
     """
-    first_dim = program.shape_ptr[:-1, None]
-    cut = sharding.value_dim
-    _drop(cut, program.shape, np.where(cut >= 0, first_dim + cut, 0), mesh)
-    _drop(sharding.op_factor, program.factor_size, np.maximum(sharding.op_factor, 0), mesh)
-
-
-def _drop(cut: np.ndarray, sizes: np.ndarray, at: np.ndarray, mesh: Mesh) -> None:
-    if not sizes.size:
-        return
-    uneven = np.zeros(cut.shape, np.bool_)
-    for axis in range(cut.shape[1]):
-        ways = np.where(cut == cut[:, axis, None], mesh.array(), 1).prod(axis=1)
-        uneven[:, axis] = (cut[:, axis] >= 0) & (sizes[at[:, axis]] % ways != 0)
-    cut[uneven] = -1
+    axis_size, first_dim = mesh.array(), program.shape_ptr[:-1].astype(np.int64)
+    value_dim = sharding.value_dim.astype(np.int32)
+    propagation_kernel.drop_uneven(value_dim, program.shape, first_dim, axis_size)
+    sharding.value_dim[:] = value_dim
+    factors_of_all = np.zeros(program.n_ops, np.int64)
+    propagation_kernel.drop_uneven(
+        sharding.op_factor, program.factor_size, factors_of_all, axis_size
+    )
 
 
 def _parts(layout: Layout) -> Iterator[Layout]:
@@ -271,7 +265,3 @@ def _most_frequent(layouts: Iterable[Layout]) -> Layout:
     for layout in layouts:
         counts[layout] = counts.get(layout, 0) + 1
     return max(counts, key=lambda layout: counts[layout])
-
-
-#: Propagates drafts by Shardy itself: for each one its sharding, None if it was refused.
-Agreed = Callable[[Sequence[Draft]], list[Sharding | None]]

@@ -14,7 +14,7 @@ from toast_lab.ir.model import Model
 from toast_lab.ir.sites import Sites
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.agreed import Shardy
-from toast_lab.written.drafts import Draft, DraftRow, Drafts
+from toast_lab.written.drafts import Draft, Drafts
 from toast_lab.written.written_front import written_of
 from toast_lab.written.written_plan import WrittenPlan
 
@@ -48,9 +48,7 @@ def floor(
     own_model = model.of_program(problem.analysis.program)
     shardings = Shardy(problem, own_model, drafts).propagated(list(names), cancel=cancel)
     return {
-        name: written_of(
-            drafts, DraftRow(draft, drafts.price_of(sharding), drafts.size(draft), sharding)
-        )
+        name: written_of(drafts, draft, sharding)
         for (draft, name), sharding in zip(names.items(), shardings, strict=True)
         if sharding is not None
     }

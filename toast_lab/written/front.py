@@ -3,16 +3,16 @@
 From each *source*, a plan of a search or one that anybody gets for nothing, the search takes the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
-* changes the roles of the best arguments alone, one by one in random order, while that gains;
 * tries every constraint that its source suggests on each of the best starts, which are arguments
-  alone or with all that is suggested, and goes on with single roles and constraints of all sources
-  where that led furthest, until no change gains;
+  alone or with all that is suggested;
+* changes the roles of the best arguments alone, one by one in random order, while that gains;
+* goes on with single roles and constraints of all sources where either led furthest, until no
+  change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
 Every draft on the way is priced as propagation makes it, and those are kept that no smaller one
-beats. The kept ones are then propagated by Shardy itself and priced once more, so that the front
-tells what JAX makes of them.
+beats.
 
 The paper has no such step: its plans shard every op. Start reading at ``front_of``.
 """
@@ -24,10 +24,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from toast_lab.search.limits import Budget
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.written.drafts import Agreed, Draft, DraftRow, Drafts, Layout
+from toast_lab.written.drafts import Draft, DraftRow, Drafts, Layout
+from toast_lab.written.written_plan import WrittenPlan
+
+RowT = TypeVar("RowT", bound=DraftRow | WrittenPlan)
 
 #: Least gain, as a share of C(s), for which a front takes a further rule or constraint.
 SMALLEST_GAIN = 0.001
@@ -37,7 +41,9 @@ _MOST_STARTS = 4  #: starts that are swept with what their own source suggests
 _MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
-_FRONT_ROWS = 12  #: most rows that are propagated by Shardy
+_FRONT_ROWS = 12  #: most rows of a front
+#: of a search: for a large program the seconds count, for a small one the drafts
+BUDGET = Budget(seconds=4.0, evaluations=4000)
 
 
 class Edit(NamedTuple):
@@ -58,23 +64,27 @@ class Edit(NamedTuple):
         )
 
 
-class OutOfTime(Exception):
-    """The search has used its time."""
+class UsedUp(Exception):
+    """The search has used its budget."""
 
 
 class _FrontSearch:
-    """Collects rows; each of its methods goes on until its time is over."""
+    """Collects rows; each of its methods goes on until the budget is used up."""
 
     def __init__(
         self,
         drafts: Drafts,
-        deadline: float,
+        budget: Budget,
         cancel: Callable[[], bool] | None = None,
         size: float = math.inf,
+        earlier: _FrontSearch | None = None,
     ) -> None:
-        self.drafts, self.deadline, self.cancel = drafts, deadline, cancel
+        self.drafts, self.cancel = drafts, cancel
+        self.deadline = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
         self.size = size  #: most rules and constraints of a draft
-        self.seen: set[Draft] = set()
+        self.seen: set[Draft] = set() if earlier is None else earlier.seen
+        most = math.inf if budget.evaluations is None else budget.evaluations
+        self.most_drafts = len(self.seen) + most
         self.random = random.Random(0)
 
     def __iter__(self) -> Iterator[DraftRow]:
@@ -82,8 +92,8 @@ class _FrontSearch:
         return map(self.drafts.row, self.seen & self.drafts.priced.keys())
 
     def run(self, sources: Sequence[ShardingPlan]) -> None:
-        """Search from all sources until time is over."""
-        with contextlib.suppress(OutOfTime):
+        """Search from all sources until the budget is used up."""
+        with contextlib.suppress(UsedUp):
             self._run(sources)
 
     def _run(self, sources: Sequence[ShardingPlan]) -> None:
@@ -100,10 +110,11 @@ class _FrontSearch:
             all_options.update(dict.fromkeys(options))
         of_roles = role_edits(self.drafts, alone)
         edits = [*of_roles, *_site_edits(list(all_options))]
-        # Arguments alone first: the fewest constraints are none
-        ends = [self.improve(min(alone, key=self.objective), of_roles)]
-        for start in sorted(starts, key=self.objective)[:_MOST_STARTS]:
-            ends.append(self.swept(start, starts[start]))
+        first, *others = sorted(starts, key=self.objective)[:_MOST_STARTS]
+        ends = [self.swept(first, starts[first])]
+        # The fewest constraints are none
+        ends.append(self.improve(min(alone, key=self.objective), of_roles))
+        ends += [self.swept(start, starts[start]) for start in others]
         for end in sorted(ends, key=self.objective)[:_MOST_ENDS]:
             ends.append(self.improve(end, edits))
         best = min(ends, key=self.objective)
@@ -117,9 +128,11 @@ class _FrontSearch:
             best = self.smaller(best, self.score(best) * (1.0 + loss))
 
     def score(self, draft: Draft) -> float:
-        """C(s) of a draft. Raises OutOfTime."""
+        """C(s) of a draft. Raises UsedUp."""
+        if draft not in self.seen and len(self.seen) >= self.most_drafts:
+            raise UsedUp
         if time.monotonic() > self.deadline or (self.cancel is not None and self.cancel()):
-            raise OutOfTime
+            raise UsedUp
         self.seen.add(draft)
         return self.drafts.price(draft).score
 
@@ -189,43 +202,33 @@ def front_of(
     drafts: Drafts,
     sources: Sequence[ShardingPlan],
     *,
-    agreed: Agreed,
-    seconds: float = 10.0,
+    budget: Budget = BUDGET,
     size: int | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[DraftRow, ...]:
-    """The written plans that no smaller one beats, the smallest first.
+    """The drafts that no smaller one beats, the smallest first.
 
     Args:
         drafts: of the problem.
         sources: plans to start from, the most important first.
-        agreed: propagates drafts by Shardy itself.
-        seconds: time for the search beyond that of ``agreed``.
+        budget: seconds, and drafts to price.
         size: most rules and constraints; where none of so few fits into memory, the smallest that
             fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search
     drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
-    search = _FrontSearch(
-        drafts, time.monotonic() + seconds, cancel, math.inf if size is None else size
-    )
+    search = _FrontSearch(drafts, budget, cancel, math.inf if size is None else size)
     search.run(sources)
-    if size is not None and not any(row.quick.fits and row.size.total <= size for row in search):
+    if size is not None and not any(row.cost.fits and row.size.total <= size for row in search):
         # Nothing so small fits; look how large the smallest is that does
-        search.size, search.deadline = math.inf, time.monotonic() + seconds
+        search = _FrontSearch(drafts, budget, cancel, earlier=search)
         search.run(sources)
-    kept = _unbeaten(search)
-    # Time may have run out before all was tried; this takes little
-    search.deadline, search.cancel = math.inf, None
-    fewer = [search.without_idle(row.draft, row.quick.score)[0] for row in kept]
-    chosen = _worth_propagating(_unbeaten(map(drafts.row, fewer)), size)
-    shardings = agreed([row.draft for row in chosen])
-    return _unbeaten(
-        row._replace(quick=drafts.price_of(sharding), sharding=sharding)
-        for row, sharding in zip(chosen, shardings, strict=True)
-        if sharding is not None
-    )
+    kept = unbeaten(search)
+    # The budget may be used up before all was tried; this takes little
+    search = _FrontSearch(drafts, Budget(None, 2**62))
+    fewer = [search.without_idle(row.draft, row.cost.score)[0] for row in kept]
+    return _worth_propagating(unbeaten(map(drafts.row, fewer)), size)
 
 
 def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
@@ -246,33 +249,33 @@ def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
     return [*edits, *(Edit(site, -1, None) for site in dict(options))]
 
 
-def _worth_propagating(rows: Sequence[DraftRow], size: int | None) -> Sequence[DraftRow]:
-    """The rows of a front, the smallest first, that Shardy propagates."""
+def _worth_propagating(rows: tuple[DraftRow, ...], size: int | None) -> tuple[DraftRow, ...]:
+    """The rows, the smallest first, that are worth propagating by Shardy."""
     if size is None:
         return rows[-_FRONT_ROWS:]
-    small = [row for row in rows if row.size.total <= size]
-    if any(row.quick.fits for row in small):
+    small = tuple(row for row in rows if row.size.total <= size)
+    if any(row.cost.fits for row in small):
         return small[-_FRONT_ROWS:]
     larger = rows[len(small) :]
-    fitting = [row for row in larger if row.quick.fits]
-    return [*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1]]
+    fitting = tuple(row for row in larger if row.cost.fits)
+    return (*small[1 - _FRONT_ROWS :], *(fitting or larger)[:1])
 
 
-def _unbeaten(rows: Iterable[DraftRow]) -> tuple[DraftRow, ...]:
+def unbeaten(rows: Iterable[RowT]) -> tuple[RowT, ...]:
     """The rows that no smaller one beats in C(s), the smallest first.
 
     Each further rule or constraint gains at least ``SMALLEST_GAIN`` of C(s).
     """
-    kept: list[DraftRow] = []
-    for row in sorted(rows, key=lambda row: (row.size.total, not row.quick.fits, row.quick.score)):
+    kept: list[RowT] = []
+    for row in sorted(rows, key=lambda row: (row.size.total, not row.cost.fits, row.cost.score)):
         last = kept[-1] if kept else None
-        if last is not None and last.quick.fits and not row.quick.fits:
+        if last is not None and last.cost.fits and not row.cost.fits:
             continue
         if (
             last is None
-            or (row.quick.fits and not last.quick.fits)
-            or row.quick.score
-            < last.quick.score * (1 - SMALLEST_GAIN * (row.size.total - last.size.total))
+            or (row.cost.fits and not last.cost.fits)
+            or row.cost.score
+            < last.cost.score * (1 - SMALLEST_GAIN * (row.size.total - last.size.total))
         ):
             if last is not None and last.size.total == row.size.total:
                 continue

@@ -28,6 +28,10 @@ _LONG = 20_000  #: ops times edits from which a second process pays
 ValueSpecs = tuple[Spec, ...]
 
 
+#: what children run, for ``isolate.warm_up``
+IN_CHILD = "toast_lab.written.propagating:propagate_in_child"
+
+
 class PropagationRequest(NamedTuple):
     """Input of the child process."""
 
@@ -71,7 +75,7 @@ def propagate_all(
             numbered_text, program, mesh, edits=tuple(part), seconds=time_limit_s
         )
         specs: list[ValueSpecs | None] = isolate.run_in_child(
-            "toast_lab.written.propagating:propagate_in_child",
+            IN_CHILD,
             request,
             time_limit_s=2 * time_limit_s + 30.0,
             on_event=on_event,

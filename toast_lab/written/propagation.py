@@ -24,7 +24,7 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.split_ops import OpSplits
 from toast_lab.written.propagation_graph import graph_of
-from toast_lab.written.propagation_kernel import cut_dims, propagate
+from toast_lab.written.propagation_kernel import cut_dims, fix, propagate
 
 #: The dim of a value that each mesh axis cuts, -1: none; one number for each axis.
 Dims = Sequence[int] | np.ndarray
@@ -60,8 +60,9 @@ class WrittenPropagation:
             array[:] = 0
         scratch.closed[: graph.graph.node_dim[program.n_arguments]] = True
         constraints, results = constraints or {}, results or {}
-        for value, dims in arguments.items():
-            self._fix(int(graph.node[value]), dims)
+        fixed: list[tuple[int, Dims]] = [
+            (int(graph.node[value]), dims) for value, dims in arguments.items()
+        ]
         kept_node, touch_node = graph.node.copy(), graph.graph.touch_node
         redirected: list[tuple[np.ndarray, np.ndarray]] = []
         for value, dims in constraints.items():
@@ -71,29 +72,17 @@ class WrittenPropagation:
                 redirected.append((readers, touch_node[readers]))
                 touch_node[readers] = kept_node[value]
             if kept_node[value] >= 0:
-                self._fix(int(kept_node[value]), dims)
-        for number, dims in results.items():
-            self._fix(int(graph.result_node[number]), dims)
+                fixed.append((int(kept_node[value]), dims))
+        fixed += [(int(graph.result_node[number]), dims) for number, dims in results.items()]
+        if fixed:
+            nodes = np.array([node for node, _ in fixed], np.int32)
+            fix(graph.graph, scratch, nodes, np.array([dims for _, dims in fixed], np.int8))
         try:
             propagate(graph.graph, scratch)
         finally:
             for readers, nodes in redirected:
                 touch_node[readers] = nodes
         return self._sharding(kept_node, results)
-
-    def _fix(self, node: int, dims: Dims) -> None:
-        """Shard a node on the axes, and let nothing be added."""
-        scratch = self._scratch
-        first, end = self.graph.graph.node_dim[node : node + 2].tolist()
-        scratch.lists[first:end] = 0
-        scratch.closed[first:end] = True
-        shifts: dict[int, int] = {}
-        for axis, dim in enumerate(map(int, dims)):
-            if dim >= 0:
-                shift = shifts.get(dim, 0)
-                scratch.lists[first + dim] |= (axis + 1) << shift
-                shifts[dim] = shift + 4
-                scratch.is_cut[node] = True
 
     def _sharding(self, kept_node: np.ndarray, results: Mapping[int, Dims]) -> Sharding:
         program, graph, scratch = self.analysis.program, self.graph, self._scratch

@@ -18,6 +18,7 @@ from toast_lab.packs import (
     Int8Array,
     Int8Matrix,
     Int32Array,
+    Int32Matrix,
     Int64Array,
     packed,
 )
@@ -451,6 +452,27 @@ def propagate(graph: OpGraph, scratch: Scratch) -> None:
 
 
 @compiled
+def fix(graph: OpGraph, scratch: Scratch, nodes: Int32Array, node_dims: Int8Matrix) -> None:
+    """Shard each node as its row of ``node_dims`` says, and let nothing be added.
+
+    ``nodes`` is [n], ``node_dims`` [n, A]: the dim that each mesh axis cuts, -1: none. Several axes
+    on one dim are in mesh order.
+    """
+    for row in range(nodes.shape[0]):
+        node = nodes[row]
+        first = graph.node_dim[node]
+        for place in range(first, graph.node_dim[node + 1]):
+            scratch.lists[place] = 0
+            scratch.closed[place] = True
+        for axis in range(node_dims.shape[1]):
+            dim = node_dims[row, axis]
+            if dim >= 0:
+                length = _length(scratch.lists[first + dim])
+                scratch.lists[first + dim] |= (axis + 1) << (4 * length)
+                scratch.is_cut[node] = True
+
+
+@compiled
 def cut_dims(graph: OpGraph, scratch: Scratch, nodes: Int32Array, value_dim: Int8Matrix) -> None:
     """Write the dim of each node that each axis cuts into the row of ``value_dim``; -1: none."""
     for value in range(nodes.shape[0]):
@@ -467,3 +489,27 @@ def cut_dims(graph: OpGraph, scratch: Scratch, nodes: Int32Array, value_dim: Int
             while axes:
                 value_dim[value, (axes & 15) - 1] = row - first
                 axes >>= 4
+
+
+@compiled
+def drop_uneven(
+    cut: Int32Matrix, sizes: Int64Array, first: Int64Array, axis_size: Int64Array
+) -> None:
+    """Leave dims whole that their axes do not divide, in place.
+
+    ``cut`` is [n, A], the dim that each mesh axis cuts, -1: none; ``first`` [n] the place in
+    ``sizes`` from which a row's dims are counted.
+    """
+    for row in range(cut.shape[0]):
+        for axis in range(cut.shape[1]):
+            dim = cut[row, axis]
+            if dim < 0:
+                continue
+            ways = 1
+            for other in range(cut.shape[1]):
+                if cut[row, other] == dim:
+                    ways *= axis_size[other]
+            if sizes[first[row] + dim] % ways:
+                for other in range(axis, cut.shape[1]):
+                    if cut[row, other] == dim:
+                        cut[row, other] = -1

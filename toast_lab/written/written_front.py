@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from toast_lab import isolate
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Model
+from toast_lab.search.limits import Budget
 from toast_lab.sharding.plan import ShardingPlan, make_plan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.text import as_html, bytes_text, table
 from toast_lab.written.agreed import Shardy
-from toast_lab.written.drafts import DraftRow, Drafts
-from toast_lab.written.front import front_of
+from toast_lab.written.drafts import Draft, DraftRow, Drafts
+from toast_lab.written.front import BUDGET, SMALLEST_GAIN, front_of, unbeaten
+from toast_lab.written.propagating import IN_CHILD
 from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
 
 WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
@@ -92,17 +97,61 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
         return as_html(self)
 
 
+class ImitatedFront(WrittenFront[WrittenT]):
+    """A front of drafts, each of which Shardy itself propagates when it is asked for.
+
+    For a program of thousands of ops that takes seconds a draft. ``within`` and ``of_size`` need
+    one of them, unless Shardy makes something dearer of it than was imitated.
+    """
+
+    _choices: WrittenFront[Any]
+    _agreed: Callable[[Sequence[DraftRow]], Sequence[WrittenT | None]]
+
+    def __init__(
+        self,
+        imitated: tuple[DraftRow, ...],
+        agreed: Callable[[Sequence[DraftRow]], Sequence[WrittenT | None]],
+        unlimited: Cost,
+    ) -> None:
+        choices: WrittenFront[Any] = WrittenFront(imitated, unlimited)
+        # The class is frozen
+        self.__dict__.update(unlimited=unlimited, _choices=choices, _agreed=agreed)
+
+    @functools.cached_property
+    def rows(self) -> tuple[WrittenT, ...]:  # type: ignore[override]
+        """All rows, as Shardy propagates them."""
+        return unbeaten(row for row in self._agreed(self._choices.rows) if row is not None)
+
+    def within(self, loss: float) -> WrittenT:
+        """As ``WrittenFront.within``."""
+        return self._one(lambda front: front.within(loss)) or super().within(loss)
+
+    def of_size(self, size: int) -> WrittenT:
+        """As ``WrittenFront.of_size``."""
+        return self._one(lambda front: front.of_size(size)) or super().of_size(size)
+
+    def _one(self, choose: Callable[[WrittenFront[Any]], DraftRow]) -> WrittenT | None:
+        """The row that is chosen among the drafts, unless Shardy makes something dearer of it."""
+        if "rows" in self.__dict__ or not self._choices:
+            return None
+        row = choose(self._choices)
+        (written,) = self._agreed([row])
+        limit = row.cost.score * (1.0 + SMALLEST_GAIN)
+        return written if written is not None and written.cost.score <= limit else None
+
+
 def write(
     problem: Problem,
     plan: ShardingPlan,
     model: Model | None = None,
     *,
     beside: Sequence[ShardingPlan] = (),
-    seconds: float = 10.0,
+    budget: Budget = BUDGET,
     in_packages: Collection[str] = (),
     size: int | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> WrittenFront[WrittenPlan]:
+    finish: Callable[[WrittenPlan], WrittenT],
+) -> WrittenFront[WrittenT]:
     """Find the written plans that come close to ``plan``, or are better.
 
     Args:
@@ -111,56 +160,58 @@ def write(
         model: the problem's model; by default that of its analysis.
         beside: further plans to start from: that of the actions alone, those that anybody gets for
             nothing.
-        seconds: time for the search, beside finding sites and propagating the result.
+        budget: of the search, beside finding sites and propagating what is asked for.
         in_packages: installed packages whose source may be constrained too.
         size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
         cancel: polled; True ends the search with what it has.
+        finish: makes a row of a written plan.
 
     Raises:
         InvalidPlan: the plan is for another program or mesh.
     """
     model = plan.own_model(problem.analysis.model if model is None else model)
     plan.check_is_of(problem.analysis.program, problem.mesh)
+    # Children start while sites are found
+    isolate.warm_up(IN_CHILD)
     sites = sites_of(problem.analysis.program, model, in_packages=in_packages)
     drafts = Drafts(problem, sites)
-    shardy = Shardy(problem, model, drafts)
-    rows = front_of(
-        drafts,
-        [plan, *beside],
-        agreed=shardy.propagated,  # what a search has that is cancelled counts, too
-        seconds=seconds,
-        size=size,
-        cancel=cancel,
-    )
-    pins = problem.pins
-    if pins is not None:
-        rows = tuple(row for row in rows if row.sharding and not pins.broken(*row.sharding))
     unlimited = problem.pricer().full(plan)
-    return WrittenFront(
-        tuple(
-            dataclasses.replace(written_of(drafts, row), digests=sites.digests, unlimited=unlimited)
-            for row in rows
-        ),
-        unlimited,
-    )
+    shardy = Shardy(problem, model, drafts)
+
+    known: dict[Draft, WrittenT | None] = {}
+    pins = problem.pins
+
+    def made(draft: Draft, sharding: Sharding) -> WrittenT:
+        written = written_of(drafts, draft, sharding)
+        return finish(dataclasses.replace(written, digests=sites.digests, unlimited=unlimited))
+
+    def agreed(rows: Sequence[DraftRow]) -> list[WrittenT | None]:
+        new = [row.draft for row in rows if row.draft not in known]
+        for draft, sharding in zip(new, shardy.propagated(new), strict=True):
+            known[draft] = None
+            if sharding is not None and (pins is None or not pins.broken(*sharding)):
+                known[draft] = made(draft, sharding)
+        return [known[row.draft] for row in rows]
+
+    imitated = front_of(drafts, [plan, *beside], budget=budget, size=size, cancel=cancel)
+    return ImitatedFront(imitated, agreed, unlimited)
 
 
-def written_of(drafts: Drafts, row: DraftRow) -> WrittenPlan:
-    """A row of the front, which Shardy has propagated, with all that it leads to."""
-    problem, sharding = drafts.problem, row.sharding
-    assert sharding is not None, "Shardy has propagated it"
+def written_of(drafts: Drafts, draft: Draft, sharding: Sharding) -> WrittenPlan:
+    """A draft with the sharding that Shardy makes of it, and with all that it leads to."""
+    problem = drafts.problem
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
     constraints, without = [], {}
-    for number, (site, layout) in enumerate(sorted(row.draft.constraints)):
+    for number, (site, layout) in enumerate(sorted(draft.constraints)):
         own_site = drafts.sites[site]
-        without[number] = drafts.price(row.draft.without(site))
+        without[number] = drafts.price(draft.without(site))
         constraints.append(SiteConstraint(own_site, drafts.spec(layout, own_site.rank)))
     return WrittenPlan(
         problem=problem,
-        rules=drafts.rules(row.draft),
+        rules=drafts.rules(draft),
         constraints=tuple(constraints),
         plan=plan,
         cost=problem.pricer().full(plan),
-        results=drafts.result_specs(row.draft),
+        results=drafts.result_specs(draft),
         without=without,
     )
