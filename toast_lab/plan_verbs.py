@@ -177,15 +177,15 @@ class Plan(ShardingPlan):
             return known
         problem = self._usual_problem if problem is None else problem
         actions = usual_plans(problem).values()
-        beside = [plan_of_actions(problem.space, few) for few in actions]
+        sources: list[ShardingPlan] = [self]
+        sources += (plan_of_actions(problem.space, few) for few in actions)
         if self.actions and self.refinements:
-            beside.append(plan_of_actions(problem.space, taken_actions(problem, self)))
+            sources.append(plan_of_actions(problem.space, taken_actions(problem, self)))
         way = path or path_of(problem, self)
         front = write(
             problem,
-            self,
+            sources,
             model,
-            beside=beside,
             budget=Budget.checked(budget),
             size=size,
             in_packages=in_packages,

@@ -13,6 +13,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.plan_verbs import Plan, Written
+from toast_lab.search.limits import Budget
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.written.agreed import Shardy
 from toast_lab.written.drafts import Draft, Drafts
@@ -40,7 +41,7 @@ def plan_named(name: str) -> Plan:
 @functools.cache
 def front() -> WrittenFront[Written]:
     plan = plan_named("fully sharded + tensor + sequence parallel")
-    return plan.written_front(small())
+    return plan.written_front(small(), budget=Budget(None, 1500))
 
 
 def test_each_row_is_larger_and_better_than_the_one_before() -> None:

@@ -142,24 +142,22 @@ class ImitatedFront(WrittenFront[WrittenT]):
 
 def write(
     problem: Problem,
-    plan: ShardingPlan,
+    sources: Sequence[ShardingPlan],
     model: Model | None = None,
     *,
-    beside: Sequence[ShardingPlan] = (),
     budget: Budget = BUDGET,
     in_packages: Collection[str] = (),
     size: int | None = None,
     cancel: Callable[[], bool] | None = None,
     finish: Callable[[WrittenPlan], WrittenT],
 ) -> WrittenFront[WrittenT]:
-    """Find the written plans that come close to ``plan``, or are better.
+    """Find the written plans that come close to a plan whose every op is sharded, or are better.
 
     Args:
         problem: the one that the plan is for.
-        plan: a plan whose every op is sharded.
+        sources: the plan, and further ones to start from: that of its actions alone, those that
+            anybody gets for nothing.
         model: the problem's model; by default that of its analysis.
-        beside: further plans to start from: that of the actions alone, those that anybody gets for
-            nothing.
         budget: of the search, beside finding sites and propagating what is asked for.
         in_packages: installed packages whose source may be constrained too.
         size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
@@ -169,6 +167,7 @@ def write(
     Raises:
         InvalidPlan: the plan is for another program or mesh.
     """
+    plan = sources[0]
     model = plan.own_model(problem.analysis.model if model is None else model)
     plan.check_is_of(problem.analysis.program, problem.mesh)
     # Children start while sites are found
@@ -181,7 +180,7 @@ def write(
     known: dict[Draft, WrittenT | None] = {}
     pins = problem.pins
 
-    def made(draft: Draft, sharding: Sharding) -> WrittenT:
+    def finished(draft: Draft, sharding: Sharding) -> WrittenT:
         written = written_of(drafts, draft, sharding)
         return finish(dataclasses.replace(written, digests=sites.digests, unlimited=unlimited))
 
@@ -190,10 +189,10 @@ def write(
         for draft, sharding in zip(new, shardy.propagated(new), strict=True):
             known[draft] = None
             if sharding is not None and (pins is None or not pins.broken(*sharding)):
-                known[draft] = made(draft, sharding)
+                known[draft] = finished(draft, sharding)
         return [known[row.draft] for row in rows]
 
-    imitated = front_of(drafts, [plan, *beside], budget=budget, size=size, cancel=cancel)
+    imitated = front_of(drafts, sources, budget=budget, size=size, cancel=cancel)
     return ImitatedFront(imitated, agreed, unlimited)
 
 
