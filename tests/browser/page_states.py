@@ -263,8 +263,8 @@ STATES: tuple[PageState, ...] = (
     PageState("hand, conflict", _board, (*HEADER, "Conflict board", "Beside the search"), rows=3),
     PageState(
         "hand, collectives",
-        _opened("Collectives", "in the plan"),
-        (*HEADER, "Conflict board", "in the plan", "by action"),
+        _opened("Collectives", "in plan"),
+        (*HEADER, "Conflict board", "in plan", "by action"),
     ),
     PageState(
         "hand, devices",
