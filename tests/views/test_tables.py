@@ -144,7 +144,7 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     curves.append(points[:1])
     curves.append(points[1:])
     cost, time, memory = curves.figures
-    assert time.title.text == "step time (µs), estimated"
+    assert time.title.text == "step (µs), estimated; unsharded 5"
     assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
     assert memory.x_range is time.x_range is cost.x_range
     # The line stays level until a better plan comes

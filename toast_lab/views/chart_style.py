@@ -128,7 +128,9 @@ def level_line(
 
     ``leftwards`` puts the label of a vertical line to its left, for one near the right edge.
     """
-    label_hook = LevelLabel(level, label, hue, offset_px, vertical, leftwards)
+    label_hook = LevelLabel(
+        level, label, hue, offset_px=offset_px, vertical=vertical, leftwards=leftwards
+    )
     line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
     return drawn(line, label_hook, color=hue, line_dash="dashed", line_width=1.5)
 
