@@ -72,9 +72,11 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
 def as_html(report: object) -> str:
     """HTML of a report for a notebook, which would otherwise show its ``repr``.
 
-    It shows the ``str`` in a fixed-width font, so that columns stay aligned.
+    It shows the ``str`` in a fixed-width font, so that columns stay aligned. Notebooks would break
+    its lines, even inside words.
     """
-    return f"<pre>{html.escape(str(report))}</pre>"
+    style = "white-space: pre; word-break: normal; overflow-x: auto"
+    return f'<pre style="{style}">{html.escape(str(report))}</pre>'
 
 
 def bytes_text(size: float) -> str:

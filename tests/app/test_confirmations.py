@@ -195,3 +195,14 @@ def test_a_judge_of_another_machine_is_said_before_it_starts(session: Session) -
     settings.judge.value = ""
     assert page.controls.run.name == "Run the search"
     assert "not available here" in settings.reasons.object
+
+
+def test_the_time_of_a_whole_confirmed_search_is_limited_on_the_page(session: Session) -> None:
+    settings = SearchPage(session).controls.confirm_settings
+    assert settings.apply()
+    assert session.confirmations.confirm_seconds is None
+    settings.seconds.put("90")
+    assert settings.apply()
+    assert session.confirmations.confirm_seconds == 90.0
+    settings.seconds.put("0")
+    assert any("out of range" in error for error in settings.errors)

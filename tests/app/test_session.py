@@ -21,6 +21,7 @@ from toast_lab.jobs.orders import STOP, Order
 from toast_lab.jobs.plan_job import PlanExecution
 from toast_lab.jobs.search_job import Batch, Control
 from toast_lab.pipeline import search
+from toast_lab.views.compare_table import seconds_text
 
 # -- functions that child processes import by name -------------------------------------------------
 
@@ -296,8 +297,11 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     wait(lambda: bool(session.tick()) and len(session.searches.points) > 20, "going on")
     session.searches.stop()
     settle(session)  # times out long before the search of an hour would end
-    assert "stopped; the plan is the best found so far" in session.notices.messages[-1].text
-    assert session.plans.named("mcts (seed 0)") is not None
+    message = session.notices.messages[-1].text
+    assert "stopped; the plan is the best found so far" in message
+    item = session.plans.named("mcts (seed 0)")
+    assert item is not None
+    assert f"{seconds_text(item.cost.time_s)} a step, fits: " in message
 
 
 def test_escape_keeps_the_best_plan_and_what_is_needed_to_go_on(session: Session) -> None:

@@ -357,13 +357,28 @@
   }
   const index = window.Bokeh?.index ?? {}
   for (const root of Object.values(index)) gather(root)
-  const shownPlots = views.filter(
-    (view) => view.frame && view.canvas_view && seen(view.el) &&
-      area(meet(view.el.getBoundingClientRect(), clip(view.el).box)) > 400,
+  const plots = views.filter((view) => view.frame && view.canvas_view && seen(view.el))
+  const figureName = (plot) => plot.model.name || plot.model.title?.text || 'figure'
+  for (const plot of plots) {
+    // One without height has no area that could be in sight
+    const r = plot.el.getBoundingClientRect()
+    if (r.width > 0 && r.height < 60)
+      tell('figure too low', `${figureName(plot)}: ${Math.round(r.height)} px`)
+  }
+  const shownPlots = plots.filter(
+    (view) => area(meet(view.el.getBoundingClientRect(), clip(view.el).box)) > 400,
   )
+  shownPlots.forEach((plot, i) => {
+    for (const other of shownPlots.slice(i + 1)) {
+      const both = meet(plot.el.getBoundingClientRect(), other.el.getBoundingClientRect())
+      if (both.right - both.left > 3 && both.bottom - both.top > 3)
+        tell('figures overlap', `${figureName(plot)} and ${figureName(other)}, ` +
+          `${Math.round(both.bottom - both.top)} px`)
+    }
+  })
   let figureTexts = 0
   for (const plot of shownPlots) {
-    const title = plot.model.name || plot.model.title?.text || 'figure'
+    const title = figureName(plot)
     const el = plot.canvas_view.el.getBoundingClientRect()
     const boxes = []
     const frame = plot.frame.bbox

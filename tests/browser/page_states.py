@@ -203,6 +203,11 @@ def _leave_for_tour(page: Page, _: Subject) -> None:
     expect(button(page, "Next →")).to_be_visible(timeout=SLOW)
 
 
+def _search_under_tour(page: Page, subject: Subject) -> None:
+    go(page, 4)
+    _search(page, subject)
+
+
 def _tour_code(page: Page, _: Subject) -> None:
     button(page, "Figures").click()
     row(page, "Figure 2b").click()
@@ -258,8 +263,8 @@ STATES: tuple[PageState, ...] = (
     PageState("hand, conflict", _board, (*HEADER, "Conflict board", "Beside the search"), rows=3),
     PageState(
         "hand, collectives",
-        _opened("Collectives", "in the plan"),
-        (*HEADER, "Conflict board", "in the plan", "by action"),
+        _opened("Collectives", "in plan"),
+        (*HEADER, "Conflict board", "in plan", "by action"),
     ),
     PageState(
         "hand, devices",
@@ -328,6 +333,19 @@ STATES: tuple[PageState, ...] = (
     PageState("compare, runs", _opened("Runs", "run"), COMPARE, rows=2),
     PageState("compare, words", _opened("Words", "data"), COMPARE, rows=2),
     PageState("tour", _leave_for_tour, (*HEADER, "Next →", "Leave", "Figures"), rows=0),
+    # The strip of the tour leaves the page less height than anything else
+    PageState(
+        "search under the tour",
+        _search_under_tour,
+        (*SEARCHED, "Curves", "Live", "log", "Next →", "Leave"),
+        figures=("curve cost", "curve time", "curve memory"),
+    ),
+    PageState(
+        "race under the tour",
+        _race,
+        (*HEADER, "Run the race", "the race as a table", "Next →", "Leave"),
+        figures=("race curves",),
+    ),
     PageState(
         "tour, with code",
         _tour_code,

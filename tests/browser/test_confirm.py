@@ -66,7 +66,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page.get_by_text(re.compile("not available here, and why")).click()
     expect(page.get_by_text("no GPU is attached to this machine").first).to_be_visible()
     judge.select_option(label="8 virtual CPU devices, executed")
-    page.get_by_label("plans judged at most").fill("2")
+    page.get_by_label("plans at most").fill("2")
     page.get_by_label("seconds", exact=True).fill("6")
     page.evaluate(WATCH)
     page.get_by_role("button", name="Run and confirm").click()

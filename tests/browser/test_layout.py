@@ -170,6 +170,36 @@ def test_what_is_out_of_place_is_found(kind: str, page: Page) -> None:
     assert [words for words in measured(page)["offences"] if words.startswith(f"{kind}:")]
 
 
+#: what `geometry.js` reads of Bokeh's figures, drawn as boxes that each begin below the last
+FIGURES = """
+<div id=charts></div>
+<script>
+  const views = %s.map(([height, shift]) => {
+    const el = document.createElement('div')
+    el.style.cssText = `height: ${height}px; width: 400px; margin-top: ${shift}px`
+    document.getElementById('charts').append(el)
+    const model = { name: `chart of ${height} px`, below: [], left: [], above: [] }
+    return { el, model, frame: { bbox: { width: 300, height: 100 } }, canvas_view: { el } }
+  })
+  window.Bokeh = { index: { root: { child_views: views } } }
+</script>"""
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [
+        ("[[110, 0], [120, 0]]", ""),
+        ("[[110, 0], [120, -60]]", "figures overlap"),
+        ("[[110, 0], [1, 0]]", "figure too low"),
+    ],
+)
+def test_charts_that_overlap_or_have_no_height_are_found(
+    figures: str, kind: str, page: Page
+) -> None:
+    page.set_content(SHEET + FIGURES % figures)
+    assert [words.split(":")[0] for words in measured(page)["offences"]] == [kind][: bool(kind)]
+
+
 @pytest.mark.parametrize("part", [40, 90])
 def test_letters_of_a_mixed_colour_are_judged_as_they_are_shown(part: int, page: Page) -> None:
     page.set_content(

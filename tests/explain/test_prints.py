@@ -63,8 +63,8 @@ def test_reasons_print_the_most_costly_collectives_first_and_count_the_others(fo
     assert len(text) < 20_000
     assert reasons.text(None).count("  because ") == n
     html = reasons._repr_html_()
-    assert html.startswith("<pre>")
-    assert "&lt;" in html or "<pre>" in html
+    assert html.startswith("<pre style=")
+    assert "&lt;" in html or "<pre" in html
     assert repr(reasons).startswith(f"<Reasons for {n} collectives, ")
 
 

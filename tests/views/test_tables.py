@@ -144,7 +144,7 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     curves.append(points[:1])
     curves.append(points[1:])
     cost, time, memory = curves.figures
-    assert time.title.text == "step time (µs), estimated"
+    assert time.title.text == "step (µs), estimated; unsharded 5"
     assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
     assert memory.x_range is time.x_range is cost.x_range
     # The line stays level until a better plan comes
@@ -199,7 +199,11 @@ def test_what_was_not_executed_is_missing_and_not_zero(attention: Analysis) -> N
 
 def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None:
     run = types.SimpleNamespace(
-        median_s=1e-3, peak_bytes=2**20, max_relative_error=2e-8, devices="cpu:8"
+        median_s=1e-3,
+        spread_s=2e-4,
+        peak_bytes=2**20,
+        max_relative_error=2e-8,
+        devices="cpu:8",
     )
     entry = plan_entry(attention, [("S", "data")], run)
     row = compare_table.compare_frame([entry]).iloc[0]
@@ -215,6 +219,8 @@ def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None
         "2.0e-08",
         "cpu:8",
     )
+    assert (shown["spread"], shown["size"]) == ("± 100 µs", "-")
+    assert compare_table.shown_frame([entry._replace(size=5)])["size"].tolist() == ["5"]
     assert set(compare_table.shown_frame([entry]).columns) == {
         "show",
         "plan",

@@ -45,8 +45,14 @@ class PlanItem(NamedTuple):
     compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
     note: str = ""  #: what went wrong when it was executed or compiled last
 
-    def entry(self, number: int = 0, shown: bool = True) -> PlanEntry:
-        """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
+    def entry(self, number: int = 0, shown: bool = True, size: int | None = None) -> PlanEntry:
+        """The plan as the comparison takes it.
+
+        Args:
+            number: in the table, which decides how the plan is drawn.
+            shown: whether it is in the pictures.
+            size: rules and constraints, if it was written.
+        """
         return PlanEntry(
             name=self.name,
             actions=self.plan.history,
@@ -56,6 +62,7 @@ class PlanItem(NamedTuple):
             shown=shown,
             number=number,
             machine=self.problem.machine.name,
+            size=size,
         )
 
     @property

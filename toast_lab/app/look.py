@@ -29,6 +29,9 @@ CARD = assets.sheet("card")
 CANVAS = assets.sheet("canvas")
 #: for a pane that takes the room that others leave
 FILL = assets.sheet("fill")
+#: the same for one that scrolls where its charts would get too low
+SCROLLING = assets.sheet("scrolling")
+CHART = assets.sheet("chart")
 #: the same for the page's body, which on a narrow screen grows with its content
 GROWING = assets.sheet("growing")
 BODY = assets.sheet("body")
@@ -166,9 +169,11 @@ def withhold(layout: pn.Column, make: Callable[[], list[Any]]) -> pn.Column:
     return layout
 
 
-def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
-    """A Bokeh figure that fills its container."""
-    return pn.pane.Bokeh(shown, **{"sizing_mode": "stretch_both", "margin": 0, **kwargs})
+def figure(shown: Any = None, *, least_px: int) -> pn.pane.Bokeh:
+    """A Bokeh figure that fills its container, and is at least ``least_px`` high."""
+    return pn.pane.Bokeh(
+        shown, sizing_mode="stretch_both", margin=0, min_height=least_px, stylesheets=[CHART]
+    )
 
 
 def table(content: Any, *, wraps: bool = False, **kwargs: Any) -> pn.widgets.Tabulator:

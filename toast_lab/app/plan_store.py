@@ -68,7 +68,7 @@ class PlanStore(param.Parameterized):
     def entries(self) -> list[PlanEntry]:
         """All plans as the comparison takes them."""
         return [
-            item.entry(number, item.name not in self.hidden)
+            item.entry(number, item.name not in self.hidden, self.written_size(item))
             for number, item in enumerate(self.items)
         ]
 
@@ -303,6 +303,11 @@ class PlanStore(param.Parameterized):
         """A plan as it is written, if that has been asked for."""
         front = self._as_plan(item).known_front(item.problem)
         return None if front is None else front.within(WITHIN)
+
+    def written_size(self, item: PlanItem) -> int | None:
+        """Rules and constraints of a plan as it is written; None if it was not written yet."""
+        written = self.written(item)
+        return None if written is None else written.size.total
 
     def _as_plan(self, item: PlanItem) -> Plan:
         """The same plan each time, which keeps what has been written."""

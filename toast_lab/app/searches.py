@@ -26,6 +26,7 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import gap_text
+from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.search_curves import CurvePoint, point
 
 #: of a search's curve; beyond that, every second point that is no improvement is dropped
@@ -288,7 +289,9 @@ class Searches(param.Parameterized):
         ]
         # The level "error" is shown in full, and not in green
         level: Level = "good" if cost.fits else "error"
-        self._notices.say(f"{name}: {self.note} It is in the comparison now.", level)
+        self._notices.say(
+            f"{name}: {_price_words(cost)}. {self.note} It is in the comparison now.", level
+        )
 
     def _raced(self, job: Job) -> None:
         self.race.result = job.result
@@ -324,3 +327,10 @@ class Searches(param.Parameterized):
             session_searches.job,
             session_searches.race.copy(),
         )
+
+
+def _price_words(cost: Cost) -> str:
+    """Step time and memory of a plan, and whether it fits."""
+    fits = "fits" if cost.fits else "does NOT fit"
+    peak, limit = bytes_text(cost.peak_bytes), bytes_text(cost.memory_limit_bytes)
+    return f"{seconds_text(cost.time_s)} a step, {fits}: {peak} of {limit}"

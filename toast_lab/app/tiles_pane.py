@@ -83,7 +83,7 @@ class TilesPane(look.Pane):
         self.down = pn.widgets.Select(options={}, width=86, **field_options)
         self.across = pn.widgets.Select(options={}, width=100, **field_options)
         self._words = look.text()
-        self._pane = look.figure(min_height=150)
+        self._pane = look.figure(least_px=150)
         self.table = look.table(
             parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False
         )

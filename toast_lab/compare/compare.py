@@ -22,7 +22,7 @@ from toast_lab.compare import comparison_store as kept_rows
 from toast_lab.compare import distributed, gradients, measure
 from toast_lab.compare.contender import ContenderRequest
 from toast_lab.compare.measure import MeasuredContender, MeasurementSettings
-from toast_lab.compare.result import Certificate, Comparison, ComparisonRow, Predicted
+from toast_lab.compare.result import UNSHARDED, Certificate, Comparison, ComparisonRow, Predicted
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from toast_lab.machines.machine_model import Machine
 
 DISTRIBUTED = "distributed"
-UNSHARDED = "(unsharded)"
 
 
 def compare(

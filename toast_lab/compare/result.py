@@ -138,6 +138,7 @@ class ComparisonRow:
         return plain
 
 
+UNSHARDED = "(unsharded)"  #: name of the row of the program itself, on one device
 CSV_COLUMNS = (
     "name",
     "status",

@@ -88,11 +88,18 @@ class LevelLabel:
     hue: str
     offset_px: int = 2
     vertical: bool = False
+    leftwards: bool = False
 
     def __call__(self, plot: Any, _: Any) -> None:
         """Write the label."""
         position: dict[str, Any] = (
-            {"x": self.level, "y": 4, "y_units": "screen", "x_offset": 4}
+            {
+                "x": self.level,
+                "y": 4,
+                "y_units": "screen",
+                "x_offset": -4 if self.leftwards else 4,
+                "text_align": "right" if self.leftwards else "left",
+            }
             if self.vertical
             else {"x": 8, "x_units": "screen", "y": self.level, "y_offset": self.offset_px}
         )
@@ -109,10 +116,21 @@ class LevelLabel:
 
 
 def level_line(
-    level: float, label: str, hue: str, *, offset_px: int = 2, vertical: bool = False
+    level: float,
+    label: str,
+    hue: str,
+    *,
+    offset_px: int = 2,
+    vertical: bool = False,
+    leftwards: bool = False,
 ) -> Any:
-    """A dashed line across the chart, with its label at the left, or at the bottom if vertical."""
-    label_hook = LevelLabel(level, label, hue, offset_px=offset_px, vertical=vertical)
+    """A dashed line across the chart, with its label at the left, or at the bottom if vertical.
+
+    ``leftwards`` puts the label of a vertical line to its left, for one near the right edge.
+    """
+    label_hook = LevelLabel(
+        level, label, hue, offset_px=offset_px, vertical=vertical, leftwards=leftwards
+    )
     line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
     return drawn(line, label_hook, color=hue, line_dash="dashed", line_width=1.5)
 

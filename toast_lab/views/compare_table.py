@@ -23,6 +23,7 @@ COLUMNS = (
     "peak_bytes",
     "free_bytes",
     "fits",
+    "size",
     "collectives",
     "compiled_peak_bytes",
     "compiled_peak_ratio",
@@ -57,6 +58,8 @@ class PlanEntry(NamedTuple):
     number: int = 0
     #: name of the machine that the price is for
     machine: str = ""
+    #: rules and constraints of the plan as it is written; None: it was not written yet
+    size: int | None = None
 
     @property
     def style(self) -> ColourStyle:
@@ -138,6 +141,7 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
                 "peak_bytes": peak_bytes,
                 "free_bytes": None if memory_limit is None else memory_limit - peak_bytes,
                 "fits": bool(entry.cost.fits),
+                "size": entry.size,
                 "collectives": collectives_text(entry.cost),
                 "compiled_peak_bytes": compiled_peak,
                 "compiled_peak_ratio": _ratio(compiled_peak, peak_bytes),
@@ -197,6 +201,17 @@ def seconds_text(value: float | None) -> str:
         return "–"
     unit, scale = _unit(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)))
     return f"{value / scale:.3g} {unit}"
+
+
+def spread_text(spread_s: float | None) -> str:
+    """The spread of a median: half the interquartile range, as behind a ±.
+
+    >>> spread_text(0.002), spread_text(None)
+    ('± 1 ms', '–')
+    """
+    if spread_s is None or spread_s != spread_s:
+        return "–"
+    return f"± {seconds_text(spread_s / 2)}"
 
 
 def bytes_text(value: float | None) -> str:
@@ -276,6 +291,7 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             "step": column_texts("time_s", seconds_text),
             "peak": column_texts("peak_bytes", bytes_text),
             "fits": column_texts("free_bytes", room_text),
+            "size": ["-" if entry.size is None else str(entry.size) for entry in all_entries],
             "compiled": column_texts("compiled_peak_bytes", bytes_text),
             "compiled ratio": [
                 ratio + _elsewhere(entry)
@@ -284,7 +300,7 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
                 )
             ],
             "measured": column_texts("measured_s", seconds_text),
-            "spread": column_texts("spread_s", lambda spread_s: f"± {seconds_text(spread_s / 2)}"),
+            "spread": column_texts("spread_s", spread_text),
             "steps": column_texts("steps", "{:.0f}".format),
             "ratio": column_texts("ratio", ratio_text),
             "error": column_texts("max_relative_error", "{:.1e}".format),
@@ -315,6 +331,7 @@ def room_text(free_bytes: float) -> str:
 
 GROUPS = {
     "estimated": ["step", "peak", "fits"],
+    "written": ["size"],
     "compiled, × est.": ["compiled", "compiled ratio"],
     "measured, median": ["measured", "spread", "steps", "ratio", "error", "on"],
     "collectives": ["collectives", "compiled collectives"],

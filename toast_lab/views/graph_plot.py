@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -412,9 +413,13 @@ class GraphPlot:
 
     def _axes(self, plot: figure) -> None:
         layout = self.layout
-        longest = 30 if len(layout.lanes) <= 4 else 10
+        count = len(layout.lanes)
+        longest = 30 if count <= 4 else 16 if count > MANY_LANES else 10
+        names = [lane.label.partition(" ×") for lane in layout.lanes]
+        shortened = _told_apart([name for name, _, _ in names], longest)
         lanes: dict[Any, Any] = {
-            lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes
+            lane.x: f"{lane.style.symbol}{mirrored}{times}\n{shortened[name]}"
+            for lane, (name, mirrored, times) in zip(layout.lanes, names, strict=True)
         }
         upright = len(lanes) > MANY_LANES or _are_crowded(lanes, self._width)
         if upright:
@@ -607,11 +612,36 @@ def _are_crowded(headings: Mapping[float, str], width: float) -> bool:
     )
 
 
-def _lane_text(label: str, symbol: str, longest: int) -> str:
-    """The marker with the number of mirrored colours above, and the name below."""
-    name, mirrored, times = label.partition(" ×")
-    name = name if len(name) <= longest else name[: longest - 1] + "…"
-    return f"{symbol}{mirrored}{times}\n{name}"
+def _told_apart(names: Sequence[str], longest: int) -> dict[str, str]:
+    """Names of about ``longest`` letters: their beginnings, if these differ.
+
+    Otherwise a name is shortened in each of its parts.
+
+    >>> _told_apart(["decoder_node_hidden1", "decoder_node_hidden2", "x"], 10).values()
+    dict_values(['de_no_hi1', 'de_no_hi2', 'x'])
+    >>> _told_apart(["hidden_features", "x"], 10).values()
+    dict_values(['hidden_fe…', 'x'])
+    """
+    begun = {name: _begun(name, longest) for name in names}
+    if len(set(begun.values())) == len(begun):
+        return begun
+    return {name: _abbreviated(name, longest) for name in names}
+
+
+def _abbreviated(name: str, longest: int) -> str:
+    """A name of at most ``longest`` letters that has the beginning and number of every part."""
+    if len(name) <= longest:
+        return name
+    parts = re.findall(r"([a-zA-Z]*)([^a-zA-Z]*)", name)
+    for kept in range(longest, 1, -1):
+        shorter = "".join(f"{word[:kept]}{rest}" for word, rest in parts)
+        if len(shorter) <= longest:
+            return shorter
+    return _begun(name, longest)
+
+
+def _begun(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _cut(label: str, width: int) -> str:

@@ -17,7 +17,7 @@ from bokeh.models import ColumnDataSource, DataRange1d, GridBox
 from bokeh.models.annotations import BoxAnnotation
 
 from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
-from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, level_line, plain_ticks
+from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, plain_ticks
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
@@ -27,7 +27,7 @@ from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, cur
 MOST_DRAWN = 800
 #: the limit stays in view up to this many times the unsharded memory, whatever the curve does
 IN_VIEW = 3.0
-SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
+SCORE = "C(s), estimated: time over unsharded (1, dashed), plus memory over the limit"
 #: share of the unsharded program's price that every axis has room for: smaller differences are
 #: rounding, and would otherwise be drawn as steps between ticks of sixteen digits
 LEAST_SHARE = 0.02
@@ -51,12 +51,12 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     """C(s), time and memory, in the units that fit the unsharded program."""
     time_name, time_scale = time_unit(scales.unsharded_s)
     byte_name, byte_scale = byte_unit(scales.unsharded_bytes)
-    limit = scales.memory_limit_bytes
+    limit, whole_s = scales.memory_limit_bytes, scales.unsharded_s / time_scale
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
     return (
         _Quantity(
             name="curve cost",
-            title="C(s), estimated",
+            title="C(s), estimated; unsharded 1",
             best="best_score",
             tried="tried_score",
             unit=1.0,
@@ -64,11 +64,11 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
         ),
         _Quantity(
             name="curve time",
-            title=f"step time ({time_name}), estimated",
+            title=f"step ({time_name}), estimated; unsharded {whole_s:.3g}",
             best="best_s",
             tried="tried_s",
             unit=time_scale,
-            whole=scales.unsharded_s / time_scale,
+            whole=whole_s,
         ),
         _Quantity(
             name="curve memory",
@@ -131,15 +131,11 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         *scaled[best].dropna().tolist(),
     ]
     if quantity.limit:
-        limit_text = f"memory limit {bytes_text(scales.memory_limit_bytes)}"
         if quantity.limit <= IN_VIEW * quantity.whole:
             in_view.append(quantity.limit)
-        # On the line's side towards the unsharded program: the frame may end at the other side
-        offset_px = -16 if quantity.limit >= quantity.whole else 2
-        elements.append(level_line(quantity.limit, limit_text, CONFLICT, offset_px=offset_px))
+        elements.append(_level(quantity.limit, CONFLICT))
     if quantity.name != "curve memory":
-        label = "unsharded: 1" if quantity.name == "curve cost" else "unsharded"
-        elements.append(level_line(quantity.whole, label, NEUTRAL, offset_px=-16))
+        elements.append(_level(quantity.whole, NEUTRAL))
     ends = scaled[best].dropna().tolist()[-1:]
     return chart(
         elements,
@@ -155,6 +151,11 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         hooks=[plain_ticks, _small_chart],
         min_height=110,
     )
+
+
+def _level(height: float, hue: str) -> Any:
+    """A dashed line; the title says what it is, since a label would lie on the plans tried."""
+    return drawn(hv.HLine(height), color=hue, line_dash="dashed", line_width=1.5)
 
 
 def _small_chart(plot: Any, _: Any) -> None:

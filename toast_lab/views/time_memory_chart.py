@@ -46,10 +46,8 @@ def time_memory_chart(
     near_limit = _near(memory_limit_bytes, largest_peak)
     time_span = _Span.over(times_s)
     memory_span = _Span.over([*peaks_bytes, *([near_limit] if near_limit else [])])
-    unit_name, unit_s = time_unit(time_span.least if time_span.logarithmic else time_span.largest)
-    memory_unit, unit_bytes = byte_unit(
-        memory_span.least if memory_span.logarithmic else memory_span.largest
-    )
+    unit_name, unit_s = time_unit(time_span.typical)
+    memory_unit, unit_bytes = byte_unit(memory_span.typical)
     rows = _drawn_rows(frame, entries, (memory_span, unit_bytes), (time_span, unit_s))
     tooltips = [
         ("plan", "@plan"),
@@ -63,7 +61,8 @@ def time_memory_chart(
     if memory_limit_bytes is not None and largest_peak > 0.3 * memory_limit_bytes:
         limit = memory_limit_bytes / unit_bytes
         label = f"limit {bytes_text(memory_limit_bytes)}"
-        elements.append(level_line(limit, label, CONFLICT, vertical=True))
+        is_right = memory_span.place(memory_limit_bytes) > 0.6
+        elements.append(level_line(limit, label, CONFLICT, vertical=True, leftwards=is_right))
     return chart(
         elements or [hv.Scatter([], "memory", "time")],
         name=FIGURE,
@@ -91,6 +90,11 @@ class _Span(NamedTuple):
         """The span of ``numbers``, logarithmic where good plans would otherwise overlap."""
         least, largest = min(numbers, default=1.0), max(numbers, default=1.0)
         return cls(least, largest, least > 0 and largest > LOGARITHMIC_RATIO * least)
+
+    @property
+    def typical(self) -> float:
+        """The number in whose unit the ticks have the fewest digits."""
+        return math.sqrt(self.least * self.largest) if self.logarithmic else self.largest
 
     def place(self, number: float) -> float:
         """Where a number lies on the axis, from 0 to 1."""

@@ -451,7 +451,7 @@ class CompareCell(look.Pane):
         self._words = look.text()
         chart = _breakdown(entries, problem)
         self.figure = None if chart is None else bokeh_figure(chart)
-        left = look.text() if self.figure is None else look.figure(self.figure, min_height=110)
+        left = look.text() if self.figure is None else look.figure(self.figure, least_px=110)
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
@@ -502,7 +502,7 @@ class MemoryCell(look.Pane):
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
         self.figure = bokeh_figure(_timeline(entries, lines))
         self.view = look.canvas(
-            look.figure(self.figure, min_height=200), look.filled_row(self.table, self.held)
+            look.figure(self.figure, least_px=200), look.filled_row(self.table, self.held)
         )
         self.pick(0)
 
@@ -539,7 +539,9 @@ class TilesCell(look.Pane):
             parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
         )
         self.view = look.canvas(
-            self.tensor, self._words, look.filled_row(look.figure(self.picture.figure), self.table)
+            self.tensor,
+            self._words,
+            look.filled_row(look.figure(self.picture.figure, least_px=150), self.table),
         )
         self.pick(value)
 

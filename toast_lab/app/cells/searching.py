@@ -399,11 +399,11 @@ class SearchCell(look.Pane):
         tabs = look.tabs(
             (
                 "time and memory",
-                look.figure(self.curves.root),
+                look.figure(self.curves.root, least_px=260),
             ),
             (
                 "C(s)",
-                look.figure(self.score.figure),
+                look.figure(self.score.figure, least_px=140),
             ),
         )
         self.view = beside(look.canvas(tabs, self._twin), self.controls, self._words, width=270)
@@ -561,7 +561,7 @@ class RaceCell(look.Pane):
             margin=(0, 0, 4, 0),
         )
         look.watch(self.kind, self._new_chart, "value")
-        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
+        self._pane = look.figure(least_px=200)
         rows = len(race_points(result))
         self.table = look.table(
             race_frame([]), height=look.rows_height(rows, 240), selectable=False

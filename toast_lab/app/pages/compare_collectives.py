@@ -86,21 +86,21 @@ class Collectives:
         )
         answer_column = pn.Column(
             self.answer,
-            width=244,  # leaves the table room for its bytes at 1280 px
+            width=300,  # leaves the tables room for bytes at 1280 px
             sizing_mode="stretch_height",
             scroll=True,
-            margin=0,
+            margin=(4, 0, 0, 6),
             stylesheets=[":host { border-left: 1px solid var(--tl-line, #dfe5ec); }"],
         )
-        left = look.filled_column(self.table)
-        self.view = look.filled_column(
+        tables = look.filled_column(
             heading(self._words, sums_button),
             self.sums,
             heading(
                 look.text(quiet("One by one, the longest first"), margin=(5, 0, 0, 2)), rows_button
             ),
-            look.filled_row(left, answer_column),
+            self.table,
         )
+        self.view = look.filled_row(tables, answer_column)
 
     def _file(self, table: str) -> str:
         return f"{table} of {self._item.name}" if self._item is not None else table

@@ -27,6 +27,7 @@ WIDTHS = {
     "step": 70,
     "peak": 88,
     "fits": 122,
+    "size": 68,
     "compiled": 88,
     "compiled ratio": 48,
     "measured": 70,
@@ -39,9 +40,10 @@ WIDTHS = {
     "compiled collectives": 110,
 }
 HELP = (
-    "A click selects a plan; a click on ☑ takes it out of the pictures. AG all_gather, AR "
-    "all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute. Measured: median ± half "
-    "the interquartile range of n steps; × is relative to the estimate."
+    "A click selects a plan; a click on ☑ takes it out of the pictures. Size: rules and "
+    "constraints of the plan as it is written (Words). AG all_gather, AR all_reduce, RS "
+    "reduce_scatter, A2A all_to_all, CP collective_permute. Measured: median ± half the "
+    "interquartile range of n steps; × is relative to the estimate."
 )
 
 

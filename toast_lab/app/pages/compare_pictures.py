@@ -47,11 +47,11 @@ class Picture:
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
-        self._pane = look.figure(min_height=110, stylesheets=[look.FILL])
+        self._pane = look.figure(least_px=180)
         self._words = look.text(one_line(self.words), margin=(5, 0, 0, 2))
         self._frame = self.frame([])
         self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
-        self.view = look.filled_column(*self.parts())
+        self.view = look.filled_column(*self.parts(), stylesheets=[look.SCROLLING])
 
     def parts(self) -> list[Any]:
         """The parts from top to bottom."""

@@ -298,6 +298,7 @@ def _plan_words(item: PlanItem) -> Safe:
         elements += [
             h("h2", "execution ", h("span", "measured", cls="tag measured")),
             facts(rows),
+            _shared_cores(item),
             _certificate(run),
         ]
     if result is not None:
@@ -337,6 +338,17 @@ def _plan_words(item: PlanItem) -> Safe:
         ]
         elements += [h("h2", heading), facts(counts)]
     return join(elements)
+
+
+def _shared_cores(item: PlanItem) -> Safe:
+    """What the time of the unsharded program on many virtual devices is not."""
+    count = item.problem.mesh.n_devices
+    if item.name != "unsharded" or count == 1 or not str(item.run.devices).startswith("cpu"):
+        return join([])
+    return quiet(
+        f"Each of {count} virtual devices does the whole program, all on this machine's cores: it "
+        "is no time of one device, which Runs has."
+    )
 
 
 def _of_estimate(run: Any, item: PlanItem) -> str:

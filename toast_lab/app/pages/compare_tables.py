@@ -9,8 +9,9 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
+from toast_lab.compare.result import UNSHARDED
 from toast_lab.errors import ToastError
-from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.compare_table import bytes_text, seconds_text, spread_text
 from toast_lab.views.markup import h, one_line
 from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
 
@@ -112,6 +113,16 @@ class Runs:
         self.table.value = _runs(self._stored)
 
 
+def _run_name(row: dict[str, Any]) -> str:
+    """The name of the plan of a row; it says on how many devices the unsharded program ran."""
+    if row["name"] == UNSHARDED:
+        return "unsharded, on one device"
+    count = int(row["n_devices"] or 1)
+    if row["name"] == "unsharded" and count > 1:
+        return f"unsharded, whole on each of {count} devices"
+    return str(row["name"])
+
+
 def _runs(rows: list[dict[str, Any]]) -> Any:
     import pandas as pd
 
@@ -127,10 +138,10 @@ def _runs(rows: list[dict[str, Any]]) -> Any:
             (
                 row["id"],
                 row["time_utc"][:19].replace("T", " "),
-                row["name"],
+                _run_name(row),
                 row["status"],
                 seconds_text(row["median_s"]),
-                seconds_text(row["spread_s"]),
+                spread_text(row["spread_s"]),
                 bytes_text(row["peak_bytes"]),
                 agrees(row),
                 row["mesh"] or "–",

@@ -8,6 +8,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
+from toast_lab.app.searches import TIME_LIMIT_S
 from toast_lab.app.session import Session
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets
 from toast_lab.views.markup import Safe, h, join, quiet
@@ -35,14 +36,24 @@ class ConfirmSettings(look.Pane):
         self.targets: list[JudgeTarget] = []
         self.judge = pn.widgets.Select(name="confirm with", options={NO_JUDGE: ""}, **look.FIELD)
         self.compiles = CheckedField(
-            "plans judged at most",
+            "plans at most",
             str(session.confirmations.compiles),
             number(1, MOST_COMPILES, whole=True, unit=" plans"),
             on_check=self._checked,
             description="Each takes seconds to minutes to compile; results are kept.",
         )
+        limit_s = session.confirmations.confirm_seconds
+        self.seconds = CheckedField(
+            "seconds in all",
+            "" if limit_s is None else f"{limit_s:g}",
+            number(1, TIME_LIMIT_S, unit=" seconds", empty="no limit"),
+            on_check=self._checked,
+            placeholder="no limit",
+            description="Time for all searches, compiles and runs together.",
+        )
+        self._limits = look.row(self.compiles, pn.Spacer(width=8), self.seconds)
         self._meaning, self.reasons = look.text(), look.text()
-        self.view = look.column(self.judge, self.compiles, self._meaning)
+        self.view = look.column(self.judge, self._limits, self._meaning)
         look.watch(session.loaded, self.follow, "problem")
         look.watch(self.judge, self._chosen, "value")
         self.follow()
@@ -65,12 +76,12 @@ class ConfirmSettings(look.Pane):
 
     def _chosen(self) -> None:
         self.session.confirmations.judge = str(self.judge.value or "")
-        self.compiles.view.visible = bool(self.judge.value)
+        self._limits.visible = bool(self.judge.value)
         self._meaning.object, self.reasons.object = self._say(), self._say_why_not()
         self._on_check()
 
     def _checked(self) -> None:
-        if hasattr(self, "compiles"):
+        if hasattr(self, "seconds"):
             self._on_check()
 
     def _say(self) -> Safe:
@@ -104,10 +115,13 @@ class ConfirmSettings(look.Pane):
     @property
     def errors(self) -> list[str]:
         """Errors that prevent a confirmed search from starting."""
-        return [self.compiles.error] if self.judge.value and self.compiles.error else []
+        fields = (self.compiles, self.seconds) if self.judge.value else ()
+        return [field.error for field in fields if field.error]
 
     def apply(self) -> bool:
         """Store the fields in the session; gives whether a judge is chosen."""
         judge = str(self.judge.value or "")
-        self.session.confirmations.param.update(judge=judge, compiles=int(self.compiles.value))
+        self.session.confirmations.param.update(
+            judge=judge, compiles=int(self.compiles.value), confirm_seconds=self.seconds.value
+        )
         return bool(judge)

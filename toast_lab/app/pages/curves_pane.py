@@ -35,14 +35,14 @@ class CurvesPane:
         self.session, self.trajectories = session, trajectories
         self.curves: SearchCurves | None = None
         self.scale = look.scale_switch(self.begin)
-        self._chart = look.figure(min_height=300, stylesheets=[look.FILL])
+        self._chart = look.figure(least_px=300)
         self._waiting = look.text(margin=(24, 24))
         self._with_curves = [
             self._chart,
             look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
             trajectories.centre,
         ]
-        self.centre = look.filled_column(self._waiting, stylesheets=[look.FILL])
+        self.centre = look.filled_column(self._waiting, stylesheets=[look.SCROLLING])
         #: Did simulations arrive while the curves were hidden?
         self._is_behind = False
         self._undrawn: list[CurvePoint] = []  #: points that wait for the next beat

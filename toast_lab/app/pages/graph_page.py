@@ -44,7 +44,7 @@ class GraphPage:
         self.inspector = GraphInspector(session)
         self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
-        self._pane = look.figure(min_height=300)
+        self._pane = look.figure(least_px=300)
         self.zoom = _small("Zoom to selection", self._zoom)
         self.reset = _small("Reset view", lambda: self._see("reset"))
         self.whole = _small("All rows", lambda: self._see("show_all_rows"))

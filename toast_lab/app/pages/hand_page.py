@@ -35,7 +35,7 @@ from toast_lab.views.program_table import colours_frame
 MANY_OPS = 1500  #: above this, a thread writes the listing, since it takes more than 50 ms
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
 COLOUR_COLUMNS = ["", "colour", "size", "on"]
-COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "bytes", "time", "action"]
+COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "action", "time", "bytes"]
 
 
 class HandPage:
@@ -64,7 +64,7 @@ class HandPage:
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
         look.watch(self.history, self._show_collectives, "at")
-        self.right = look.side(self.history, width=320)
+        self.right = look.side(self.history, width=310)
         self.beside = BesidePane(session)
         self.listing = listing_pane()
         look.watch_value(self.listing, self._line_picked, "picked")
@@ -231,10 +231,10 @@ class HandPage:
         frame = collectives_frame(session.loaded.problem, item.cost, steps[0].sent, steps[1].sent)
         position = self.history.at
         self.collectives.titles = {
-            "number": "in the plan",
+            "number": "in plan",
             "action": f"by action {position}" if position else "by action",
         }
-        self.collectives.value = frame
+        self.collectives.value = frame[COLLECTIVE_COLUMNS]
 
     # -- listing -----------------------------------------------------------------------------------
     def _make_listing(self) -> None:

@@ -143,7 +143,7 @@ class LoadPage:
 
     def _make_centre(self) -> Any:
         """The program's graph above the reports on it."""
-        self._graph = look.figure(min_height=160)
+        self._graph = look.figure(least_px=160)
         # The box hides the figure: a figure put into a hidden pane would be visible.
         self._graph_box = look.filled_column(self._graph, stylesheets=[look.FILL])
         self._title = look.text(height=24)

@@ -50,7 +50,7 @@ class ConfirmPane:
         self.session = session
         self._progress = look.text(margin=(0, 0, 4, 0))
         self.scale = look.scale_switch(self._begin)
-        self._pane = look.figure(min_height=170, stylesheets=[look.FILL])
+        self._pane = look.figure(least_px=200)
         self.verdicts = look.table(
             _no_rows(VERDICT_COLUMNS), height=look.rows_height(3, 190), selectable=False
         )
@@ -59,7 +59,7 @@ class ConfirmPane:
             look.row(self.scale, pn.HSpacer(), figure_menu("confirmed curve")),
             look.text(h("h2", "judged plans")),
             self.verdicts,
-            stylesheets=[look.FILL],
+            stylesheets=[look.SCROLLING],
         )
         self.front = look.table(_no_rows(FRONT_COLUMNS), height=150)
         look.on_row(self.front, self._pick)

@@ -101,12 +101,21 @@ class SearchFacts:
             ("best peak", f"{bytes_text(best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
             ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
         ]
+        if seen is None and not is_searching:
+            rows.append(("written", self._written()))
         if seen is not None:
             as_of = f"simulation {self.state.shown:,}, best plan from simulation {seen.index:,}"
             rows.insert(0, ("as of", as_of))
         elif searches.gap is not None:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
+
+    def _written(self) -> str:
+        """The size of the best plan as it is written, once it is known."""
+        plans, best = self.session.plans, self.session.searches.best_plan
+        item = next((item for item in plans.items if item.plan is best), None)
+        written = None if item is None else plans.written(item)
+        return "-" if written is None else str(written.size)
 
     def _plan_words(self) -> Safe:
         """What the best plan of the search is, in words."""

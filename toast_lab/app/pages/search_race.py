@@ -96,14 +96,14 @@ class RacePane:
         )
         look.watch(self.kind, self._new_chart, "value")
         self.scale = look.scale_switch(self._new_chart)
-        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
+        self._pane = look.figure(least_px=200)
         self.table = look.table(race_frame([]), height=190, selectable=False)
         self.centre = look.filled_column(
             pn.Row(self.kind, self.scale, figure_menu("race curves"), margin=0),
             self._pane,
             look.text(h("h2", "the race as a table")),
             self.table,
-            stylesheets=[look.FILL],
+            stylesheets=[look.SCROLLING],
         )
         self._facts = look.text()
         self.compare = look.button(

@@ -91,10 +91,10 @@ class TreePane:
         self.centre = look.filled_column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
             look.row(self._way, menu, height=28),
-            look.figure(self.plot.figure, min_height=160, stylesheets=[look.FILL]),
+            look.figure(self.plot.figure, least_px=200),
             self._heading,
             self.table,
-            stylesheets=[look.FILL],
+            stylesheets=[look.SCROLLING],
         )
         self._facts = look.text()
         self.compare = look.button("Compare this plan →")
