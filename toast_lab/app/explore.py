@@ -79,13 +79,16 @@ def explore(
 
     from toast_lab.app import app_server, frames, theme
     from toast_lab.app.explorer import Explorer
-    from toast_lab.app.gallery import FIRST_MODEL, SIZES
+    from toast_lab.app.gallery import FIRST_MODEL
     from toast_lab.app.session import Session
     from toast_lab.conflicts.analysis import analyse
     from toast_lab.jobs.load_job import LoadedModel
+    from toast_lab.models.registry import WORTHWHILE_SIZES
 
     if model is None or isinstance(model, str):
-        loaded = load_model(model) if model else load_model(FIRST_MODEL, **SIZES[FIRST_MODEL])
+        loaded = (
+            load_model(model) if model else load_model(FIRST_MODEL, **WORTHWHILE_SIZES[FIRST_MODEL])
+        )
     elif isinstance(model, Model):
         loaded = model
     elif callable(model):

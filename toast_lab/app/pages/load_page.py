@@ -11,7 +11,7 @@ import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.gallery import BILLIONS, SIZES, SOLVED, SolvedCase, card_text
+from toast_lab.app.gallery import BILLIONS, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import refuse_file
 from toast_lab.app.pages.audit_section import AuditReport, AuditSection
 from toast_lab.app.problem_pane import ProblemPane
@@ -263,7 +263,7 @@ class LoadPage:
             if session.step == "load":  # unless the user has moved on meanwhile
                 session.step = "hand"
 
-        sizes = dict(case.sizes) or SIZES.get(case.model)
+        sizes = dict(case.sizes) or registry.WORTHWHILE_SIZES.get(case.model)
         self.session.load(case.model, sizes, then=show, leads_to="hand")
 
     def _model_card(self, name: str, text: str) -> pn.widgets.Button:
@@ -275,8 +275,8 @@ class LoadPage:
             self._which, self._inputs = name, {}
             self._sizes.objects, self._apply.visible = [], False
         else:
-            self._show_sizes(name, SIZES.get(name))
-        self.session.load(name, SIZES.get(name))
+            self._show_sizes(name, registry.WORTHWHILE_SIZES.get(name))
+        self.session.load(name, registry.WORTHWHILE_SIZES.get(name))
 
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
         shown = dict(list(registry.sizes(name).items())[:SHOWN_SIZES])
