@@ -76,9 +76,9 @@ def _graph(session: Session) -> str:
     tensors = listed(place_text(analysis, conflict) for conflict in range(conflict_count))
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways, "
-        f"which makes {2**conflict_count} resolutions of this small program alone. Most of them "
-        "move data for nothing."
+        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways. A "
+        f"choice for all of them is a **resolution**; this small program alone has "
+        f"{2**conflict_count} resolutions, most of which move data for nothing."
     )
 
 
