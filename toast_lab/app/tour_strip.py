@@ -170,6 +170,8 @@ class TourStrip(look.Pane):
             ]
         )
         self._show_words(done)
+        # A wrong answer takes one line, for which there is room from the start
+        self._remark.min_height = REMARK_LINE if step.quiz is not None else 0
         shows_code = step.code is not None and tour.is_ready
         if shows_code and step.code is not None:
             self._code.object = h("pre", step.code(tour.session))
@@ -335,6 +337,7 @@ OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
 #: least heights in px; a step with a task has room for the remark when it is done
 LOW, ROOMY = 112, 146
+REMARK_LINE = 24
 UPPER = "@media (max-width: 1100px) { :host { flex-wrap: wrap; } }"
 PLACE = assets.sheet("tour_place")
 WORDS = assets.sheet("tour_words")
