@@ -105,6 +105,7 @@ _LOADED_LATE = (
     "panel.io.browser",
     "panel.io.location",
     "toast_lab.app.explorer",
+    "toast_lab.report.document",  # drawn in the thread of an export
     "toast_lab.views.search_chart",
 )
 
