@@ -6,6 +6,7 @@ are the API's.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -33,7 +34,8 @@ from toast_lab.app.cells.program_views import (  # noqa: E402
 )
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
-from toast_lab.errors import InvalidInput  # noqa: E402
+from toast_lab.errors import InvalidInput, InvalidProblem  # noqa: E402
+from toast_lab.machines.catalogue import machine  # noqa: E402
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome  # noqa: E402
 from toast_lab.views.compare_table import time_unit  # noqa: E402
 
@@ -555,6 +557,19 @@ def test_explore_in_a_notebook_is_a_frame_of_the_same_server(
     assert get(cell.url)[0] == 200
     cell.stop()
     assert get(cell.url.replace("/?", "/alive?"))[0] == 404
+
+
+def test_explore_begins_with_the_mesh_and_machine_that_it_was_given() -> None:
+    own = dataclasses.replace(machine("tpu-v5e"), memory_bytes=2**30)
+    loaded = explore("mlp", mesh={"d": 8}, machine=own, inline=True).session.loaded
+    assert str(loaded.problem.mesh) == loaded.mesh == "d=8"
+    assert loaded.problem.memory_limit_bytes == 2**30
+    loaded = explore("mlp", mesh="2x2", machine="tpu-v3", inline=True).session.loaded
+    assert (str(loaded.problem.mesh), loaded.machine) == ("data=2,model=2", "tpu-v3")
+    with pytest.raises(InvalidProblem, match="no machine is called"):
+        explore("mlp", machine="tpu-v55")
+    with pytest.raises(InvalidProblem, match="bad mesh"):
+        explore("mlp", mesh={"d": 0})
 
 
 # -- names -----------------------------------------------------------------------------------------

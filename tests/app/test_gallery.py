@@ -8,7 +8,7 @@ pytest.importorskip("panel")
 
 from tests.helpers import analysed
 from toast_lab.app import keys
-from toast_lab.app.gallery import CARDS, SIZES, SOLVED, SolvedCase, card_text
+from toast_lab.app.gallery import CARDS, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError
@@ -60,7 +60,7 @@ def test_every_model_has_a_card() -> None:
     ids=lambda case: case.model,
 )
 def test_solved_cases_are_plans_of_their_models_that_pay(case: SolvedCase) -> None:
-    sizes = dict(case.sizes) or SIZES.get(case.model, {})
+    sizes = dict(case.sizes) or registry.WORTHWHILE_SIZES.get(case.model, {})
     problem = Problem(analysed(case.model, **sizes), case.mesh)
     plan = Plan.from_actions(problem, list(case.actions))
     assert plan.actions == case.actions

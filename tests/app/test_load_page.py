@@ -13,7 +13,7 @@ from toast_lab.app.gallery import SOLVED  # noqa: E402
 from toast_lab.app.pages.load_page import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
-from toast_lab.frontends import load  # noqa: E402
+from toast_lab.frontends import load, loading  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.jobs.load_job import LoadedModel  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
@@ -54,6 +54,45 @@ def test_a_list_of_sizes_is_typed_as_numbers() -> None:
     for text, wanted in (("1 2 4", (1, 2, 4)), ("1, 2", (1, 2)), ("one", "one"), ("", "")):
         page._inputs["multipliers"].value = text
         assert page.chosen_sizes()["multipliers"] == wanted
+
+
+OWN = {"batch": 256, "rate": 0.5, "deep": True, "mode": "train"}
+
+
+def test_an_own_model_has_fields_for_the_parameters_of_its_make(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = LoadPage(Session(jobs=Registry()), offered="mine:make")
+    model = dataclasses.replace(load("mlp"), source="mine:make", sizes=OWN)
+    page.session.show(LoadedModel(model, analyse(model)))
+    assert page.chosen_sizes() == OWN
+    assert isinstance(page._inputs["deep"], pn.widgets.Checkbox)
+    asked: list[object] = []
+    monkeypatch.setattr(page.session, "load", lambda *given: asked.append(given))
+    page._inputs["batch"].value = 512
+    assert page._apply.visible
+    page._apply.clicks += 1
+    assert asked == [("mine:make", OWN | {"batch": 512})]
+    page.session.show(LoadedModel(load("mlp"), analyse(load("mlp"))))
+    assert not page._inputs, "no other code is run"
+
+
+def test_the_parameters_of_make_are_known_after_it_was_called() -> None:
+    sizes = loading._sizes_of("tests.app.test_load_page:make", {"batch": 3})
+    assert sizes == OWN | {"batch": 3}
+
+
+def make(batch: int = 256, rate: float = 0.5, deep: bool = True, mode: str = "train") -> None:
+    """A user's function, of which only the parameters matter here."""
+
+
+def test_the_advice_about_a_bad_mesh_can_be_typed_into_its_field() -> None:
+    page = LoadPage(Session(jobs=Registry()))
+    page.session.show(LoadedModel(load("mlp"), analyse(load("mlp"))))
+    page.session.set_problem(mesh="data=0")
+    advice = page.session.notices.messages[-1].text.partition("Give for instance ")[2]
+    page.session.set_problem(mesh=advice.strip('".'))
+    assert str(page.session.loaded.problem.mesh) == "data=4,model=2"
 
 
 def test_a_model_chosen_again_keeps_its_fields() -> None:

@@ -79,3 +79,15 @@ def test_one_plan_has_one_size_everywhere(
     pane.refresh(session.plans.named("ours"))
     assert counted(pane._words.object) == size
     assert len(pane._raw()) == written.size.total
+
+    # Its report
+    session.plans.start_export("ours", "report")
+    while session.exports.busy:
+        session.tick()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    exported = session.plans.exported
+    assert exported.file == "ours_report.html"
+    assert exported.text.startswith("<!DOCTYPE html>")
+    assert "Not written" not in exported.text
+    assert counted(re.sub("<[^>]+>", "", exported.text)) == size

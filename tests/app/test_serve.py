@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from toast_lab.app.app_server import greeting, hosts, own_model, read_origin
-from toast_lab.errors import InvalidInput
+from toast_lab.app.app_server import greeting, hosts, own_model, read_origin, serve
+from toast_lab.errors import InvalidInput, RunFailed
 
 SERVER = """
 import sys, panel as pn
@@ -149,3 +149,13 @@ def test_a_foreign_name_on_a_loopback_address_takes_own_models_away() -> None:
 def test_what_is_no_origin_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not HOST:PORT"):
         read_origin(text)
+
+
+def test_a_port_in_use_is_refused_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        with pytest.raises(RunFailed, match=f"port {number} .* is in use.*--port"):
+            serve(port=number)
+    assert capsys.readouterr().out == ""

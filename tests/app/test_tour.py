@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour import transformer_chapter
+from toast_lab.app.tour import first_chapter, transformer_chapter
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.step import TourScene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
@@ -24,7 +24,8 @@ from toast_lab.jobs.job import Registry
 # Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
-QUICK = [s for s in STEPS if s.page != "search"]
+RUNS = ("first.run", "transformer.end")
+QUICK = [s for s in STEPS if s.page != "search" and s.key not in RUNS]
 TASKS = [s for s in QUICK if s.task is not None and s.key != "transformer.beside"]
 
 
@@ -45,7 +46,7 @@ def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
         assert session.step == step.page
         assert 80 < len(tour.text) < 420, (step.key, len(tour.text))
         assert step.actions is None or session.hand.actions == step.actions
-        if step.page != "search" and step.key != "transformer.beside":
+        if step in QUICK and step.key != "transformer.beside":
             assert tour.done == (step.task is None and step.quiz is None), step.key
             tour.do()
             assert tour.done, step.key
@@ -186,13 +187,63 @@ def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut
     words = re.compile(r"\b(M|I|box|fresh|identit\w+|figure \d+)\b")
     for step in steps:
         tour.go(step.key)
-        tour.do()
+        if step in QUICK:
+            tour.do()
         text = tour.text + tour.remark
         assert not words.search(text), text
+    tour.go("first.choice")
+    side_0, side_1 = (taken(session, (side,)).time_s for side in first_chapter.SIDES)
+    assert side_1 == pytest.approx(side_0, rel=0.03), "the text says that they are nearly equal"
+    tour.do()
     assert session.loaded.problem.baseline[1] > session.loaded.problem.memory_limit_bytes
     row = taken(session)
     assert row.fits
     assert row.time_s < session.loaded.problem.baseline[0]
+    tour.leave()
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["axis", "conflict", "compatibility set", "all_gather", "reduce_scatter", "resolution", "C(s)"],
+)
+def test_a_term_is_explained_where_it_first_stands(tour: Tour, term: str) -> None:
+    for step in STEPS:
+        tour.go(step.key)
+        ask = step.task.ask(tour.session) if step.task is not None else ""
+        text = f"{step.title} {tour.text} {ask}"
+        if re.search(rf"(?<!\w){re.escape(term)}", text):
+            assert f"**{term}**" in text, step.key
+            break
+    else:
+        pytest.fail(f"the tour never says {term}")
+    tour.leave()
+
+
+def test_a_search_beside_the_plan_by_hand_tells_the_same_after_a_step_back(tour: Tour) -> None:
+    tour.go("transformer.search")
+    text = tour.text
+    tour.next()
+    assert tour.session.hand.actions == transformer_chapter.DATA
+    tour.back()
+    assert tour.text == text
+    assert "six actions and an expert" in text
+    tour.leave()
+
+
+@pytest.mark.parametrize("key", RUNS)
+def test_the_learner_runs_the_plan_on_eight_virtual_devices(tour: Tour, key: str) -> None:
+    session = tour.session
+    tour.go(key)
+    assert session.loaded.problem.mesh.n_devices == 8
+    assert "**Execute the selected plan**" in tour.step.task.ask(session)
+    session.plans.items = [item._replace(run=None) for item in session.plans.items]
+    tour.do()
+    deadline = time.monotonic() + 240
+    while session.work.busy and time.monotonic() < deadline:
+        session.tick()
+        time.sleep(0.1)
+    assert tour.done
+    assert "results agree with the unsharded" in tour.remark
     tour.leave()
 
 

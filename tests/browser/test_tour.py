@@ -131,6 +131,20 @@ def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(p
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
 
 
+def test_a_wrong_answer_moves_nothing(page: Page) -> None:
+    press(page, "Tour")
+    on(page, STEPS[0].key)
+    jump(page, "Figure 4c")
+    on(page, "mlp.colours")
+    buttons = [page.get_by_role("button", name=name, exact=True) for name in ("X", "U", "Next →")]
+    below = page.get_by_role("button", name="Reset view", exact=True).locator("visible=true").first
+    places = [button.bounding_box() for button in (*buttons, below)]
+    buttons[0].click()
+    expect(page.locator(".words .away")).to_contain_text("Not X")
+    page.wait_for_timeout(300)
+    assert [button.bounding_box() for button in (*buttons, below)] == places
+
+
 def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Page) -> None:
     page.get_by_role("button", name=re.compile("By hand")).click()
     expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible()

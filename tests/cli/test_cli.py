@@ -136,6 +136,23 @@ def test_why_names_the_action_and_the_conflict(toast: Any, answer: Any) -> None:
     assert data["reasons"][0]["undoing"][0]["text"] == "without S@1->data"
 
 
+def test_why_alone_lists_what_may_be_asked_about(toast: Any) -> None:
+    words = ["why", *NET, "--actions", "S@1->data"]
+    status, out, err = toast(*words)
+    assert (status, err) == (0, "")
+    assert re.search(r"^all_gather +data +1 ", out, re.MULTILINE)
+    assert f"toast-lab why {NET[0]} " in out
+    assert "reasons" not in json.loads(toast(*words, "--json")[1])
+    assert "no collectives" in toast("why", *NET, "--actions")[1]
+
+
+def test_search_says_when_sizes_are_too_small_to_cut(toast: Any) -> None:
+    _, _, err = toast("search", "xxt", "--evaluations", "20")
+    sizes = err.partition("--set ")[2].split()
+    assert sizes == ["rows=8192", "columns=512"]
+    assert "--set" not in toast("search", "xxt", "--evaluations", "20", "--set", *sizes)[2]
+
+
 def test_diff_of_two_saved_plans(toast: Any, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{i}.json") for i in range(2)]
     for bit, path in enumerate(paths):

@@ -12,6 +12,7 @@ it. No URL parameter loads or runs code or a file: a link shows a view of a buil
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import ipaddress
@@ -26,7 +27,7 @@ from urllib.parse import urlsplit
 
 from toast_lab import checks
 from toast_lab.app import server_log
-from toast_lab.errors import InvalidInput, ToastError, join_offenders
+from toast_lab.errors import InvalidInput, RunFailed, ToastError, join_offenders
 from toast_lab.jobs.warm import warm_up
 from toast_lab.prepare import prepare as prepare_kernels
 from toast_lab.prepare import start_early
@@ -104,6 +105,7 @@ _LOADED_LATE = (
     "panel.io.browser",
     "panel.io.location",
     "toast_lab.app.explorer",
+    "toast_lab.report.document",  # drawn in the thread of an export
     "toast_lab.views.search_chart",
 )
 
@@ -134,11 +136,12 @@ def warm(model: str | None = None) -> None:
     import_for_pages()
     from toast_lab.app import explorer, gallery
     from toast_lab.app.session import Session
+    from toast_lab.models import registry
 
     session = Session()
     # Kept for all sessions, as are the other models that are traced without a child
     session.load("transformer")
-    session.load(gallery.FIRST_MODEL, gallery.SIZES[gallery.FIRST_MODEL])
+    session.load(gallery.FIRST_MODEL, registry.WORTHWHILE_SIZES[gallery.FIRST_MODEL])
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
@@ -167,6 +170,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         from toast_lab.app.explorer import TITLES, Explorer
         from toast_lab.app.session import STEPS, Session
         from toast_lab.jobs.job import JOBS
+        from toast_lab.models import registry
 
         theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
@@ -195,7 +199,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
                 which = offered or built_in or gallery.FIRST_MODEL
                 session.load(
                     which,
-                    gallery.SIZES.get(which),
+                    registry.WORTHWHILE_SIZES.get(which),
                     then=lambda loaded: link.open_view(loaded, view),
                 )
             else:
@@ -203,7 +207,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             # A load in a worker takes seconds: show another model meanwhile, but not before the
             # user's own
             if session.loaded.analysis is None and not offered:
-                session.load(gallery.FIRST_MODEL, gallery.SIZES[gallery.FIRST_MODEL])
+                session.load(gallery.FIRST_MODEL, registry.WORTHWHILE_SIZES[gallery.FIRST_MODEL])
         if refused_fields:
             session.notices.say(
                 "Ignored in the address:\n" + join_offenders(refused_fields, 8), "error"
@@ -260,6 +264,7 @@ def serve(
 
     Raises:
         InvalidInput: the port or an origin is not valid.
+        RunFailed: the port is in use.
         ToastError: the model may not be offered there.
     """
     origins = tuple(read_origin(origin) for origin in origins)
@@ -271,6 +276,7 @@ def serve(
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
     port = checks.whole(name="port", value=port, least=1, most=65535, error=InvalidInput)
+    check_free(port, address)
     start_early()
     warm_up()
     print(
@@ -283,6 +289,30 @@ def serve(
     warm()
     print(greeting(address, port, origins), flush=True)
     start(page(address, model, origins), port, address, show=show, origins=origins)
+
+
+def check_free(port: int, address: str) -> None:
+    """Refuse a port that cannot be listened on, before seconds are spent on starting.
+
+    Raises:
+        RunFailed: it is in use, or the address is not one of this machine.
+    """
+    from tornado.netutil import bind_sockets
+
+    try:
+        sockets = bind_sockets(port, address or None)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise RunFailed(
+                f"cannot listen on port {port} of {address}: {error.strerror}"
+            ) from None
+        own_host = hosts(address, port)[0]
+        raise RunFailed(
+            f"port {port} of {address or 'all interfaces'} is in use, perhaps by an explorer that "
+            f"is open already: see http://{own_host}, or choose another with --port"
+        ) from None
+    for listener in sockets:
+        listener.close()
 
 
 def is_wildcard(address: str) -> bool:

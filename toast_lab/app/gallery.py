@@ -31,7 +31,7 @@ class SolvedCase(NamedTuple):
     mesh: str
     actions: tuple[str, ...]
     picture: str  #: description of the answer that the page shows
-    sizes: Mapping[str, Any] = MappingProxyType({})  #: if they differ from those of ``SIZES``
+    sizes: Mapping[str, Any] = MappingProxyType({})  #: if not those at which sharding pays
 
 
 CARDS = {
@@ -47,13 +47,6 @@ CARDS = {
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
 FIRST_MODEL = "attention"  #: the model on the first page
-#: sizes in the explorer of models whose defaults, the paper's, are too small to be sharded
-SIZES: dict[str, dict[str, Any]] = {
-    "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
-    "xxt": {"rows": 8192, "columns": 512},
-    "crossed": {"rows": 4096, "columns": 1024},
-    "attention": {"sequence": 4096, "d_model": 512, "key": 64, "value": 64},
-}
 BILLIONS = SolvedCase(
     model="t2b",
     words="T2B: two billion parameters on 32 devices",

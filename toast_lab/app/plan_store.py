@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import param
 
@@ -15,16 +15,35 @@ from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
+from toast_lab.files import file_name
 from toast_lab.jobs import plan_job
-from toast_lab.jobs.job import Job
+from toast_lab.jobs.job import Job, Watch
 from toast_lab.pipeline import replicated
 from toast_lab.plan_verbs import WITHIN, Plan, Written
 from toast_lab.search.usual_plans import data_parallel, usual_plans
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.views.compare_table import PlanEntry
 
+if TYPE_CHECKING:
+    from toast_lab.runtime.compiled import Compiled
+
 ANSWERS = ThreadPoolExecutor(1, "about a plan")
 MAX_ACTIONS_TYPED = 64
+REPORT = "report"
+EXPORTS = {**plan_job.EXPORTS, "Report (HTML)": REPORT}
+
+
+def export_report(
+    plan: Plan, problem: Problem, name: str, compiled: Compiled | None, *, watch: Watch
+) -> plan_job.Exported:
+    """Write the report on a plan, in a job's thread, with what is kept of its executions."""
+    from toast_lab.report.report import report
+
+    plan_job.write(plan, problem, watch=watch)  # kept by the plan, for the report
+    watch.on_event("drawing the report")
+    content = report(problem, {name: plan}, compiled=[compiled] if compiled else []).html
+    remark = "It opens in any browser, without a server or a network."
+    return plan_job.Exported(f"{file_name(name)}_report.html", content, (remark,))
 
 
 class PlanStore(param.Parameterized):
@@ -270,25 +289,25 @@ class PlanStore(param.Parameterized):
 
     # -- export ------------------------------------------------------------------------------------
     def start_export(self, name: str, kind: str) -> None:
-        """Write a plan as one of ``plan_job.EXPORTS``; the result is put into ``exported``.
+        """Write a plan as one of ``EXPORTS``; the result is put into ``exported``.
 
         It may take a while, during which other work can be started, too.
         """
         with self._notices.guarded():
-            if kind not in plan_job.EXPORTS.values():
+            if kind not in EXPORTS.values():
                 raise InvalidProblem(
-                    f"no export is called {kind!r}; there are "
-                    f"{', '.join(plan_job.EXPORTS.values())}"
+                    f"no export is called {kind!r}; there are {', '.join(EXPORTS.values())}"
                 )
             item = self._chosen([name])[0]
+            is_report = kind == REPORT
             self._exports.start(
                 "export",
                 f"exporting {name}: {kind}",
-                plan_job.export,
+                export_report if is_report else plan_job.export,
                 self._as_plan(item),
                 item.problem,
                 name,
-                kind,
+                item.compiled if is_report else kind,
             )
 
     def start_writing(self, name: str) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, look
+from toast_lab.app.items import MANUAL
 from toast_lab.app.session import Session
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
@@ -35,7 +36,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "history": ("hand", "history.costs"),
     "search": ("search", "left"),
     "curves": ("search", "centre"),
-    "compare": ("compare", "centre"),
+    "execute": ("compare", "right.execute"),
 }
 
 
@@ -79,6 +80,8 @@ class TourStrip(look.Pane):
         self._quiet = False
         self._place = look.text(stylesheets=[look.TEXT + PLACE], width=212)
         self._text = look.text(stylesheets=[look.TEXT + WORDS])
+        # Below the options, which an answer must not move
+        self._remark = look.text(stylesheets=[look.TEXT + WORDS])
         self.quiz = look.switch(
             options=["-"],
             value=None,
@@ -127,7 +130,7 @@ class TourStrip(look.Pane):
             margin=(0, 0, 0, 8),
         )
         middle = look.column(
-            self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
+            self._text, self.quiz, self._remark, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
         )
         upper = look.row(self._place, middle, self.code_box, buttons, stylesheets=[UPPER])
         self.figures = look.withhold(look.column(visible=False), lambda: [self._figures_table()])
@@ -167,6 +170,8 @@ class TourStrip(look.Pane):
             ]
         )
         self._show_words(done)
+        # A wrong answer takes one line, for which there is room from the start
+        self._remark.min_height = REMARK_LINE if step.quiz is not None else 0
         shows_code = step.code is not None and tour.is_ready
         if shows_code and step.code is not None:
             self._code.object = h("pre", step.code(tour.session))
@@ -196,17 +201,15 @@ class TourStrip(look.Pane):
             paragraphs.append(h("p", "→ ", rich(step.task.ask(tour.session)), cls="ask"))
         if tour.is_ready and step.quiz is not None:
             paragraphs.append(h("p", "? ", step.quiz.question, cls="ask"))
-        if tour.remark:
-            paragraphs.append(
-                h(
-                    "p",
-                    "✓ " if done else "",
-                    rich(tour.remark),
-                    cls="said" if done else "away",
-                    role="status",
-                )
-            )
         self._text.object = h("div", *paragraphs, cls="words")
+        message = h(
+            "p",
+            "✓ " if done else "",
+            rich(tour.remark),
+            cls="said" if done else "away",
+            role="status",
+        )
+        self._remark.object = h("div", message, cls="words") if tour.remark else ""
 
     def _show_quiz(self, done: bool) -> None:
         step = self.tour.step
@@ -294,6 +297,8 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
             tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:
             _show_tensor(tiles, step.tensor(session))
+    if step.page == "compare":
+        session.plans.wanted = MANUAL
     if step.page == "search":
         view = find("search", "view")
         if view is not None:
@@ -332,6 +337,7 @@ OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
 #: least heights in px; a step with a task has room for the remark when it is done
 LOW, ROOMY = 112, 146
+REMARK_LINE = 24
 UPPER = "@media (max-width: 1100px) { :host { flex-wrap: wrap; } }"
 PLACE = assets.sheet("tour_place")
 WORDS = assets.sheet("tour_words")

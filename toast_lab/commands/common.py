@@ -496,6 +496,7 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
 
         remark = judged_elsewhere(problem, args.judge)
         print_notes((remark,) if remark else ())
+    print_notes(_too_small(args))
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
@@ -533,6 +534,20 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
     if args.trace:
         keeping.keep(args, "trace", args.trace, result.trace.save)
     return result
+
+
+def _too_small(args: Namespace) -> tuple[str, ...]:
+    """Why no plan will gain much, for a built-in model at sizes of the paper's listings."""
+    from toast_lab.models.registry import WORTHWHILE_SIZES
+
+    worthwhile = WORTHWHILE_SIZES.get(str(args.model))
+    if args.set or worthwhile is None:
+        return ()
+    sizes = " ".join(f"{size}={value}" for size, value in worthwhile.items())
+    return (
+        f"{args.model} has the small shapes of the paper's listing, which are hardly worth "
+        f"cutting; at the sizes that the explorer begins with it pays: --set {sizes}",
+    )
 
 
 def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Judging:

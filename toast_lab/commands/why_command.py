@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+    from toast_lab.ir.model import Model
+    from toast_lab.sharding.plan import ShardingPlan
 
 
 def number_or_text(question: str) -> int | str:
@@ -19,8 +25,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "question",
         metavar="WHICH",
+        nargs="?",
         help="a kind of collective (all_gather), a kind of op, a value, part of a source line "
-        "(model.py:31), or the number of a collective",
+        "(model.py:31), or the number of a collective; without it, the collectives are listed",
     )
     command_options.problem(parser)
     command_options.plan(parser)
@@ -38,6 +45,9 @@ def run(args: Namespace) -> int:
 
     model, problem = common.load_problem(args)
     plan, _ = common.plan_or_search(args, problem, model)
+    if args.question is None:
+        keeping.keep_plan(args, plan, problem)
+        return _list_collectives(args, model, problem, plan)
     reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
     report = {
@@ -46,3 +56,29 @@ def run(args: Namespace) -> int:
         "reasons": to_json(reasons),
     }
     return output.emit(args, report, lambda console: print("\n".join(map(str, reasons))))
+
+
+def _list_collectives(args: Namespace, model: Model, problem: Problem, plan: ShardingPlan) -> int:
+    """Print what may be asked about, where the command was not told which collective it is."""
+    from toast_lab.cost.problem import price
+
+    cost = price(problem, plan)
+    report = {
+        **output.problem_data(model, problem),
+        "plan": output.plan_data(plan),
+        "cost": output.cost_data(cost),
+    }
+
+    def show(console: output.Out) -> None:
+        if not cost.collectives:
+            console.print("This plan has no collectives, so there is nothing to explain.")
+            return
+        output.show_collectives(console, cost)
+        kind = max(cost.collectives, key=lambda row: row.time_s).kind
+        console.print(
+            "Ask about one by its kind, its value or its line, with the same options: "
+            f"toast-lab why {args.model} {kind}",
+            soft_wrap=True,
+        )
+
+    return output.emit(args, report, show)

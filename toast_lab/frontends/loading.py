@@ -255,16 +255,22 @@ def _example_of(which: str, sizes: dict[str, Any]) -> Any:
         ) from None
 
 
-def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, int]:
-    """The whole numbers that ``make`` was called with, including defaults."""
+def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, bool | int | float | str]:
+    """The numbers, words and switches that ``make`` was called with, including defaults."""
     module_name, _, attribute = which.partition(":")
     make = getattr(importlib.import_module(module_name), attribute)
     try:
-        bound_arguments = inspect.signature(make).bind(**sizes)
+        signature = inspect.signature(make)
+        bound_arguments = signature.bind(**sizes)
     except (TypeError, ValueError):  # no signature, as for compiled functions
         return {}
     bound_arguments.apply_defaults()
-    return {name: size for name, size in bound_arguments.arguments.items() if type(size) is int}
+    return {
+        name: size
+        for name, size in bound_arguments.arguments.items()
+        if type(size) in (bool, int, float, str)
+        and signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY
+    }
 
 
 def _is_torch(example: Any) -> bool:

@@ -79,9 +79,9 @@ class Model:
     #: canonical module: no calls, only @main, with locations; empty where the text is not known
     stablehlo: str = ""
     dim_names: DimNames = dataclasses.field(default_factory=dict)
-    #: sizes that the model was made with, under the user's names, as ``{"batch": 32}``; they name
-    #: colours
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    #: what the model was made with, under the user's names, as ``{"batch": 32}``; whole numbers
+    #: name colours
+    sizes: Mapping[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
     call_form: CallForm | None = None  #: how its function is called, None if it has none
     source: str = ""  #: where the model came from, for messages

@@ -120,6 +120,15 @@ MODELS: dict[str, BuiltIn] = {
     ),
 }
 
+#: Sizes at which sharding pays, of models whose defaults, the paper's, are too small for that; the
+#: explorer begins with them.
+WORTHWHILE_SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
+    "xxt": {"rows": 8192, "columns": 512},
+    "crossed": {"rows": 4096, "columns": 1024},
+    "attention": {"sequence": 4096, "d_model": 512, "key": 64, "value": 64},
+}
+
 TRANSFORMER_PLANS = (
     "data",
     "fsdp",

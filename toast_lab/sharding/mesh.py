@@ -52,7 +52,7 @@ class Mesh:
             offenders.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
         if offenders:
             raise InvalidProblem(
-                "bad mesh: " + "; ".join(offenders) + '. Give for instance {"data": 4, "model": 2}'
+                "bad mesh: " + "; ".join(offenders) + '. Give for instance "data=4,model=2"'
             )
 
     @property

@@ -13,6 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
+from toast_lab.app.plan_store import EXPORTS
 from toast_lab.app.plan_words import plan_words
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
@@ -76,7 +77,7 @@ class RunPane(look.Pane):
             ),
         )
         self.topology = pn.widgets.Select(name="compile for", options=[], **common)
-        self.kind = pn.widgets.Select(name="export as", options=plan_job.EXPORTS, **common)
+        self.kind = pn.widgets.Select(name="export as", options=EXPORTS, **common)
         self.export = look.button(
             "Export the selected plan",
             lambda: self._act(lambda name: session.plans.start_export(name, str(self.kind.value))),

@@ -11,7 +11,7 @@ import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.gallery import BILLIONS, SIZES, SOLVED, SolvedCase, card_text
+from toast_lab.app.gallery import BILLIONS, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import refuse_file
 from toast_lab.app.pages.audit_section import AuditReport, AuditSection
 from toast_lab.app.problem_pane import ProblemPane
@@ -263,7 +263,7 @@ class LoadPage:
             if session.step == "load":  # unless the user has moved on meanwhile
                 session.step = "hand"
 
-        sizes = dict(case.sizes) or SIZES.get(case.model)
+        sizes = dict(case.sizes) or registry.WORTHWHILE_SIZES.get(case.model)
         self.session.load(case.model, sizes, then=show, leads_to="hand")
 
     def _model_card(self, name: str, text: str) -> pn.widgets.Button:
@@ -275,11 +275,20 @@ class LoadPage:
             self._which, self._inputs = name, {}
             self._sizes.objects, self._apply.visible = [], False
         else:
-            self._show_sizes(name, SIZES.get(name))
-        self.session.load(name, SIZES.get(name))
+            self._show_sizes(name, registry.WORTHWHILE_SIZES.get(name))
+        self.session.load(name, registry.WORTHWHILE_SIZES.get(name))
+
+    @property
+    def _offered_is_loaded(self) -> bool:
+        """Is the user's own model loaded, so that its code may be run again with other sizes?"""
+        model = self.session.loaded.model
+        return bool(self.offered) and model is not None and model.source == self.offered
 
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
-        shown = dict(list(registry.sizes(name).items())[:SHOWN_SIZES])
+        """Show fields for the sizes of a built-in model, or of the user's own that is loaded."""
+        is_built_in = name in registry.MODELS
+        sizes = registry.sizes(name) if is_built_in else self.session.loaded.model.sizes
+        shown = dict(list(sizes.items())[:SHOWN_SIZES])
         values = {key: (current or {}).get(key, value) for key, value in shown.items()}
         if name == self._which and self._inputs:
             # Existing fields stay: replacing one would lose what the user is typing into it
@@ -291,7 +300,9 @@ class LoadPage:
 
     def _make_fields(self, values: dict[str, Any]) -> None:
         name, self._inputs = self._which, {}
-        choices = registry.choices(name)
+        is_built_in = name in registry.MODELS
+        choices = registry.choices(name) if is_built_in else {}
+        least = 1 if is_built_in else None  # a user's parameter may mean anything
         for key, value in values.items():
             common: dict[str, Any] = {
                 "name": key,
@@ -306,15 +317,18 @@ class LoadPage:
             elif isinstance(value, bool):  # before int, since bool is a subclass of int
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
             elif isinstance(value, int):
-                self._inputs[key] = pn.widgets.IntInput(value=value, start=1, **common)
+                self._inputs[key] = pn.widgets.IntInput(value=value, start=least, **common)
+            elif isinstance(value, float):
+                self._inputs[key] = pn.widgets.FloatInput(value=value, **common)
             elif isinstance(value, tuple):
                 self._inputs[key] = _Numbers(value=_field_value(value), **common)
             else:
                 self._inputs[key] = pn.widgets.TextInput(value=_field_value(value), **common)
         widgets = list(self._inputs.values())
         rows = [look.row(*widgets[i : i + 2]) for i in range(0, len(widgets), 2)]
-        self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]
-        self._apply.visible = True
+        head = [look.text(h("h2", f"sizes of {name}"))] if rows else []
+        self._sizes.objects = [*head, *rows]
+        self._apply.visible = bool(values)
 
     def chosen_sizes(self) -> dict[str, Any]:
         """The sizes that are in the fields."""
@@ -340,7 +354,9 @@ class LoadPage:
         if analysis is None or model is None:
             self._title.object = quiet("Choose a model from the gallery.")
             return
-        if session.loaded.which not in registry.MODELS:
+        if self._offered_is_loaded:
+            self._show_sizes(self.offered)
+        elif session.loaded.which not in registry.MODELS:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
         elif not self._inputs or self._which != session.loaded.which:
             self._show_sizes(session.loaded.which, session.loaded.sizes)
@@ -441,7 +457,7 @@ def _field_value(value: Any) -> Any:
     """The value of a size as its field shows it: text, unless a widget takes the value's type."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
-    return value if isinstance(value, int | str) else str(value)
+    return value if isinstance(value, int | float | str) else str(value)
 
 
 class _Numbers(pn.widgets.TextInput):

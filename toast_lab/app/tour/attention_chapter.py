@@ -5,7 +5,6 @@ Reference: TOAST sections 3.3 to 3.5, figures 5 and 6.
 
 from __future__ import annotations
 
-from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -22,11 +21,12 @@ from toast_lab.app.tour.words import (
     take,
     taken,
 )
+from toast_lab.models.registry import WORTHWHILE_SIZES
 from toast_lab.views.graph_layout import place_text
 from toast_lab.views.selection_facts import boxed_with
 
-ATTENTION = TourScene("attention", "s=4", tuple(SIZES["attention"].items()))
-CROSSED = tuple(SIZES["crossed"].items())
+ATTENTION = TourScene("attention", "s=4", tuple(WORTHWHILE_SIZES["attention"].items()))
+CROSSED = tuple(WORTHWHILE_SIZES["crossed"].items())
 ONE_PATH = TourScene("crossed", "s=4", (*CROSSED, ("mode", "row sums")))
 TWO_PATHS = TourScene("crossed", "s=4", (*CROSSED, ("mode", "transpose")))
 SIDES = ("S@0->s", "S@1->s")
@@ -76,9 +76,9 @@ def _graph(session: Session) -> str:
     tensors = listed(place_text(analysis, conflict) for conflict in range(conflict_count))
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways, "
-        f"which makes {2**conflict_count} resolutions of this small program alone. Most of them "
-        "move data for nothing."
+        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways. A "
+        f"choice for all of them is a **resolution**; this small program alone has "
+        f"{2**conflict_count} resolutions, most of which move data for nothing."
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from toast_lab.app.session import Session
+from toast_lab.app.tour.running import EIGHT_DEVICES, ROWS, RUN_PLAN
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     carriers,
     colour_names,
+    count,
     dims,
     listed,
     moved,
@@ -34,8 +36,9 @@ def _problem(session: Session) -> str:
         f"This is attention over a text of {sequence:,} words. One step needs "
         f"**{bytes_text(problem.baseline[1])}**, and one {problem.machine.name} has "
         f"**{bytes_text(problem.memory_limit_bytes)}**: it does not fit. There are "
-        f"{problem.mesh.n_devices} devices. So tensors have to be cut, each device gets a part, "
-        "and devices send each other what they lack. Which dim of which tensor should be cut?"
+        f"{problem.mesh.n_devices} devices in a row, the mesh **axis** `s`. Tensors can be cut "
+        "along it: each device gets a part, and devices send each other what they lack. Which dim "
+        "of which tensor should be cut?"
     )
 
 
@@ -50,46 +53,65 @@ def _colours(session: Session) -> str:
 
 
 def _conflict(session: Session) -> str:
-    twice = carriers(session.loaded.analysis, "S", 2)
+    analysis = session.loaded.analysis
     return (
         f"But here the lane splits. The scores `a` are every word against every word, "
-        f"`{dims(session, 'a')}`: the text is on **both** dims. The devices can cut a tensor along "
-        f"one dim only. Which? That is a **conflict**, a red line, on {listed(twice)}. This choice "
-        "is what the tool finds for you."
+        f"`{dims(session, 'a')}`: the text is on **both** dims, and one axis can cut only one dim "
+        f"of a tensor. Which? That is a **conflict**, a red line. There are "
+        f"{count(len(analysis.conflicts), 'line')} on {listed(carriers(analysis, 'S', 2))}: where "
+        "each is made, and where it is used. This choice is what the tool finds for you."
     )
 
 
 def _choice(session: Session) -> str:
+    rows = [taken(session, (side,)) for side in SIDES]
     return (
         "Two ways out, two rows of the board: cut the rows of the scores (side 0) or their columns "
-        f"(side 1), and all red lines follow. Unsharded, a step takes {price(taken(session, ()))}. "
-        "The board has time and memory of each side; ✗ would not fit. Choose side 1."
+        "(side 1). All red lines follow: conflicts that one choice settles are a **compatibility "
+        f"set**. Unsharded, a step takes {price(taken(session, ()))}. The sides take nearly the "
+        f"same time, {seconds_text(rows[0].time_s)} and {seconds_text(rows[1].time_s)}. Begin "
+        "with side 1: what it sends is easier to read."
     )
 
 
 def _chosen(session: Session) -> str:
     before, row = taken(session, ()), taken(session, SIDES[1:])
     return (
-        f"It fits, and is {before.time_s / row.time_s:.1f} times as fast: {price(row)}. `a` is now "
-        f"`{dims(session, 'a', SIDES[1:])}`: `{{s}}` marks the dim that is cut."
+        f"It fits, and is {before.time_s / row.time_s:.1f} times as fast: {price(row)}. Each "
+        f"device computes its part only, and sending takes just {seconds_text(row.comm_s)}. `a` is "
+        f"now `{dims(session, 'a', SIDES[1:])}`: `{{s}}` marks the dim that is cut."
     )
 
 
 def _listing(session: Session) -> str:
     row = taken(session, SIDES[1:])
     return (
-        f"This is what each of the devices runs. Red lines are what they send: {sent(row)}, "
-        f"{seconds_text(row.comm_s)} of {seconds_text(row.time_s)}. To make its columns of `a`, a "
-        "device needs every row of one operand. Read the listing: which one?"
+        f"This is what each device runs; brown words are what they send: {sent(row)}. An "
+        "**all_gather** gives every device the whole of a tensor that was cut. A "
+        "**reduce_scatter** adds up the devices' partial sums and leaves each its own part. To "
+        "make its columns of `a`, a device needs every row of one operand. Read the listing: which "
+        "one?"
+    )
+
+
+def _run(session: Session) -> str:
+    problem = session.loaded.problem
+    return (
+        f"Now run a plan. This machine's CPU can play {count(problem.mesh.n_devices, 'device')}, "
+        "but so long a text is too much for it. So take the scores alone, `z = x @ x.T` of "
+        f"{ROWS:,} words: the same conflict, and side 1 again. That plan is selected in the table. "
+        "The button compiles and executes it and the unsharded program in turns, and compares "
+        "their results."
     )
 
 
 def _further(session: Session) -> str:
     return (
-        "That is all: colours, one conflict, one choice, and its price. A real model has thousands "
-        "of ops and tens of such choices; page **4 Search** tries them, page **5** compiles and "
-        "runs the plan. Go there with your own model, or press Next: the chapters that follow are "
-        "for readers of the paper, figure by figure."
+        "That is all: colours, one conflict, one choice, its price, and a run. A real model has "
+        "thousands of ops and tens of such choices; page **4 Search** tries them, and here, on "
+        "page **5**, their plans run and are exported into your code. Load your own model on page "
+        "**1**, or press Next: the chapters that follow are for readers of the paper, figure by "
+        "figure."
     )
 
 
@@ -181,16 +203,25 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
+            key="first.run",
+            title="Run the plan",
+            paper="the result",
+            scene=EIGHT_DEVICES,
+            page="compare",
+            target=("execute",),
+            text=_run,
+            actions=SIDES[1:],
+            task=RUN_PLAN,
+        ),
+        Step(
             key="first.further",
             title="From here",
             paper="what comes next",
-            scene=LONG_TEXT,
-            page="hand",
+            scene=EIGHT_DEVICES,
+            page="compare",
             target=("pages",),
             text=_further,
             actions=SIDES[1:],
-            tab="listing",
-            select=nothing,
         ),
     ),
 )

@@ -5,7 +5,6 @@ Reference: TOAST section 2.1, figures 2 to 4, 7.
 
 from __future__ import annotations
 
-from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines, identified_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -25,9 +24,10 @@ from toast_lab.app.tour.words import (
     taken,
 )
 from toast_lab.ir.program import REDUCTION
+from toast_lab.models.registry import WORTHWHILE_SIZES
 from toast_lab.views.compare_table import seconds_text
 
-MLP = TourScene("mlp", "b=4,m=2", tuple(SIZES["mlp"].items()))
+MLP = TourScene("mlp", "b=4,m=2", tuple(WORTHWHILE_SIZES["mlp"].items()))
 BATCH, MODEL = "B->b", "U->m"
 
 

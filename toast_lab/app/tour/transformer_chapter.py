@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from toast_lab.app.session import Session
+from toast_lab.app.tour.running import EIGHT_DEVICES, RUN_PLAN
 from toast_lab.app.tour.step import Chapter, Selected, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     begin,
@@ -36,6 +37,7 @@ BLOCKS = TourScene("transformer", "data=4,model=4", tuple(SIZES.items()))
 DATA = ("batch->data",)
 FSDP = (*DATA, "d_model->data")
 MEGATRON = (*FSDP, "hidden->model", "heads->model", "vocab->model")
+BY_HAND = (*MEGATRON, "sequence@1->model")
 RACE_S = 3.0
 RIVALS = ("mcts", "automap", "alpa")
 
@@ -188,27 +190,23 @@ def _sequence_done(session: Session) -> str:
 
 def _search(session: Session) -> str:
     return (
-        f"By hand it took {count(len(session.hand.actions), 'action')} and an expert. Monte Carlo "
-        "tree search tries sequences of the same actions, guided by the cost model. Run it: the "
-        "curves show the best cost, time and memory so far. Reordered actions that end in one "
-        "sharding are one node of its tree."
+        f"By hand it took {count(len(BY_HAND), 'action')} and an expert. Monte Carlo tree search "
+        "tries sequences of the same actions and prices each: **C(s)** is the time of a step over "
+        "that of the unsharded one, and more if it does not fit into memory. Less is better. Run "
+        "it: the curves show the best C(s), time and memory so far. Reordered actions that end in "
+        "one sharding are one node of its tree."
     )
 
 
 def _search_done(session: Session) -> str:
     best = session.hand.adviser()
     assert best is not None
-    by_hand = taken(session)
-    other = (
-        f"{seconds_text(by_hand.time_s)} by hand"
-        if session.hand.actions
-        else f"{seconds_text(by_hand.time_s)} unsharded"
-    )
+    by_hand = taken(session, BY_HAND)
     actions = listed(best.plan.actions)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
-        f"{bytes_text(best.cost.peak_bytes)} a device, against {other}. Its actions: {actions}. It "
-        "was given no strategy."
+        f"{bytes_text(best.cost.peak_bytes)} a device, against {seconds_text(by_hand.time_s)} by "
+        f"hand. Its actions: {actions}. It was given no strategy."
     )
 
 
@@ -248,8 +246,9 @@ def _evaluation(session: Session) -> str:
     return (
         "Figures 8 and 9 compare step times and search times of four methods on five models. The "
         f"whole rerun is in docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on "
-        f"this program, {RACE_S:.0f} s each, priced by the one cost model. The curve is the best "
-        "plan against search time, the table has both of the figures' numbers."
+        f"this program, {RACE_S:.0f} s each. The search before was of actions alone; here mcts may "
+        "also change its best plan op by op, so it can end elsewhere. The curve is the best plan "
+        "against search time, the table has both of the figures' numbers."
     )
 
 
@@ -278,10 +277,11 @@ def _scaling(session: Session) -> str:
 
 def _end(session: Session) -> str:
     return (
-        f"That is the whole method. All {len(session.plans.items)} plans of this program are in "
-        "the table: price them on other machines, compile or execute them on virtual devices, and "
-        "export PartitionSpecs for your own code. Your own model loads on the first page. Leaving "
-        "the tour keeps all that you see."
+        "That is the whole method; what is left is to run a plan. A training step takes minutes on "
+        "a CPU, so it is `x @ x.T` once more, side 1 on "
+        f"{count(session.loaded.problem.mesh.n_devices, 'virtual device')}. The same page compiles "
+        "plans for TPUs and GPUs and exports them into your code; your own model loads on page "
+        "**1**. Leaving the tour keeps all that you see."
     )
 
 
@@ -406,7 +406,7 @@ CHAPTER = Chapter(
             task=TourTask(
                 ask=lambda session: "Put `sequence` on `model`, side 1.",
                 done=_sequenced,
-                do=lambda session: take(session, "sequence@1->model"),
+                do=lambda session: take(session, BY_HAND[-1]),
                 after=_sequence_done,
             ),
         ),
@@ -418,6 +418,7 @@ CHAPTER = Chapter(
             page="search",
             target=("search", "curves"),
             text=_search,
+            actions=BY_HAND,
             task=TourTask(
                 ask=lambda session: "Run the search.",
                 done=lambda session: session.hand.adviser() is not None and not session.work.busy,
@@ -474,12 +475,14 @@ CHAPTER = Chapter(
         ),
         Step(
             key="transformer.end",
-            title="Go on by yourself",
+            title="Run a plan, and go on",
             paper="section 5",
-            scene=BLOCKS,
+            scene=EIGHT_DEVICES,
             page="compare",
-            target=("compare",),
+            target=("execute",),
             text=_end,
+            actions=("S@1->s",),
+            task=RUN_PLAN,
         ),
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -18,9 +17,10 @@ from toast_lab.app.tour.words import (
     take,
     taken,
 )
+from toast_lab.models.registry import WORTHWHILE_SIZES
 from toast_lab.views.selection_facts import chain
 
-XXT = TourScene("xxt", "s=4", tuple(SIZES["xxt"].items()))
+XXT = TourScene("xxt", "s=4", tuple(WORTHWHILE_SIZES["xxt"].items()))
 SIDES = ("S@0->s", "S@1->s")
 
 
