@@ -11,8 +11,9 @@ import param
 from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import Problem, price
+from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
@@ -27,7 +28,7 @@ ANSWERS = ThreadPoolExecutor(1, "about a plan")
 MAX_ACTIONS_TYPED = 64
 
 
-class PlanStore(param.Parameterized):
+class PlanStore(StatePart):
     """Plans by name, in the order in which they came."""
 
     items: Any = param.List(default=[], doc="PlanItems")
@@ -40,6 +41,9 @@ class PlanStore(param.Parameterized):
         default=None, doc="the last toast_lab.compare.result.Comparison"
     )
     priced: Any = param.Parameter(default=None, doc="the Problem that plans were last priced for")
+    for_writing: Any = param.Dict(
+        default={}, doc="by problem and key, the Plan that keeps how it is written"
+    )
 
     def __init__(self, loaded: LoadedState, notices: Notices, work: Work, exports: Work) -> None:
         super().__init__()
@@ -49,7 +53,6 @@ class PlanStore(param.Parameterized):
         work.handle("compile", Handler(self._compiled))
         exports.handle("export", Handler(self._take_export))
         exports.handle("write", Handler(self._take_written))
-        self._for_writing: dict[tuple[Problem, int], Plan] = {}
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -306,7 +309,8 @@ class PlanStore(param.Parameterized):
 
     def _as_plan(self, item: PlanItem) -> Plan:
         """The same plan each time, which keeps what has been written."""
-        return self._for_writing.setdefault((item.problem, item.plan.key), Plan.of(item.plan))
+        plan: Plan = self.for_writing.setdefault((item.problem, item.plan.key), Plan.of(item.plan))
+        return plan
 
     def _take_written(self, job: Job) -> None:
         self._notices.say(f"Written: {job.result.size}.", "good")

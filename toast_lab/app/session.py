@@ -17,12 +17,13 @@ import param
 from toast_lab.app.audits import Audits
 from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
-from toast_lab.app.items import MANUAL, PlanItem
+from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
@@ -45,7 +46,7 @@ class LoadingContext(NamedTuple):
     leads_to: str = ""
 
 
-class Session(param.Parameterized):
+class Session(StatePart):
     """State of one page.
 
     Attributes:
@@ -69,6 +70,7 @@ class Session(param.Parameterized):
     )
 
     solved: Any = param.Parameter(default=None, doc="the SolvedCase that is looked at, if any")
+    shelf: Any = param.Dict(default={}, doc="PlanItems of other programs, by digest")
 
     def __init__(self, jobs: Registry | None = None) -> None:
         super().__init__()
@@ -92,7 +94,6 @@ class Session(param.Parameterized):
             notices=self.notices,
         )
         self.next_turn: Callable[[Callable[[], None]], None] = lambda act: act()
-        self._shelf: dict[str, list[PlanItem]] = {}  #: plans of other programs, by digest
         self.work.handle("load", Handler(self._loaded))
 
     # -- loading -----------------------------------------------------------------------------------
@@ -208,8 +209,8 @@ class Session(param.Parameterized):
         self, loaded: LoadedModel, which: str, sizes: dict[str, Any], step: str = ""
     ) -> None:
         if self.loaded.analysis is not None:
-            self._shelf[self.loaded.digest] = self.plans.items
-        plans = self._shelf.get(loaded.analysis.program.digest(), [])
+            self.shelf[self.loaded.digest] = self.plans.items
+        plans = self.shelf.get(loaded.analysis.program.digest(), [])
         with ExitStack() as stack:
             # Whoever watches one of these sees all of them changed
             for part in (self.selection, self.plans, self.loaded):
@@ -311,28 +312,13 @@ class Session(param.Parameterized):
     def fork(self) -> Session:
         """A new session that starts from this one's state and watches the same job."""
         forked = Session(self.work.registry)
-        for source, target in zip(self._parts(), forked._parts(), strict=True):
-            values = source.param.values()
-            del values["name"]
-            target.param.update(**values)
-        forked._shelf = dict(self._shelf)
-        forked.hand.follow(self.hand)
-        forked.searches.follow(self.searches)
-        forked.confirmations.follow(self.confirmations)
-        forked.work.follow(self.work)
-        forked.exports.follow(self.exports)
+        for name, part in self.parts().items():
+            forked.parts()[name].follow(part)
         return forked
 
-    def _parts(self) -> tuple[param.Parameterized, ...]:
-        return (
-            self,
-            self.notices,
-            self.loaded,
-            self.selection,
-            self.plans,
-            self.searches,
-            self.confirmations,
-            self.audits,
-            self.work,
-            self.exports,
-        )
+    def parts(self) -> dict[str, StatePart]:
+        """The session and its parts by attribute; the session itself is ""."""
+        return {
+            "": self,
+            **{name: value for name, value in vars(self).items() if isinstance(value, StatePart)},
+        }

@@ -154,7 +154,7 @@ class ConfirmPane:
 
     def refresh(self) -> None:
         """Update the whole view."""
-        state = self.session.confirmations.state
+        state: ConfirmState = self.session.confirmations.state
         if state is not self._state or self._elsewhere(state) != self._is_elsewhere:
             self._begin()
             return
