@@ -21,6 +21,7 @@ from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
+from toast_lab.app.page_choices import PageChoices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
 from toast_lab.app.state_part import StatePart
@@ -44,6 +45,7 @@ class LoadingContext(NamedTuple):
     sizes: Any = MappingProxyType({})
     then: Then | None = None
     leads_to: str = ""
+    settings: Any = MappingProxyType({})
 
 
 class Session(StatePart):
@@ -60,6 +62,7 @@ class Session(StatePart):
         work: the job that runs.
         exports: the export that runs beside that job.
         notices: messages to the user.
+        choices: what is chosen on the pages and nowhere else in the session.
         next_turn: calls a function once the browser has been told of all changes so far; at once
             if there is no page.
     """
@@ -69,12 +72,16 @@ class Session(StatePart):
         default="", doc="key of the step of the guided tour; empty off the tour"
     )
 
+    is_begun: Any = param.Boolean(
+        default=False, doc="whether a model has been chosen, after which nothing welcomes anybody"
+    )
     solved: Any = param.Parameter(default=None, doc="the SolvedCase that is looked at, if any")
     shelf: Any = param.Dict(default={}, doc="PlanItems of other programs, by digest")
 
     def __init__(self, jobs: Registry | None = None) -> None:
         super().__init__()
         self.notices = Notices()
+        self.choices = PageChoices()
         self.work = Work(self.notices, jobs)
         self.loaded = LoadedState()
         self.selection = Selection(self.loaded)
@@ -104,6 +111,7 @@ class Session(StatePart):
         then: Then | None = None,
         *,
         leads_to: str = "",
+        mesh: str = "",
     ) -> None:
         """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed).
 
@@ -112,20 +120,21 @@ class Session(StatePart):
             sizes: those that differ from its defaults.
             then: called with the session once the model is loaded, which for a large one is later.
             leads_to: the step to which ``then`` leads, so that no step before draws a large model.
+            mesh: the mesh that it is loaded for, so that nothing is priced on the one before.
         """
-        sizes = dict(sizes or {})
+        sizes, settings = dict(sizes or {}), {"mesh": mesh} if mesh else {}
         with self.notices.guarded():
             if ":" in which:
-                context = LoadingContext("", sizes, then, leads_to)
+                context = LoadingContext("", sizes, then, leads_to, settings=settings)
                 self._start_loading(
                     f"loading {which}", context, load_own, which, sizes, self.loaded.platform
                 )
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
-                self.show(load_at_once(which, sizes), which, sizes, then)
+                self.show(load_at_once(which, sizes), which, sizes, then, settings=settings)
                 return
-            context = LoadingContext(which, sizes, then, leads_to)
+            context = LoadingContext(which, sizes, then, leads_to, settings=settings)
             target = "toast_lab.jobs.load_job:load_model"
             self._start_loading(
                 f"loading {which}", context, target, which, sizes, self.loaded.platform
@@ -175,9 +184,9 @@ class Session(StatePart):
 
         The first price of a large program takes half a second.
         """
-        which, sizes, then, leads_to = self.work.context
+        which, sizes, then, leads_to, settings = self.work.context
         self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
-        self._set_problem({})
+        self._set_problem(settings)
         analysis = self.loaded.analysis
 
         def price_it() -> None:
@@ -195,13 +204,14 @@ class Session(StatePart):
         which: str = "",
         sizes: dict[str, Any] | None = None,
         then: Then | None = None,
+        settings: Any = MappingProxyType({}),
     ) -> None:
         """Take in a loaded model, with ``which`` and ``sizes`` if it is a built-in one.
 
-        ``then`` is called with the session afterwards.
+        ``settings`` are those of ``set_problem``; ``then`` is called with the session afterwards.
         """
         self._take_in(loaded, which, sizes or {})
-        self.set_problem()
+        self.set_problem(**settings)
         if then is not None:
             then(self)
 

@@ -91,6 +91,8 @@ class ConfirmPane:
         self.curve: ConfirmCurve | None = None  #: created when the view is first shown
         self._is_elsewhere = False
         self._begin()
+        session.choices.keep("confirm, tab", self.tabs, "active")
+        session.choices.keep("confirm, scale", self.scale)
 
     # -- chart -------------------------------------------------------------------------------------
     def show(self) -> None:
