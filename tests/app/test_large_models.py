@@ -77,6 +77,25 @@ def test_a_page_shows_what_needs_no_price_first(
     assert loading._drawn is session.loaded.analysis
 
 
+def test_a_case_is_priced_on_its_own_mesh_and_nothing_else_stands_meanwhile(
+    session: Session, turns: list[Callable[[], None]]
+) -> None:
+    session.load("attention")
+    session.step = "hand"
+    page = HandPage(session)
+    assert page.upper.visible
+    session.load("transformer", {"layers": 3, "sequence": 32, "vocab": 64}, mesh="data=2,model=4")
+    wait(session)
+    assert str(session.loaded.problem.mesh) == "data=2,model=4"
+    assert not page.upper.visible
+    assert not page.history.view.visible
+    assert "Pricing" in str(page._wait_words.object)
+    turns.pop()()
+    assert page.upper.visible
+    assert page.history.view.visible
+    assert not page._wait_words.visible
+
+
 def test_another_model_meanwhile_gets_nothing_of_the_first(
     session: Session, turns: list[Callable[[], None]]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import pytest
@@ -105,6 +106,18 @@ def test_a_model_chosen_again_keeps_its_fields() -> None:
     assert page.chosen_sizes() == registry.sizes("attention") | {"sequence": 128}
     page._show_sizes("unet")
     assert page.chosen_sizes() == registry.sizes("unet")
+
+
+def test_a_model_that_cannot_be_loaded_is_not_loading_afterwards(jobs: Registry) -> None:
+    session = Session(jobs)
+    page = LoadPage(session)
+    session.load("tests.no_such_module:make")
+    assert "loading" in str(page._title.object)
+    end_s = time.monotonic() + 60
+    while session.loading and time.monotonic() < end_s:
+        session.tick()
+        time.sleep(0.02)
+    assert "loading" not in str(page._title.object)
 
 
 @pytest.mark.parametrize(("went_on_to", "ends_at"), [("load", "hand"), ("search", "search")])

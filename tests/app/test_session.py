@@ -516,54 +516,86 @@ def test_a_fork_follows_the_same_job(session: Session) -> None:
     assert session.plans.named("data parallel") is None
 
 
-#: attributes of a session's parts that are no state: other parts, and what runs beside them
-PLUMBING = {"next_turn", "registry", "_fresh", "_memo", "_digest"}
+#: attributes of parts that are no state, by the reason
+NO_STATE = {
+    "registry": "of the process",
+    "next_turn": "of the page",
+    "_handlers": "methods of the parts",
+    "_fresh": "what this page has yet to draw; a new page draws all points",
+    "_memo": "computed from the problem",
+    "_digest": "computed from the program",
+}
 
 
-def state_of(part: Any) -> dict[str, Any]:
-    """What a page can read of a part of a session: its parameters and its attributes."""
-    attributes = {
-        name: value
-        for name, value in vars(part).items()
-        if name not in PLUMBING
-        and not name.startswith("_param__")
-        and not name.endswith("_handlers")
-        and not type(value).__module__.startswith(("toast_lab.app.", "param"))
-    }
-    if isinstance(part, param.Parameterized):
-        attributes |= {k: v for k, v in part.param.values().items() if k != "name"}
-    return attributes
+def other_value(parameter: param.Parameter[Any]) -> Any:
+    """A value that a parameter may have and does not have by default."""
+    match parameter:
+        case param.Selector(objects=objects):
+            return objects[-1]
+        case param.Boolean(default=default):
+            return not default
+        case param.Integer():
+            return 7
+        case param.Number():
+            return 0.5
+        case param.String():
+            return "text"
+        case param.List():
+            return ["entry"]
+        case param.Dict():
+            return {"key": "entry"}
+        case param.ClassSelector(class_=class_):
+            return class_()
+    return object()
 
 
-def same(before: Any, after: Any) -> bool:
-    """Are these equal, or copies of a state?"""
-    if before is after or before == after:
-        return True
-    return type(before) is type(after) and hasattr(before, "copy") and vars(before) == vars(after)
-
-
-def test_a_fork_has_everything_that_a_page_reads(session: Session) -> None:
-    session.plans.add_data_parallel()
-    session.selection.select((), (0,))
-    session.hand.choose_side(session.loaded.analysis.compatibility_sets[0].resolution, "data", 0)
-    session.searches.start_with(seconds=None, evaluations=50)
-    settle(session)
-    forked = session.fork()
-    parts = [
-        name
-        for name, value in vars(session).items()
-        if type(value).__module__.startswith("toast_lab.app.")
-    ]
-    assert len(parts) > 6
-    for name in ("", *parts):
-        before, after = (getattr(s, name) if name else s for s in (session, forked))
-        assert state_of(before).keys() == state_of(after).keys()
-        differing = [
-            f"{name}.{key}"
-            for key, value in state_of(before).items()
-            if not same(value, state_of(after)[key])
+def test_parts_have_no_state_beside_their_parameters(session: Session) -> None:
+    parts = session.parts()
+    assert len(parts) > 9
+    for part in parts.values():
+        others = [
+            name
+            for name, value in vars(part).items()
+            if not name.startswith("_param__")
+            and name not in NO_STATE
+            and not any(value is other for other in parts.values())
         ]
-        assert not differing, f"a reload loses {', '.join(differing)}"
+        assert not others, f"a fork loses these of {type(part).__name__}: {others}"
+
+
+def test_a_fork_has_every_parameter_and_grows_apart(session: Session) -> None:
+    for part in session.parts().values():
+        with param.parameterized.discard_events(part):
+            for name in part.param.values().keys() - {"name"}:
+                setattr(part, name, other_value(part.param[name]))
+    forked = session.fork()
+    for where, part in session.parts().items():
+        for name in part.param.values().keys() - {"name"}:
+            value = getattr(part, name)
+            copied = getattr(forked.parts()[where], name)
+            if hasattr(value, "copy"):
+                assert copied is not value, f"{where}.{name} grows on two pages"
+                assert type(copied) is type(value)
+            else:
+                assert copied is value, f"a fork loses {where}.{name}"
+            if isinstance(value, list | dict):
+                assert copied == value
+
+
+def test_a_fork_of_a_paused_search_is_paused_and_a_written_plan_stays_written(
+    session: Session,
+) -> None:
+    session.searches.step()
+    wait(lambda: (session.tick(), session.searches.is_paused)[1], "a pause")
+    session.plans.start_writing("unsharded")
+    wait(lambda: (session.tick(), not session.exports.busy)[1], "the written plan")
+    forked = session.fork()
+    assert forked.searches.held_state == "paused"
+    unsharded = forked.plans.named("unsharded")
+    assert unsharded is not None
+    assert forked.plans.written(unsharded) is not None
+    session.searches.cancel()
+    settle(session)
 
 
 def test_an_executed_plan_agrees_with_the_unsharded_program(session: Session) -> None:

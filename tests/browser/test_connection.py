@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.serving import free_port, serving
+from tests.processes import direct_children
 
 pytestmark = pytest.mark.browser
 
@@ -41,6 +45,26 @@ def test_a_dead_server_is_said_and_the_page_comes_back_with_it(page: Page) -> No
         expect(page.locator(".bk-btn.bk-active", has_text="Graph")).to_be_visible(timeout=SLOW)
         page.get_by_text("Log", exact=True).click()
         expect(page.get_by_text("The server has started anew").first).to_be_visible(timeout=SLOW)
+
+
+def test_a_server_that_stands_still_is_said_after_a_click_which_is_done_later(page: Page) -> None:
+    port = free_port()
+    with serving(port=port) as url:
+        opened(page, f"{url}/?step=graph", "31 nodes")
+        (server,) = (
+            child
+            for child in direct_children(os.getpid())
+            if str(port) in Path(f"/proc/{child}/cmdline").read_text()
+        )
+        alert = page.get_by_role("alert")
+        os.kill(server, signal.SIGSTOP)
+        try:
+            page.get_by_role("button", name=re.compile("By hand")).click()
+            expect(alert).to_contain_text("waits until it does", timeout=SAID_MS)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        expect(alert).to_be_hidden(timeout=SLOW)
+        expect(page.get_by_text("Conflict board")).to_be_visible(timeout=SLOW)
 
 
 def test_a_connection_that_ends_loses_nothing(served: Callable[..., str], page: Page) -> None:

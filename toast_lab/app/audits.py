@@ -8,6 +8,7 @@ import param
 
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.errors import ToastError
 from toast_lab.jobs.audit_job import RUN_AUDIT, AuditRequest
@@ -18,7 +19,7 @@ from toast_lab.text import counted
 TIME_LIMIT_S = 1200.0
 
 
-class Audits(param.Parameterized):
+class Audits(StatePart):
     """Settings of the next audit, and the outcome of the last one."""
 
     topology: Any = param.String(

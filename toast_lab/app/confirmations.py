@@ -11,6 +11,7 @@ from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import TIME_LIMIT_S, Searches
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
@@ -28,13 +29,16 @@ from toast_lab.views.compare_table import seconds_text
 CONFIRM_SETTINGS = ("judge", "compiles", "confirm_seconds")
 
 
-class Confirmations(param.Parameterized):
+class Confirmations(StatePart):
     """Settings of the next confirmed search, and the state of the last one."""
 
     judge: Any = param.String(default="", doc="topology that plans are judged for; empty: none")
     compiles: Any = param.Integer(default=12, doc="plans judged at most, beside the floor")
     confirm_seconds: Any = param.Number(
         default=None, allow_None=True, doc="time limit of the whole confirmed search; None: none"
+    )
+    state: Any = param.ClassSelector(
+        class_=ConfirmState, default=ConfirmState(), doc="of the last confirmed search"
     )
 
     def __init__(
@@ -49,7 +53,6 @@ class Confirmations(param.Parameterized):
         super().__init__()
         self._loaded, self._plans, self._work = loaded, plans, work
         self._notices, self._searches = notices, searches
-        self.state = ConfirmState()
         work.handle(
             "confirm", Handler(self._ended, lambda event: self.state.take(event.data), self._lost)
         )
@@ -165,7 +168,3 @@ class Confirmations(param.Parameterized):
         self.param.update(**{name: job.about[name] for name in CONFIRM_SETTINGS})
         self.state = job.about["confirm"].fresh()
         self._work.watch(job)
-
-    def follow(self, followed: Confirmations) -> None:
-        """Continue from the confirmed search of another page."""
-        self.state = followed.state.copy()

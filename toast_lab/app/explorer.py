@@ -115,7 +115,11 @@ class Explorer(look.Pane):
         self.show_model()
         self.show_head()
         self.show_messages()
+        self.show_selection()
+        was_open = state.choices.values.get("drawer")
         self.show_step()
+        if was_open is not None:
+            self.toggle_drawer(was_open)
         self.strip.refresh()
 
     def part(self, page: str, way: str) -> Any:
@@ -149,6 +153,7 @@ class Explorer(look.Pane):
         }
         self._in_tabs = [(look.filled_column(), content) for content in titled.values()]
         tabs = look.tabs(*zip(titled, [body for body, _ in self._in_tabs], strict=True))
+        self.session.choices.keep("drawer, tab", tabs, "active")
         look.watch(tabs, self._draw_tab, "active")
         self.tabs = tabs
         self.fold = look.button(
@@ -171,6 +176,7 @@ class Explorer(look.Pane):
     def toggle_drawer(self, opened: bool | None = None) -> None:
         """Show or hide the drawer; None toggles it."""
         opened = self.fold.name == "Show" if opened is None else opened
+        self.session.choices.values["drawer"] = opened
         self.fold.name = "Hide" if opened else "Show"
         self.drawer.styles = {**self.drawer.styles, "height": DRAWER_HEIGHT if opened else "40px"}
         self._draw_tab()

@@ -13,6 +13,7 @@ from toast_lab.app.loaded import LoadedState, Selection
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.trail import Actions, Trail
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
@@ -25,8 +26,10 @@ ASKED_SEARCH_S = 6.0
 MAX_MOVES = 16  #: settings of one colour's bits that are offered, at most
 
 
-class HandPlan:
+class HandPlan(StatePart):
     """The plan called ``manual``: every program and mesh has one, with a trail of its own."""
+
+    trails: Any = param.Dict(default={}, doc="Trails by the program's digest and the mesh")
 
     def __init__(
         self,
@@ -36,9 +39,9 @@ class HandPlan:
         searches: Searches,
         notices: Notices,
     ) -> None:
+        super().__init__()
         self._loaded, self._selection, self._plans = loaded, selection, plans
         self._searches, self._notices = searches, notices
-        self._trails: dict[tuple[str, str], Trail] = {}
         self._memo: tuple[Problem | None, dict[Actions, PlanAfterAction]] = (None, {})
 
     @property
@@ -49,9 +52,7 @@ class HandPlan:
     @property
     def trail(self) -> Trail:
         """The versions of the plan by hand."""
-        return (
-            self._trails.get(self._trail_key(), Trail()) if self._problem is not None else Trail()
-        )
+        return self.trails.get(self._trail_key(), Trail()) if self._problem is not None else Trail()
 
     def _trail_key(self) -> tuple[str, str]:
         return self._loaded.digest, str(self._problem.mesh)
@@ -281,7 +282,7 @@ class HandPlan:
         """Make these the actions of the manual plan."""
         trail, key = self.trail, self._trail_key()
         plan = plan_of_actions(self._problem.space, actions)
-        self._trails[key] = trail.to(plan.actions)
+        self.trails[key] = trail.to(plan.actions)
         self._show_manual(plan)
 
     def _move(self, trail: Trail) -> None:
@@ -289,7 +290,7 @@ class HandPlan:
             return
         with self._notices.guarded():
             plan = plan_of_actions(self._problem.space, trail.now)
-            self._trails[self._trail_key()] = trail
+            self.trails[self._trail_key()] = trail
             self._show_manual(plan)
             self._notices.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
 
@@ -306,12 +307,8 @@ class HandPlan:
 
     def forget(self) -> None:
         """Forget the plan of this program and mesh, with its versions."""
-        self._trails.pop(self._trail_key(), None)
+        self.trails.pop(self._trail_key(), None)
         self._plans.remove(MANUAL)
-
-    def follow(self, other: HandPlan) -> None:
-        """Continue from the plans by hand of another page."""
-        self._trails = dict(other._trails)
 
 
 def _best(items: list[PlanItem]) -> PlanItem | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import param
 
+from toast_lab.app.state_part import StatePart
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
@@ -18,7 +19,7 @@ MAX_MACHINES = 16
 MAX_DEVICES = 4096
 
 
-class LoadedState(param.Parameterized):
+class LoadedState(StatePart):
     """The loaded model and the current problem."""
 
     model: Any = param.Parameter(default=None, doc="Model")
@@ -85,7 +86,7 @@ class LoadedState(param.Parameterized):
         return machine
 
 
-class Selection(param.Parameterized):
+class Selection(StatePart):
     """The selection in the loaded program."""
 
     names: Any = param.Parameter(default=(), doc="selected dimension names")

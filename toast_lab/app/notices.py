@@ -10,12 +10,13 @@ from typing import Any
 import param
 
 from toast_lab.app.items import Level, Message
+from toast_lab.app.state_part import StatePart
 from toast_lab.errors import ToastError
 
 MAX_MESSAGES = 50
 
 
-class Notices(param.Parameterized):
+class Notices(StatePart):
     """Messages of one page."""
 
     messages: Any = param.List(default=[])

@@ -11,8 +11,9 @@ import param
 from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import Problem, price
+from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.files import file_name
@@ -46,7 +47,7 @@ def export_report(
     return plan_job.Exported(f"{file_name(name)}_report.html", content, (remark,))
 
 
-class PlanStore(param.Parameterized):
+class PlanStore(StatePart):
     """Plans by name, in the order in which they came."""
 
     items: Any = param.List(default=[], doc="PlanItems")
@@ -54,11 +55,15 @@ class PlanStore(param.Parameterized):
         default=frozenset(), doc="names of plans that are not in the pictures"
     )
     wanted: Any = param.String(default="", doc="name of the plan to be looked at next")
+    looked_at: Any = param.String(default="", doc="name of the plan that page 5 is about")
     exported: Any = param.Parameter(default=None, doc="the last plan_job.Exported")
     comparison: Any = param.Parameter(
         default=None, doc="the last toast_lab.compare.result.Comparison"
     )
     priced: Any = param.Parameter(default=None, doc="the Problem that plans were last priced for")
+    for_writing: Any = param.Dict(
+        default={}, doc="by problem and key, the Plan that keeps how it is written"
+    )
 
     def __init__(self, loaded: LoadedState, notices: Notices, work: Work, exports: Work) -> None:
         super().__init__()
@@ -68,7 +73,6 @@ class PlanStore(param.Parameterized):
         work.handle("compile", Handler(self._compiled))
         exports.handle("export", Handler(self._take_export))
         exports.handle("write", Handler(self._take_written))
-        self._for_writing: dict[tuple[Problem, int], Plan] = {}
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -330,7 +334,8 @@ class PlanStore(param.Parameterized):
 
     def _as_plan(self, item: PlanItem) -> Plan:
         """The same plan each time, which keeps what has been written."""
-        return self._for_writing.setdefault((item.problem, item.plan.key), Plan.of(item.plan))
+        plan: Plan = self.for_writing.setdefault((item.problem, item.plan.key), Plan.of(item.plan))
+        return plan
 
     def _take_written(self, job: Job) -> None:
         self._notices.say(f"Written: {job.result.size}.", "good")

@@ -14,6 +14,7 @@ from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.rescued_plan import rescue
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError
@@ -35,7 +36,7 @@ SETTINGS = ("method", "seed", "seconds", "evaluations", "options")
 TIME_LIMIT_S = 24 * 3600.0
 
 
-class Searches(param.Parameterized):
+class Searches(StatePart):
     """Settings of the next search, and the state of the last one."""
 
     method: Any = param.String(default="mcts")
@@ -46,20 +47,20 @@ class Searches(param.Parameterized):
         default=None, allow_None=True, doc="budget of distinct shardings; None: no limit"
     )
     simulations: Any = param.Integer(default=0, doc="simulations of the last search")
+    job: Any = param.Parameter(default=None, doc="the running or last search of what is loaded")
+    problem: Any = param.Parameter(default=None, doc="Problem of the last search")
+    points: Any = param.List(default=[], doc="CurvePoints of that search")
+    best_actions: Any = param.Parameter(default=(), doc="of the best plan so far")
+    best_plan: Any = param.Parameter(default=None, doc="ShardingPlan, once a search has ended")
+    is_paused: Any = param.Boolean(default=False, doc="the pause that was asked for has begun")
+    note: Any = param.String(default="", doc="how the search ended")
+    gap: Any = param.Number(default=None, allow_None=True, doc="how far it can be from the best")
+    race: Any = param.ClassSelector(class_=RaceState, default=RaceState(), doc="the last race")
 
     def __init__(self, loaded: LoadedState, plans: PlanStore, work: Work, notices: Notices) -> None:
         super().__init__()
         self._loaded, self._plans, self._work, self._notices = loaded, plans, work, notices
-        self.job: Job | None = None  #: the running or last search of what is loaded
-        self.problem: Problem | None = None  #: of the last search
-        self.points: list[CurvePoint] = []  #: of that search's curves
-        self._fresh: list[CurvePoint] = []  #: those of ``points`` that no page has drawn yet
-        self.best_actions: tuple[str, ...] = ()
-        self.best_plan: ShardingPlan | None = None  #: once a search has ended
-        self.is_paused = False  #: the pause that was asked for has begun
-        self.note = ""  #: how the search ended
-        self.gap: float | None = None
-        self.race = RaceState()
+        self._fresh: list[CurvePoint] = []  #: those of ``points`` that this page has not drawn yet
         work.handle("search", Handler(self._ended, self._reported, self._lost))
         work.handle("race", Handler(self._raced, lambda event: self.race.take(event.data)))
 
@@ -312,21 +313,6 @@ class Searches(param.Parameterized):
         else:
             self.race = about["race"].fresh()
         self._work.watch(job)
-
-    def follow(self, session_searches: Searches) -> None:
-        """Continue from the searches of another page."""
-        self.points = list(session_searches.points)
-        self.best_plan = session_searches.best_plan
-        self.best_actions, self.note, self.gap = (
-            session_searches.best_actions,
-            session_searches.note,
-            session_searches.gap,
-        )
-        self.problem, self.job, self.race = (
-            session_searches.problem,
-            session_searches.job,
-            session_searches.race.copy(),
-        )
 
 
 def _price_words(cost: Cost) -> str:

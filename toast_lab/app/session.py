@@ -17,12 +17,14 @@ import param
 from toast_lab.app.audits import Audits
 from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
-from toast_lab.app.items import MANUAL, PlanItem
+from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
+from toast_lab.app.page_choices import PageChoices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
+from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
@@ -43,9 +45,10 @@ class LoadingContext(NamedTuple):
     sizes: Any = MappingProxyType({})
     then: Then | None = None
     leads_to: str = ""
+    settings: Any = MappingProxyType({})
 
 
-class Session(param.Parameterized):
+class Session(StatePart):
     """State of one page.
 
     Attributes:
@@ -59,6 +62,7 @@ class Session(param.Parameterized):
         work: the job that runs.
         exports: the export that runs beside that job.
         notices: messages to the user.
+        choices: what is chosen on the pages and nowhere else in the session.
         next_turn: calls a function once the browser has been told of all changes so far; at once
             if there is no page.
     """
@@ -68,11 +72,16 @@ class Session(param.Parameterized):
         default="", doc="key of the step of the guided tour; empty off the tour"
     )
 
+    is_begun: Any = param.Boolean(
+        default=False, doc="whether a model has been chosen, after which nothing welcomes anybody"
+    )
     solved: Any = param.Parameter(default=None, doc="the SolvedCase that is looked at, if any")
+    shelf: Any = param.Dict(default={}, doc="PlanItems of other programs, by digest")
 
     def __init__(self, jobs: Registry | None = None) -> None:
         super().__init__()
         self.notices = Notices()
+        self.choices = PageChoices()
         self.work = Work(self.notices, jobs)
         self.loaded = LoadedState()
         self.selection = Selection(self.loaded)
@@ -92,7 +101,6 @@ class Session(param.Parameterized):
             notices=self.notices,
         )
         self.next_turn: Callable[[Callable[[], None]], None] = lambda act: act()
-        self._shelf: dict[str, list[PlanItem]] = {}  #: plans of other programs, by digest
         self.work.handle("load", Handler(self._loaded))
 
     # -- loading -----------------------------------------------------------------------------------
@@ -103,6 +111,7 @@ class Session(param.Parameterized):
         then: Then | None = None,
         *,
         leads_to: str = "",
+        mesh: str = "",
     ) -> None:
         """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed).
 
@@ -111,20 +120,21 @@ class Session(param.Parameterized):
             sizes: those that differ from its defaults.
             then: called with the session once the model is loaded, which for a large one is later.
             leads_to: the step to which ``then`` leads, so that no step before draws a large model.
+            mesh: the mesh that it is loaded for, so that nothing is priced on the one before.
         """
-        sizes = dict(sizes or {})
+        sizes, settings = dict(sizes or {}), {"mesh": mesh} if mesh else {}
         with self.notices.guarded():
             if ":" in which:
-                context = LoadingContext("", sizes, then, leads_to)
+                context = LoadingContext("", sizes, then, leads_to, settings=settings)
                 self._start_loading(
                     f"loading {which}", context, load_own, which, sizes, self.loaded.platform
                 )
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
-                self.show(load_at_once(which, sizes), which, sizes, then)
+                self.show(load_at_once(which, sizes), which, sizes, then, settings=settings)
                 return
-            context = LoadingContext(which, sizes, then, leads_to)
+            context = LoadingContext(which, sizes, then, leads_to, settings=settings)
             target = "toast_lab.jobs.load_job:load_model"
             self._start_loading(
                 f"loading {which}", context, target, which, sizes, self.loaded.platform
@@ -174,9 +184,9 @@ class Session(param.Parameterized):
 
         The first price of a large program takes half a second.
         """
-        which, sizes, then, leads_to = self.work.context
+        which, sizes, then, leads_to, settings = self.work.context
         self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
-        self._set_problem({})
+        self._set_problem(settings)
         analysis = self.loaded.analysis
 
         def price_it() -> None:
@@ -194,13 +204,14 @@ class Session(param.Parameterized):
         which: str = "",
         sizes: dict[str, Any] | None = None,
         then: Then | None = None,
+        settings: Any = MappingProxyType({}),
     ) -> None:
         """Take in a loaded model, with ``which`` and ``sizes`` if it is a built-in one.
 
-        ``then`` is called with the session afterwards.
+        ``settings`` are those of ``set_problem``; ``then`` is called with the session afterwards.
         """
         self._take_in(loaded, which, sizes or {})
-        self.set_problem()
+        self.set_problem(**settings)
         if then is not None:
             then(self)
 
@@ -208,8 +219,8 @@ class Session(param.Parameterized):
         self, loaded: LoadedModel, which: str, sizes: dict[str, Any], step: str = ""
     ) -> None:
         if self.loaded.analysis is not None:
-            self._shelf[self.loaded.digest] = self.plans.items
-        plans = self._shelf.get(loaded.analysis.program.digest(), [])
+            self.shelf[self.loaded.digest] = self.plans.items
+        plans = self.shelf.get(loaded.analysis.program.digest(), [])
         with ExitStack() as stack:
             # Whoever watches one of these sees all of them changed
             for part in (self.selection, self.plans, self.loaded):
@@ -311,28 +322,13 @@ class Session(param.Parameterized):
     def fork(self) -> Session:
         """A new session that starts from this one's state and watches the same job."""
         forked = Session(self.work.registry)
-        for source, target in zip(self._parts(), forked._parts(), strict=True):
-            values = source.param.values()
-            del values["name"]
-            target.param.update(**values)
-        forked._shelf = dict(self._shelf)
-        forked.hand.follow(self.hand)
-        forked.searches.follow(self.searches)
-        forked.confirmations.follow(self.confirmations)
-        forked.work.follow(self.work)
-        forked.exports.follow(self.exports)
+        for name, part in self.parts().items():
+            forked.parts()[name].follow(part)
         return forked
 
-    def _parts(self) -> tuple[param.Parameterized, ...]:
-        return (
-            self,
-            self.notices,
-            self.loaded,
-            self.selection,
-            self.plans,
-            self.searches,
-            self.confirmations,
-            self.audits,
-            self.work,
-            self.exports,
-        )
+    def parts(self) -> dict[str, StatePart]:
+        """The session and its parts by attribute; the session itself is ""."""
+        return {
+            "": self,
+            **{name: value for name, value in vars(self).items() if isinstance(value, StatePart)},
+        }

@@ -19,22 +19,29 @@ class Trail(NamedTuple):
     now: Actions = ()
     past: tuple[Actions, ...] = ()  #: oldest first
     future: tuple[Actions, ...] = ()  #: the one that was undone last stands last
+    before: Actions | None = None  #: the version from which the last move came
 
     def to(self, actions: Actions) -> Trail:
         """Move on to another version; versions that were undone are forgotten.
 
         The same version again changes nothing.
         """
-        return self if actions == self.now else Trail(actions, (*self.past, self.now)[-MAX_PAST:])
+        if actions == self.now:
+            return self
+        return Trail(actions, (*self.past, self.now)[-MAX_PAST:], before=self.now)
 
     def undo(self) -> Trail:
         """The trail one version back, if there is one."""
-        return Trail(self.past[-1], self.past[:-1], (*self.future, self.now)) if self.past else self
+        return (
+            Trail(self.past[-1], self.past[:-1], (*self.future, self.now), self.now)
+            if self.past
+            else self
+        )
 
     def redo(self) -> Trail:
         """The trail one version forward again, if there is one."""
         return (
-            Trail(self.future[-1], (*self.past, self.now), self.future[:-1])
+            Trail(self.future[-1], (*self.past, self.now), self.future[:-1], self.now)
             if self.future
             else self
         )

@@ -13,6 +13,7 @@ import param
 
 from toast_lab.app.items import Level
 from toast_lab.app.notices import Notices
+from toast_lab.app.state_part import StatePart
 from toast_lab.errors import ToastError
 from toast_lab.jobs.job import JOBS, Event, Job, JobState, Registry
 
@@ -25,22 +26,24 @@ class Handler(NamedTuple):
     lost: Callable[[Job], None] = lambda job: None  #: the job failed or was cancelled
 
 
-class Work(param.Parameterized):
+class Work(StatePart):
     """The job of a page, running or over."""
 
     job: Any = param.Parameter(default=None, doc="the job that runs, or the last one")
     changes: Any = param.Integer(
         default=0, doc="counts up whenever something about the job changed"
     )
+    context: Any = param.Parameter(
+        default=None, doc="data that the part that started the job needs at its end"
+    )
+    seen: Any = param.Integer(default=0, doc="how many of the job's reports have been taken in")
+    settled: Any = param.Boolean(default=True, doc="whether the job's end has been taken in")
 
     def __init__(self, notices: Notices, registry: Registry | None = None) -> None:
         super().__init__()
         self.notices = notices
         self.registry = JOBS if registry is None else registry  # an empty registry is false
-        self.context: Any = None  #: data that the part that started the job needs at its end
         self._handlers: dict[str, Handler] = {}
-        self._seen = 0
-        self._settled = True
 
     def handle(self, kind: str, handler: Handler) -> None:
         """Register the handler for jobs of a kind."""
@@ -49,7 +52,7 @@ class Work(param.Parameterized):
     @property
     def busy(self) -> bool:
         """Does a job of this page run?"""
-        return self.job is not None and (self.job.running or not self._settled)
+        return self.job is not None and (self.job.running or not self.settled)
 
     def runs(self, *kinds: str) -> bool:
         """Does a job of one of these kinds run? Without kinds: does any?"""
@@ -93,7 +96,7 @@ class Work(param.Parameterized):
 
     def watch(self, job: Job, context: Any = None) -> None:
         """Follow a job from its beginning."""
-        self._seen, self._settled, self.context = 0, False, context
+        self.seen, self.settled, self.context = 0, False, context
         self.job = job
         self.changed()
 
@@ -110,12 +113,12 @@ class Work(param.Parameterized):
     def tick(self) -> None:
         """Take in the reports of the job since the last call, and its end."""
         job = self.job
-        if job is None or self._settled:
+        if job is None or self.settled:
             return
         # Read this first: everything logged before the end is in the log by then
         ended = job.finished.is_set()
-        events = job.since(self._seen)
-        self._seen += len(events)
+        events = job.since(self.seen)
+        self.seen += len(events)
         handler = self._handlers[job.kind]
         for event in events:
             handler.report(event)
@@ -125,7 +128,7 @@ class Work(param.Parameterized):
             self.changed()
 
     def _settle(self, job: Job, handler: Handler) -> None:
-        self._settled = True
+        self.settled = True
         with self.notices.guarded():
             if job.state is JobState.DONE:
                 handler.done(job)
@@ -133,8 +136,3 @@ class Work(param.Parameterized):
             level: Level = "info" if job.state is JobState.CANCELLED else "error"
             self.notices.say(job.message, level)
             handler.lost(job)
-
-    def follow(self, followed: Work) -> None:
-        """Watch the same job as another page, from where that page is."""
-        self.job, self.context = followed.job, followed.context
-        self._seen, self._settled = followed._seen, followed._settled

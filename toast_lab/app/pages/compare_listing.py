@@ -82,6 +82,8 @@ class SideBySide:
             look.watch(widget, lambda: None if self._quiet else self._make(), "value")
         look.watch(self.content, self._which, "value")
         look.watch(self.short, lambda: None if self._quiet else self._show(), "value")
+        session.choices.keep("A | B, content", self.content)
+        session.choices.keep("A | B, differences", self.short)
 
     def offer(self, selected: PlanItem | None) -> None:
         """Update the choices of plans; B follows the selected row."""

@@ -79,7 +79,6 @@ class ComparePage:
             ),
             width=216,
         )
-        self._name = ""
         self._plan_names: list[str] = []
         self._stale = False
         save = saver()
@@ -111,6 +110,9 @@ class ComparePage:
             margin=(4, 0, 0, 0),
             stylesheets=[look.TABS + WIDE],
         )
+        session.choices.keep("compare, tab", self.tabs, "active")
+        session.choices.keep("compare, actions", self.typed)
+        session.choices.keep("compare, name", self.typed_name)
         look.watch(self.tabs, self._draw, "active")
         csv = csv_button(
             save,
@@ -134,14 +136,22 @@ class ComparePage:
 
     # -- state -------------------------------------------------------------------------------------
     @property
+    def _looked_at(self) -> str:
+        return str(self.session.plans.looked_at)
+
+    @_looked_at.setter
+    def _looked_at(self, name: str) -> None:
+        self.session.plans.looked_at = name
+
+    @property
     def selected(self) -> PlanItem | None:
         """The plan of the selected row."""
-        return self.session.plans.named(self._name)
+        return self.session.plans.named(self._looked_at)
 
     def select(self, name: str) -> None:
         """Select a plan."""
-        if name != self._name and self.session.plans.named(name) is not None:
-            self._name = name
+        if name != self._looked_at and self.session.plans.named(name) is not None:
+            self._looked_at = name
             self._mark()
             self.right.show_plan(self.selected)
             for i, pane in self.panes.items():
@@ -185,8 +195,8 @@ class ComparePage:
         self._stale = False
         names = [item.name for item in self.session.plans.items]
         added = [name for name in names if name not in self._plan_names]
-        if self._name not in names or (added and self._plan_names):
-            self._name = added[-1] if added else names[-1] if names else ""
+        if self._looked_at not in names or (added and self._plan_names):
+            self._looked_at = added[-1] if added else names[-1] if names else ""
         self._plan_names = names
         frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
@@ -197,7 +207,7 @@ class ComparePage:
 
     def _mark(self) -> None:
         names = [item.name for item in self.session.plans.items]
-        self.table.selection = [names.index(self._name)] if self._name in names else []
+        self.table.selection = [names.index(self._looked_at)] if self._looked_at in names else []
 
     def _forget(self) -> None:
         """Mark the panes below the table as out of date; redraw the open one and the right side."""

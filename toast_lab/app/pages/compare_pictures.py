@@ -155,6 +155,7 @@ class Breakdown(Picture):
             sizing_mode="fixed",
             stylesheets=[look.BUTTON + ONE_LINE],
         )
+        self.session.choices.keep("breakdown, by", self.by)
         look.watch(self.by, lambda: self.refresh(None), "value")
         return (self.by,)
 

@@ -48,6 +48,7 @@ class CurvesPane:
         self._undrawn: list[CurvePoint] = []  #: points that wait for the next beat
         self._beat = Beat()
         self.begin()
+        session.choices.keep("curves, scale", self.scale)
 
     def begin(self) -> None:
         """Show the current search from its beginning, for a new problem, search or scale.

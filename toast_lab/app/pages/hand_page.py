@@ -25,7 +25,7 @@ from toast_lab.app.tiles_pane import TilesPane
 from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import ListingLine, listing_lines
 from toast_lab.pipeline import replicated
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.views.by_hand_tables import collectives_frame
 from toast_lab.views.local_lines import LocalLine, local_lines
@@ -91,6 +91,7 @@ class HandPage:
             *[(title, body) for (title, _), body in zip(self._parts, self._bodies, strict=True)]
         )
         look.watch(self.tabs, self._open_tab, "active")
+        session.choices.keep("hand, tab", self.tabs, "active")
         self._open_tab()
         self.upper = look.filled_column(self.board, scroll=True, stylesheets=[look.CANVAS, UPPER])
         self.lower = pn.Column(
@@ -100,7 +101,8 @@ class HandPage:
             stylesheets=[look.CANVAS, LOWER],
         )
         self._case = look.text(visible=False, margin=(0, 4, 2, 4))
-        self.centre = look.filled_column(self._case, self.upper, self.lower)
+        self._wait_words = look.text(visible=False, margin=(12, 4))
+        self.centre = look.filled_column(self._case, self._wait_words, self.upper, self.lower)
         look.watch(session, self._show_case, "solved")
         look.watch(session, self._changed, "step")
         look.watch(session.loaded, self._changed, "problem")
@@ -109,6 +111,7 @@ class HandPage:
         look.watch(session.work, self._job_changed, "changes")
         self._show_case()
         self.refresh()
+        session.choices.keep("hand, short listing", self.short)
 
     # -- showing -----------------------------------------------------------------------------------
     def _open_tab(self) -> None:
@@ -164,7 +167,12 @@ class HandPage:
             )
             self.short.value = session.loaded.analysis.program.n_ops > MANY_OPS
         self._show_colours()
-        if not session.plans.is_priced:
+        is_priced = session.plans.is_priced
+        for part in (self.upper, self.history.view, self.actions.view, self.lower):
+            part.visible = is_priced
+        self._wait_words.visible = not is_priced
+        if not is_priced:
+            self._wait_words.object = quiet(f"Pricing {session.loaded.problem.describe()} …")
             self._stale = True  # the first price of a large program takes half a second
             return
         self.history.refresh()
@@ -248,26 +256,30 @@ class HandPage:
         ):
             return
         self._plan = plan
+        before = None if self._lines else session.hand.trail.before
+        earlier = None if before is None else plan_of_actions(problem.space, before)
         if problem.analysis.program.n_ops > MANY_OPS:
+            self.listing.put(())
+            self._note.object = one_line("Writing the listing …")
             self._pending_listing.start_next(
-                plan, lambda: LISTINGS.submit(listing_lines, problem, plan)
+                plan, lambda: LISTINGS.submit(_listings, problem, plan, earlier)
             )
         else:
-            self._take(listing_lines(problem, plan))
+            self._take(*_listings(problem, plan, earlier))
 
     def tick(self) -> None:
         """Show a listing that a thread has written; called at each tick of the page."""
         done = self._pending_listing.done()
         if done is not None and done.subject is self._plan:
-            self._take(done.future.result())
+            self._take(*done.future.result())
 
-    def _take(self, lines: list[ListingLine]) -> None:
-        self._before, self._lines = self._lines, lines
+    def _take(self, lines: list[ListingLine], earlier: list[ListingLine] | None) -> None:
+        self._before, self._lines = self._lines if earlier is None else earlier, lines
         self._show_lines()
 
     def _show_lines(self) -> None:
         analysis = self.session.loaded.analysis
-        if analysis is None:
+        if analysis is None or not self._lines:
             return
         lines = local_lines(analysis, self._lines, self._before, short=self.short.value)
         self._shown = lines.lines
@@ -290,6 +302,16 @@ class HandPage:
             return
         colour = self.colours.value["colour"].iloc[event.row]
         self.session.selection.select_group(analysis.group_index(colour))
+
+
+def _listings(
+    problem: Problem, plan: ShardingPlan, earlier: ShardingPlan | None
+) -> tuple[list[ListingLine], list[ListingLine] | None]:
+    """The listing of a plan, and that of the plan before it, if it is not known."""
+    return (
+        listing_lines(problem, plan),
+        None if earlier is None else listing_lines(problem, earlier),
+    )
 
 
 def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:

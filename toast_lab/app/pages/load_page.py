@@ -115,6 +115,7 @@ class LoadPage:
         # Users who follow a link, reload the page or bring their own model want to see that model
         self._arrived = (
             bool(offered)
+            or session.is_begun
             or session.step != "load"
             or bool(session.hand.actions)
             or session.audits.outcome is not None
@@ -153,6 +154,7 @@ class LoadPage:
         }
         self._audit = AuditReport(self.session)
         self._tabs = look.tabs(*[(name, report.view()) for name, report in self._reports.items()])
+        self.session.choices.keep("load, tab", self._tabs, "active")
         look.watch(self._tabs, self._open_report, "active")
         self.full = look.button(
             "In full",
@@ -202,6 +204,7 @@ class LoadPage:
 
     def _leave_welcome(self) -> None:
         """Once a model is chosen, replace the welcome with the model's reports."""
+        self.session.is_begun = True
         self.welcome.leave()
         self.go.button_type = "primary"
         self._below.visible = not self.session.loading
@@ -256,7 +259,6 @@ class LoadPage:
         self._leave_welcome()
 
         def show(session: Session) -> None:
-            session.set_problem(mesh=case.mesh)
             with session.notices.guarded():
                 session.hand.take(list(case.actions))
             session.solved = case
@@ -264,7 +266,7 @@ class LoadPage:
                 session.step = "hand"
 
         sizes = dict(case.sizes) or registry.WORTHWHILE_SIZES.get(case.model)
-        self.session.load(case.model, sizes, then=show, leads_to="hand")
+        self.session.load(case.model, sizes, then=show, leads_to="hand", mesh=case.mesh)
 
     def _model_card(self, name: str, text: str) -> pn.widgets.Button:
         return _card(text, lambda: self._choose(name))
@@ -397,6 +399,8 @@ class LoadPage:
                 cls="one",
                 title=self._note.strip(),
             )
+        else:
+            self._title.object = quiet("Choose a model from the gallery.")
 
     def _show_reports(self, analysis: Analysis, problem: Problem) -> None:
         """Fill the tables below the graph, and list what is worth knowing about them.

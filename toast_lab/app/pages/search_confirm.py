@@ -91,6 +91,8 @@ class ConfirmPane:
         self.curve: ConfirmCurve | None = None  #: created when the view is first shown
         self._is_elsewhere = False
         self._begin()
+        session.choices.keep("confirm, tab", self.tabs, "active")
+        session.choices.keep("confirm, scale", self.scale)
 
     # -- chart -------------------------------------------------------------------------------------
     def show(self) -> None:
@@ -154,7 +156,7 @@ class ConfirmPane:
 
     def refresh(self) -> None:
         """Update the whole view."""
-        state = self.session.confirmations.state
+        state: ConfirmState = self.session.confirmations.state
         if state is not self._state or self._elsewhere(state) != self._is_elsewhere:
             self._begin()
             return

@@ -76,6 +76,7 @@ class SearchPage:
         job = session.work.job
         if job is not None and job.kind in ("race", "confirm"):
             self.view.value = job.kind
+        session.choices.keep("search, view", self.view)
 
     # -- views, created when first shown -----------------------------------------------------------
     @property

@@ -112,6 +112,14 @@ class RacePane:
         self.right = look.column(self._facts, self.compare)
         self._shown: tuple[Any, ...] = ()
         self._new_chart()
+        for name, widget in {
+            "methods": self.methods,
+            "seconds": self.seconds.input,
+            "seed": self.seed.input,
+            "quantity": self.kind,
+            "scale": self.scale,
+        }.items():
+            session.choices.keep(f"race, {name}", widget)
 
     def _run(self) -> None:
         self.session.searches.start_race(

@@ -53,6 +53,7 @@ class TrajectoryPane:
             width=420,
             sizing_mode="fixed",
         )
+        session.choices.keep("trajectories, kind", self.kind)
         look.watch(self.kind, lambda: self.refresh(now=True), "value")
         self.table = look.table(
             trajectory_frame([]),
