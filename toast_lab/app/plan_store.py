@@ -13,7 +13,7 @@ from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import price
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.files import file_name
