@@ -25,7 +25,7 @@ from toast_lab.frontends import (
 )
 from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.quiet import look_for_devices
-from toast_lab.frontends.traced import Placement, Traced, build
+from toast_lab.frontends.traced import Placement, Traced, build, without_collector
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.platforms import Parts
@@ -102,6 +102,7 @@ def trace(
     return trace_separated(arguments.separate_arguments(fn, args, donate, keywords), platform)
 
 
+@without_collector()
 def trace_separated(separated: arguments.Arguments, platform: str | None = None) -> Traced:
     """``trace``, for arguments that are separated already."""
     name = separated.call.__name__
@@ -157,6 +158,7 @@ def trace_separated(separated: arguments.Arguments, platform: str | None = None)
     )
 
 
+@without_collector()
 def retrace(function: Function, call: Callable[..., Any]) -> Model:
     """The program of ``call``, traced and lowered as that of ``function`` was.
 
