@@ -38,7 +38,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "written_plans.md"
 #: Processor seconds of the search, and of the search for written plans. Other work may share the
 #: machine, so that times by the wall would decide what is found.
 SEARCH_S = 30.0
-WRITING_S = 4.0
+WRITING_S = 10.0
 WITHIN = 0.05  #: loss of C(s) that a written plan may have
 COMPILE_S = 500.0  #: limit of one compile
 Row = dict[str, Any]

@@ -162,8 +162,8 @@ class Plan(ShardingPlan):
             problem: the one that it is for; by default its program and mesh on the default machine.
             model: the problem's model; by default that of its analysis.
             path: the way to this plan, in actions, for the text; by default found by its history.
-            budget: of the search, see ``Budget``; finding the places that can be constrained and
-                propagating the result take time besides.
+            budget: most seconds, and drafts that the search prices. Finding the places that can be
+                constrained and propagating one plan by Shardy are part of the seconds.
             size: most rules and constraints; None: as few as do.
             in_packages: installed packages whose source may be constrained too, for a model that
                 is one of a package; the patch then is one of the package.

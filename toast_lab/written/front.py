@@ -42,8 +42,8 @@ _MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows of a front
-#: of a search: for a large program the seconds count, for a small one the drafts
-BUDGET = Budget(seconds=4.0, evaluations=4000)
+#: Of writing a plan: for a large program the seconds count, for a small one the drafts.
+BUDGET = Budget(seconds=10.0, evaluations=4000)
 
 
 class Edit(NamedTuple):
