@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Locator, Page, expect
 
-from toast_lab.app.gallery import SIZES
+from toast_lab.models.registry import WORTHWHILE_SIZES
 
 SLOW = 120_000
 
@@ -42,7 +42,9 @@ class Subject(NamedTuple):
         return f"{url}/?{urlencode(fields, safe='=,')}"
 
 
-ATTENTION = Subject("attention", SIZES["attention"], "31 of 31 names", "D", "attention.py")
+ATTENTION = Subject(
+    "attention", WORTHWHILE_SIZES["attention"], "31 of 31 names", "D", "attention.py"
+)
 #: a graph network, much smaller than the paper's: dozens of colours, and no conflict
 GNS = Subject(
     "gns",

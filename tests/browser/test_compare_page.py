@@ -27,8 +27,8 @@ import toast_lab as tl
 from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
 from tests.processes import workers
-from toast_lab.app.gallery import SIZES
 from toast_lab.cost.problem import Problem
+from toast_lab.models.registry import WORTHWHILE_SIZES
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.usual_plans import data_parallel
 from toast_lab.views.compare_table import bytes_text, counts_text, seconds_text
@@ -37,7 +37,7 @@ from toast_lab.views.time_memory import front
 
 pytestmark = pytest.mark.browser
 
-PROBLEM = Problem(analysed("attention", **SIZES["attention"]), {"data": 4, "model": 2})
+PROBLEM = Problem(analysed("attention", **WORTHWHILE_SIZES["attention"]), {"data": 4, "model": 2})
 PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
 
 
