@@ -328,7 +328,7 @@ STATES: tuple[PageState, ...] = (
         fields=COMPARE_FIELDS,
         rows=4,
     ),
-    PageState("compare, timeline", _opened("Timeline", "A click selects the op"), COMPARE, rows=2),
+    PageState("compare, timeline", _opened("Timeline", "exposed, compiled"), COMPARE, rows=2),
     PageState("compare, memory", _opened("Memory", "Click a peak"), COMPARE, rows=2),
     PageState("compare, A | B", _opened("A | B", "collectives"), COMPARE, rows=2),
     PageState("compare, collectives", _opened("Collectives", "all_reduce"), COMPARE, rows=3),
