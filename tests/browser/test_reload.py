@@ -46,7 +46,7 @@ def at_rest(page: Page) -> list[str]:
 def lost(page: Page, state: str) -> str:
     """Load a page anew; gives what differs then, empty if nothing does."""
     before = at_rest(page)
-    page.reload()
+    page.reload(timeout=SLOW)
     end = time.monotonic() + PATIENCE_S
     after: list[str] = []
     while after != before and time.monotonic() < end:
