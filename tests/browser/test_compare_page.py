@@ -261,7 +261,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     measured = plan.inner_text()
     tab(page, "Runs")
     expect(
-        page.locator(".tabulator-row", has_text="(unsharded)").locator("visible=true")
+        page.locator(".tabulator-row", has_text="unsharded, on one device").locator("visible=true")
     ).to_have_count(1)
 
     with workers_killed():
@@ -361,7 +361,8 @@ def test_an_export_leaves_the_other_buttons_alone(quick: Page) -> None:
         page.get_by_role("button", name=export).click()
         page.get_by_role("button", name=execute).click()
     assert download.value.suggested_filename == "data_parallel_sharding.py"
-    expect(page.get_by_text(re.compile("executed on cpu:8")).first).to_be_visible(timeout=SLOW)
+    # Whichever ends last has the last message
+    expect(row(page, "data parallel")).to_contain_text("cpu:8", timeout=SLOW)
     notes = page.evaluate("window.noted")
     exporting = [note for note in notes if not note["pressed"][export]]
     assert any("exporting data parallel: python: " in note["texts"] for note in exporting)
