@@ -52,6 +52,10 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
         assert item.cost.time_s == pytest.approx(session.searches.race.points[name][-1].time_s)
     race_to_compare(session)
     assert sum("race" in p.name for p in session.plans.items) == 2, "again is not twice"
+    session.set_problem(mesh="x=2")
+    assert session.searches.race.rows, "it says what it was a race for"
+    session.load("mlp")
+    assert session.searches.race.rows == [], "it was a race for another model"
 
 
 class OfScores(RaceState):

@@ -13,8 +13,8 @@ from playwright.sync_api import Locator, Page, expect
 
 import toast_lab as tl
 from tests.helpers import analysed
-from toast_lab.app.gallery import SIZES
 from toast_lab.cost.problem import Problem
+from toast_lab.models.registry import WORTHWHILE_SIZES
 from toast_lab.plan_verbs import Plan
 from toast_lab.views.compare_table import seconds_text
 
@@ -63,7 +63,7 @@ def test_a_reload_shows_the_page_as_it_was(hand: Page) -> None:
 
 
 def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> None:
-    page, problem = hand, Problem(analysed("attention", **SIZES["attention"]), MESH)
+    page, problem = hand, Problem(analysed("attention", **WORTHWHILE_SIZES["attention"]), MESH)
     costs = {o.action: o for d in tl.conflicts(problem).disputes for o in d.options}
     row(page, "0: dim 0").click()
     expect(page.locator(".listing .row.on").locator("visible=true").first).to_be_visible()
@@ -111,7 +111,7 @@ def test_actions_are_undone_redone_branched_and_compared(
             page.get_by_text("nothing to settle")
         )
     ).to_be_visible(timeout=SLOW)
-    problem = Problem(analysed("mlp", **SIZES["mlp"]), MESH)
+    problem = Problem(analysed("mlp", **WORTHWHILE_SIZES["mlp"]), MESH)
     names = {g.name: g for g in problem.analysis.groups if g.n_names > 1}
     batch, hidden = _batch_and_inner(problem)
     assert batch in names
@@ -168,7 +168,7 @@ def _batch_and_inner(problem: Problem) -> tuple[str, str]:
 
 
 def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
-    page, problem = hand, Problem(analysed("attention", **SIZES["attention"]), MESH)
+    page, problem = hand, Problem(analysed("attention", **WORTHWHILE_SIZES["attention"]), MESH)
     row(page, "0: dim 0").click()
     page.get_by_role("button", name=re.compile("^side 1")).first.click()
     expect(row(page, "1: dim 1")).to_contain_text("●")

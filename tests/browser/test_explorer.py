@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from toast_lab.app.gallery import SIZES
+from toast_lab.models.registry import WORTHWHILE_SIZES
 
 pytestmark = pytest.mark.browser
 
@@ -220,7 +220,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     go(page, "Graph & conflicts")
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.mouse.click(*pixel(page, "names", 0))
-    sizes = SIZES["attention"]
+    sizes = WORTHWHILE_SIZES["attention"]
     n, d_model = sizes["sequence"], sizes["d_model"]
     expect(page.get_by_text(f"x dim 0 of [{n}, {d_model}]")).to_be_visible()
     expect(page.locator(".listing .row.on").filter(visible=True)).to_contain_text("x : [")

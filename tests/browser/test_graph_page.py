@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.test_explorer import bokeh, go, pixel
-from toast_lab.app.gallery import SIZES
+from toast_lab.models.registry import WORTHWHILE_SIZES
 
 pytestmark = pytest.mark.browser
 
@@ -101,7 +101,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     expect(
         page.locator(".tabulator-selected", has_text="S").locator("visible=true")
     ).to_be_visible()
-    sizes = SIZES["attention"]
+    sizes = WORTHWHILE_SIZES["attention"]
     shape = [sizes["sequence"], sizes["d_model"]]
     expect(page.get_by_text(f"x dim 0 of {shape}")).to_be_visible()
     # listing -> graph
@@ -164,7 +164,7 @@ def test_hover_cards_the_legend_and_the_view(attention: Page) -> None:
     page.mouse.move(x, y)
     card = page.locator(".bk-Tooltip, .bk-tooltip").locator("visible=true").first
     expect(card).to_contain_text("S#0")
-    expect(card).to_contain_text(f"size: {SIZES['attention']['sequence']}")
+    expect(card).to_contain_text(f"size: {WORTHWHILE_SIZES['attention']['sequence']}")
     line(page, "wv : [").click()
     before = span(page)
     page.get_by_role("button", name="Zoom to selection").click()

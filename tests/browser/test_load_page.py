@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.audit import programs
-from toast_lab.app.gallery import SIZES
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.frontends import from_jax
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
+from toast_lab.models.registry import WORTHWHILE_SIZES
 
 pytestmark = pytest.mark.browser
 
@@ -101,7 +101,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     expect(take).to_be_disabled()
     field.press_sequentially("=7")
     expect(page.get_by_text("4 × 7 = 28 devices on tpu-v5e.")).to_be_visible()
-    sizes = ", ".join(map(str, sorted({*SIZES["attention"].values()})))
+    sizes = ", ".join(map(str, sorted({*WORTHWHILE_SIZES["attention"].values()})))
     expect(page.get_by_text(f"model=7 divides no dim; the sizes are {sizes}.")).to_be_visible()
     field.press("Backspace")
     field.press_sequentially("2000")

@@ -2,6 +2,7 @@
 // that a figure is drawn.
 () => {
   const lines = []
+  const EVERYTHING = { top: -Infinity, bottom: Infinity, left: -Infinity, right: Infinity }
   const visible = (element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length > 0
   const field = (element) => {
     if (element.tagName === 'SELECT') return [...element.selectedOptions].map((option) => option.text).join()
@@ -27,7 +28,8 @@
       const box = node.getBoundingClientRect()
       if (style.display !== 'contents') {
         if (!visible(node) || (box.width && box.height && outside(box, clip))) return
-        if (style.overflowY === 'hidden' && box.height) clip = within(box, clip)
+        if (style.overflowY === 'auto' && box.height) clip = EVERYTHING
+        else if (style.overflowY !== 'visible') clip = within(box, clip)
       }
       if (node.tagName === 'CANVAS') lines.push('a figure')
       if (['INPUT', 'TEXTAREA', 'SELECT'].includes(node.tagName)) lines.push(`field: ${field(node)}`)
@@ -36,6 +38,6 @@
     }
     for (const child of [...(node.shadowRoot?.childNodes ?? []), ...node.childNodes]) walk(child, clip)
   }
-  walk(document.body, { top: -1e9, bottom: 1e9, left: -1e9, right: 1e9 })
+  walk(document.body, EVERYTHING)
   return lines
 }

@@ -31,6 +31,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.jobs.confirm_job import ConfirmState
 from toast_lab.jobs.job import Job, Registry
 from toast_lab.jobs.load_job import LoadedModel, load_own, read_file
+from toast_lab.jobs.race_job import RaceState
 from toast_lab.models import registry
 from toast_lab.views.search_curves import CurvePoint
 
@@ -233,6 +234,8 @@ class Session(StatePart):
             self.step = step or self.step
         self.solved = None
         self.searches.forget()
+        if not self.work.runs("race"):
+            self.searches.race = RaceState()
         self.confirmations.state = ConfirmState()
         self.audits.outcome = None
         self.notices.say(f"Loaded {loaded.model}.", "good")

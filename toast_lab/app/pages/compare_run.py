@@ -85,7 +85,7 @@ class RunPane(look.Pane):
         self.remove = look.button(
             "Remove it from the table", lambda: self._act(session.remove_plan)
         )
-        for widget in (self.devices, self.repeats, self.warmup, self.kind):
+        for widget in (self.devices, self.repeats, self.warmup, self.topology, self.kind):
             session.choices.keep(f"run, {widget.name}", widget)
         self._facts = look.text()
         numbers = look.row(self.repeats, pn.Spacer(width=8), self.warmup)
