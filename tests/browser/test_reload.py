@@ -44,14 +44,18 @@ def at_rest(page: Page) -> list[str]:
 
 
 def lost(page: Page, state: str) -> str:
-    """Load a page anew; gives what differs then, empty if nothing does."""
-    before = at_rest(page)
+    """Load a page anew; gives what differs then, empty if nothing does.
+
+    Lines are compared without their order: a page that changed has the bars of its tabs elsewhere
+    among its elements than one that is drawn at once, and looks the same.
+    """
+    before = sorted(at_rest(page))
     page.reload(timeout=SLOW)
     end = time.monotonic() + PATIENCE_S
     after: list[str] = []
     while after != before and time.monotonic() < end:
         page.wait_for_timeout(LOOKS_MS)
-        after = seen(page)
+        after = sorted(seen(page))
     difference = difflib.unified_diff(before, after, state, f"{state}, reloaded", lineterm="", n=1)
     return "\n".join([*difference][:40])
 
@@ -59,8 +63,8 @@ def lost(page: Page, state: str) -> str:
 @pytest.mark.parametrize(
     "reloaded",
     [
-        pytest.param(LAST_OF_PAGES, id="last of each page"),
-        # 26 states, each of which rests before and after
+        # 9 of 26 states, each of which rests before and after
+        pytest.param(LAST_OF_PAGES, id="last of each page", marks=pytest.mark.slow),
         pytest.param(NAMES, id="each", marks=pytest.mark.slow),
     ],
 )
@@ -78,6 +82,7 @@ def test_a_state_is_the_same_after_a_reload(
     assert not any(differences), "\n".join(filter(None, differences))
 
 
+@pytest.mark.slow
 def test_a_job_and_its_page_are_the_same_after_a_reload(
     served: Callable[..., str], page: Page
 ) -> None:
