@@ -63,7 +63,12 @@ def test_sizes_are_known_by_the_names_that_the_user_gave_them(write: Callable[[s
         "        return net, ({'w': shape(4, 8)}, shape(2, 4))\n"
         "maker = Maker()\n"
     )
-    assert load(f"{name}:make", width=6).sizes == {"batch": 2, "width": 6}
+    assert load(f"{name}:make", width=6).sizes == {
+        "batch": 2,
+        "width": 6,
+        "rate": 0.1,
+        "bias": True,
+    }
     assert load(f"{name}:maker").sizes == {}
 
 

@@ -137,7 +137,7 @@ def test_it_is_not_preferred_if_it_is_worse_by_more(
 
 
 def test_bounds_speak_of_the_best_plan(preferred: SearchResult[tl.Plan]) -> None:
-    result = preferred.certified(1.0)
+    result = preferred.certified(20.0)
     assert result.bound is not None
     assert result.gap is not None
     assert result.refined.gap is not None

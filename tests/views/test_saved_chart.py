@@ -259,7 +259,10 @@ def test_every_chart_of_results_is_drawn_with_its_words() -> None:
     plans = {"searched": result, EVIL: tl.Plan.from_actions(problem, ["S->data"])}
     race = tl.race(problem, ["random", "beam"], budget=budget)
     for picture, words in (
-        (tl.charts.search(result), {"simulations", "tried", "best so far", "C(s), estimated"}),
+        (
+            tl.charts.search(result),
+            {"simulations", "tried", "best so far", "C(s), estimated; unsharded 1"},
+        ),
         (tl.charts.race(race), {"random", "beam", "seconds of each method's own search"}),
         (tl.charts.time_memory(plans, problem), {"searched", EVIL, "estimated"}),
         (tl.charts.breakdown(plans, problem), {"compute", "● searched"}),
