@@ -139,11 +139,10 @@ def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
     """Names of parameters for arguments with these names, none that the file uses otherwise."""
     taken = {"jax", "re", "nnx", "eqx", "P", "step", "graph", "modules", "result"}
     taken |= {"state", "states", "shapes", "ins", "jitted", "run", "planned", "pure", "new_state"}
+    free = (f"{name}_" if name in taken else name for name in names)
     return tuple(
-        f"{name}_" * (name in taken) or name
-        if name.isidentifier() and names.count(name) == 1
-        else f"arg{i}"
-        for i, name in enumerate(names)
+        name if name.isidentifier() and names.count(given) == 1 else f"arg{i}"
+        for i, (given, name) in enumerate(zip(names, free, strict=True))
     )
 
 

@@ -136,14 +136,6 @@ class _FrontSearch:
         self.seen.add(draft)
         return self.drafts.price(draft).score
 
-    def without_idle(self, draft: Draft, score: float) -> tuple[Draft, float]:
-        """The draft without constraints that a later one has made idle."""
-        for site, _ in sorted(draft.constraints):
-            fewer = draft.without(site)
-            if self.score(fewer) <= score * (1.0 + SMALLEST_GAIN / 2):
-                draft, score = fewer, self.score(fewer)
-        return draft, score
-
     def improve(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
         """``draft`` after sweeps of all edits, until one gains nothing."""
         while (swept := self.swept(draft, edits)) != draft:
@@ -226,9 +218,19 @@ def front_of(
         search.run(sources)
     kept = unbeaten(search)
     # The budget may be used up before all was tried; this takes little
-    search = _FrontSearch(drafts, Budget(None, 2**62))
-    fewer = [search.without_idle(row.draft, row.cost.score)[0] for row in kept]
+    fewer = [_without_idle(drafts, row) for row in kept]
     return _worth_propagating(unbeaten(map(drafts.row, fewer)), size)
+
+
+def _without_idle(drafts: Drafts, row: DraftRow) -> Draft:
+    """The row's draft without constraints that a later one has made idle."""
+    draft, score = row.draft, row.cost.score
+    for site, _ in sorted(draft.constraints):
+        fewer = draft.without(site)
+        fewer_score = drafts.price(fewer).score
+        if fewer_score <= score * (1.0 + SMALLEST_GAIN / 2):
+            draft, score = fewer, fewer_score
+    return draft
 
 
 def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
