@@ -122,7 +122,7 @@ def run_in_child(
     target: str,
     *args: Any,
     time_limit_s: float = 600.0,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = WITHOUT_ACCELERATOR,
     on_event: Listener | None = None,
     cancel: Cancel | None = None,
     patience_s: float = 0.0,
@@ -136,7 +136,8 @@ def run_in_child(
         target: ``"package.module:function"``.
         *args: its arguments; they and the result are pickled.
         time_limit_s: the child is killed after this many seconds.
-        env: additional environment variables.
+        env: additional environment variables. By default the child sees no accelerator, so that
+            it can be forked, see ``fork_server``, and takes no memory of one.
         on_event: called with every event that the child reports, in this thread.
         cancel: polled ten times a second; True ends the child.
         patience_s: time that the child has after ``cancel`` to return its result before it is
@@ -156,7 +157,7 @@ def run_in_child(
         return worker.result(time_limit_s, on_event=on_event, cancel=cancel, patience_s=patience_s)
 
 
-def warm_up(target: str, env: Mapping[str, str] | None = None) -> None:
+def warm_up(target: str, env: Mapping[str, str] = WITHOUT_ACCELERATOR) -> None:
     """Make the first child that runs ``target``, of this package, start as fast as later ones.
 
     The imports and kernels that its children need are loaded in the background. Does nothing if
@@ -179,7 +180,7 @@ class ChildWorker:
         self,
         target: str,
         *args: Any,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] = WITHOUT_ACCELERATOR,
         memory_limit_bytes: int | None = None,
         activity: str = "",
         commands: Sequence[Any] = (),
@@ -190,7 +191,7 @@ class ChildWorker:
         Args:
             target: ``"package.module:function"``.
             *args: its arguments.
-            env: additional environment variables.
+            env: additional environment variables, as for ``run_in_child``.
             memory_limit_bytes: address space limit of the child.
             activity: name of the work, for messages.
             commands: commands that it finds when it starts.
@@ -365,7 +366,7 @@ class ChildWorker:
                 self._command_fd = -1
 
 
-def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environment(extra: Mapping[str, str] = WITHOUT_ACCELERATOR) -> dict[str, str]:
     """Environment variables for a child, with which it can import this package.
 
     That includes the case where only the parent's ``sys.path`` contains the package.
@@ -375,7 +376,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     # Added only once, so that the children of a child have the same environment.
     if package_parent not in folders:
         folders.append(package_parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **(extra or {})}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **extra}
 
 
 def _folder() -> str:

@@ -161,9 +161,9 @@ def identifier(name: str) -> str:
 
 
 def in_child(target: str, *args: Any, virtual_devices: int = 0, **kwargs: Any) -> Any:
-    """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator.
+    """``isolate.run_in_child`` in a child that has so many CPU devices.
 
-    With ``virtual_devices`` the child has so many CPU devices, so that user code can make a mesh.
+    With them the user's code can make a mesh; 0 leaves their number to JAX.
     """
     env = dict(isolate.WITHOUT_ACCELERATOR)
     if virtual_devices:

@@ -33,6 +33,8 @@ def operations(root: Any) -> Iterator[Any]:
     while pending:  # no recursion, since regions may be deeply nested
         operation = pending.pop()
         yield operation
+        if not len(operation.regions):
+            continue
         nested = [op.operation for block in blocks(operation) for op in block.operations]
         pending.extend(reversed(nested))
 

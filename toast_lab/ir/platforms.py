@@ -125,7 +125,6 @@ class Lowerings:
                     *self.child[1:],
                     platform,
                     (name, tuple(shapes), parts),
-                    env=isolate.WITHOUT_ACCELERATOR,
                     activity=f"lowering the kernel {name}",
                 )
             else:
@@ -142,7 +141,6 @@ class Lowerings:
             lowered: LoweredProgram = isolate.run_in_child(
                 *self.child,
                 platform,
-                env=isolate.WITHOUT_ACCELERATOR,
                 activity=f"lowering {name} for {platform.upper()}",
             )
             return lowered

@@ -352,6 +352,8 @@ def _variable(kind: str, origin: Origin) -> str:
 
 def _captured(operation: Any, value_numbers: dict[Any, int]) -> list[int]:
     """Outer values that an op uses in its regions but not as operands, in order of use."""
+    if not len(operation.regions):
+        return []
     direct_operands = set(operation.operands)
     return list(
         dict.fromkeys(

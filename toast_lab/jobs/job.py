@@ -182,7 +182,6 @@ class Job:
         with isolate.ChildWorker(
             target,
             *args,
-            env=isolate.WITHOUT_ACCELERATOR,
             activity=self.title,
             commands=commands,
             **kwargs,

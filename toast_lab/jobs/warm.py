@@ -11,4 +11,4 @@ _TARGETS = ("toast_lab.jobs.search_job:run_search", "toast_lab.jobs.load_job:loa
 def warm_up() -> None:
     """Prepare, without waiting, for children that search and load."""
     for target in _TARGETS:
-        isolate.warm_up(target, isolate.WITHOUT_ACCELERATOR)
+        isolate.warm_up(target)
