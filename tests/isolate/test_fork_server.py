@@ -145,10 +145,7 @@ def test_random_numbers_are_each_childs_own(forked_work: str) -> None:
 
 
 def test_no_socket_is_open_at_exit() -> None:
-    script = (
-        "from toast_lab import isolate; "
-        "isolate.run_in_child('math:sqrt', 4.0)"
-    )
+    script = "from toast_lab import isolate; isolate.run_in_child('math:sqrt', 4.0)"
     child = [sys.executable, "-W", "error", "-X", "dev", "-c", script]
     run = subprocess.run(child, capture_output=True, text=True, timeout=120)
     assert (run.returncode, "ResourceWarning" in run.stderr) == (0, False), run.stderr
