@@ -141,6 +141,14 @@ def test_megatron_in_an_mlp_needs_no_constraint_and_three_rules() -> None:
 def test_a_cancelled_search_gives_what_it_has() -> None:
     polls = iter(range(100))
     plan = plan_named("fully sharded")
-    rows = plan.written_front(small(), cancel=lambda: next(polls, None) is None)
+    rows = plan.written_front(
+        small(), budget=Budget(None, 4000), cancel=lambda: next(polls, None) is None
+    )
     assert len(rows) >= 1
     assert next(polls, None) is None
+
+
+def test_a_search_without_any_time_gives_the_arguments_alone() -> None:
+    (row,) = plan_named("data parallel").written_front(small(), cancel=lambda: True)
+    assert not row.constraints
+    assert row.rules

@@ -3,11 +3,9 @@
 From each *source*, a plan of a search or one that anybody gets for nothing, the search takes the
 arguments' shardings, one for each role, and suggestions for constraints. It then
 
-* tries every constraint that its source suggests on each of the best starts, which are arguments
-  alone or with all that is suggested;
-* changes the roles of the best arguments alone, one by one in random order, while that gains;
-* goes on with single roles and constraints of all sources where either led furthest, until no
-  change gains;
+* tries single roles and constraints of all sources, once and in random order, on each of the best
+  starts, which are arguments alone or with all that is suggested;
+* goes on with them where that led furthest, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -37,7 +35,7 @@ RowT = TypeVar("RowT", bound=DraftRow | WrittenPlan)
 SMALLEST_GAIN = 0.001
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
-_MOST_STARTS = 4  #: starts that are swept with what their own source suggests
+_MOST_STARTS = 4  #: starts that are swept, beside the best arguments alone
 _MOST_ENDS = 2  #: starts from which the second stage goes
 _SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
@@ -97,24 +95,20 @@ class _FrontSearch:
             self._run(sources)
 
     def _run(self, sources: Sequence[ShardingPlan]) -> None:
-        alone, starts = dict[Draft, None](), dict[Draft, list[Edit]]()
-        all_options = dict[tuple[int, Layout], None]()
+        alone, starts = dict[Draft, None](), dict[Draft, None]()
+        options = dict[tuple[int, Layout], None]()
         for plan in sources:
             start = self.within_size(Draft(self.drafts.role_layouts(plan), frozenset()))
-            options, suggested = self.drafts.options(plan), dict[int, Layout]()
-            for site, layout in options:
-                suggested.setdefault(site, layout)
-            full = start._replace(constraints=frozenset(suggested.items()))
-            alone[start] = None
-            starts[min(start, full, key=self.objective)] = _site_edits(options)
-            all_options.update(dict.fromkeys(options))
-        of_roles = role_edits(self.drafts, alone)
-        edits = [*of_roles, *_site_edits(list(all_options))]
+            suggested = self.drafts.options(plan)
+            # Of a site's layouts the first is the plan's own
+            full = start._replace(constraints=frozenset(dict(reversed(suggested)).items()))
+            alone[start] = starts[min(start, full, key=self.objective)] = None
+            options.update(dict.fromkeys(suggested))
+        edits = [*role_edits(self.drafts, alone), *_site_edits(list(options))]
         first, *others = sorted(starts, key=self.objective)[:_MOST_STARTS]
-        ends = [self.swept(first, starts[first])]
         # The fewest constraints are none
-        ends.append(self.improve(min(alone, key=self.objective), of_roles))
-        ends += [self.swept(start, starts[start]) for start in others]
+        fewest = min(alone, key=self.objective)
+        ends = [self.swept(start, edits) for start in dict.fromkeys([first, fewest, *others])]
         for end in sorted(ends, key=self.objective)[:_MOST_ENDS]:
             ends.append(self.improve(end, edits))
         best = min(ends, key=self.objective)
@@ -208,9 +202,11 @@ def front_of(
             fits is given as well.
         cancel: polled; True ends the search with what it has.
     """
-    # Preparing kernels takes no time of the search
-    drafts.price(Draft(drafts.role_layouts(sources[0]), frozenset()))
+    # Preparing kernels takes no time of the search, and a search without time still has a draft
+    first = Draft(drafts.role_layouts(sources[0]), frozenset())
+    drafts.price(first)
     search = _FrontSearch(drafts, budget, cancel, math.inf if size is None else size)
+    search.seen.add(first)
     search.run(sources)
     if size is not None and not any(row.cost.fits and row.size.total <= size for row in search):
         # Nothing so small fits; look how large the smallest is that does
