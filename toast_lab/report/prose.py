@@ -65,9 +65,8 @@ def speed_text(baseline_s: float, time_s: float) -> str:
 
 
 # -- summary ---------------------------------------------------------------------------------------
-def headline(subject: ReportSubject) -> Safe:
-    """The plan in two sentences."""
-    problem, cost = subject.problem, subject.cost
+def headline(problem: Problem, cost: Cost) -> Safe:
+    """A plan with this price in two sentences."""
     base_s, base_bytes = problem.baseline
     devices = problem.mesh.n_devices
     limit = cost.memory_limit_bytes
@@ -98,23 +97,27 @@ def mesh_text(problem: Problem) -> str:
     return " × ".join(f"{axis} {size}" for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
 
 
-def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, object]]:
-    """(topic, sentences) pairs for what a reader wants to know first."""
-    problem, cost = subject.problem, subject.cost
+def plan_points(
+    problem: Problem, plan: ShardingPlan, cost: Cost, board: Board
+) -> list[tuple[str, object]]:
+    """(topic, sentences) pairs for what a reader of a plan wants to know first."""
     points: list[tuple[str, object]] = [
-        ("Cuts", cuts_text(problem, subject.plan)),
+        ("Cuts", cuts_text(problem, plan)),
         ("Time", time_text(cost)),
     ]
     if costly := costliest_text(cost):
         points.append(("Costliest", costly))
-    points.append(("Choices", choices_text(problem, subject.plan, board)))
-    points += [
+    return [*points, ("Choices", choices_text(problem, plan, board))]
+
+
+def evidence_points(subject: ReportSubject) -> list[tuple[str, object]]:
+    """(topic, sentences) pairs: other plans, how this one was found, and where numbers are from."""
+    points: list[tuple[str, object]] = [
         (f"Against {entry.name}", against_text(subject.entry, entry)) for _, entry in subject.others
     ]
     if (result := subject.results.get(subject.entry.name)) is not None:
         points.append(("Search", search_text(result)))
-    points.append(("Evidence", evidence_text(subject)))
-    return points
+    return [*points, ("Evidence", evidence_text(subject))]
 
 
 def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:

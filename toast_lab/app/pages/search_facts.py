@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from toast_lab.app import look
+from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_facts import Lookup, steps_worth
-from toast_lab.app.plan_words import step_words, traits
+from toast_lab.app.plan_pane import PlanPane
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -43,15 +45,16 @@ class SearchFacts:
         self.session, self.state = session, state
         self.waits_for_prices = False
         self._prices = Lookup()
-        self._facts, self._details = look.text(), look.text()
+        self._facts, self._details, self.panel = look.text(), look.text(), PlanPane()
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
         # The button above the plan stays visible, however long the plan is
-        self.view = look.column(self._facts, go, self._details)
+        self.view = look.column(self._facts, go, self.panel, self._details)
 
     def refresh(self) -> None:
         """Show the state of the search."""
         self.waits_for_prices = False
         self._facts.object, self._details.object = self._words()
+        self.panel.show_plan(self._best_item(), self.session.plans.items)
 
     def _words(self) -> tuple[Safe, Safe]:
         """The numbers of the search, and its best plan."""
@@ -68,7 +71,6 @@ class SearchFacts:
                 numbered(self._lines(actions, best if seen is None else None))
                 if actions
                 else quiet("none: unsharded is the best so far"),
-                self._plan_words() if seen is None else join([]),
                 quiet(searches.note),
             ]
         )
@@ -110,19 +112,19 @@ class SearchFacts:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
 
+    def _best_item(self) -> PlanItem | None:
+        """The best plan of a search that has ended, unless the page shows an earlier simulation."""
+        session = self.session
+        if self.state.at is not None or session.work.runs("search"):
+            return None
+        best = session.searches.best_plan
+        return next((item for item in session.plans.items if item.plan is best), None)
+
     def _written(self) -> str:
         """The size of the best plan as it is written, once it is known."""
-        plans, best = self.session.plans, self.session.searches.best_plan
-        item = next((item for item in plans.items if item.plan is best), None)
-        written = None if item is None else plans.written(item)
+        item = self._best_item()
+        written = None if item is None else self.session.plans.written(item)
         return "-" if written is None else str(written.size)
-
-    def _plan_words(self) -> Safe:
-        """What the best plan of the search is, in words."""
-        plan = self.session.searches.best_plan
-        if plan is None:
-            return join([])
-        return join([h("h2", "what it is"), traits(plan)])
 
     def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
         """The best plan line by line, each with the price that it leads to.
