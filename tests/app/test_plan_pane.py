@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import toast_lab as tl
 from tests.helpers import analysed
 from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_pane import PlanPane
@@ -27,6 +28,7 @@ def test_page_and_report_have_one_panel() -> None:
     points = pane.view.object.partition('<dl class="points">')[2].removesuffix("</dl></div>")
     assert points
     assert points in in_report
+    assert points in tl.views.plan({"rows": item.plan}, problem).to_html()
     pane.show_plan(None, [item])
     assert not pane.view.object
 

@@ -102,7 +102,8 @@ def _tiles(problem: Problem, cost: Cost, best: Rival | None) -> list[Tile]:
         f"{count:,} collective{'' if count == 1 else 's'}, {seconds_text(cost.comm_s)}"
         + (f", {cost.comm_s / cost.time_s:.0%} of the step" if cost.time_s else "")
     ]
-    if best is not None:
+    # Unsharded stands there already
+    if best is not None and (best.cost.time_s, best.cost.peak_bytes) != problem.baseline:
         step.append(f"{best.name}: {seconds_text(best.cost.time_s)}")
         memory.append(f"{best.name}: {bytes_text(best.cost.peak_bytes)}")
         sent.append(f"{best.name}: {bytes_text(sent_bytes(best.cost))}")
@@ -119,7 +120,7 @@ def sent_bytes(cost: Cost) -> float:
 
 
 def _speed(base_s: float, time_s: float) -> str:
-    return f"{base_s / time_s:.3g}× one device" if time_s else "one device"
+    return f"{base_s / time_s:.3g}× as fast as one device" if time_s else "one device"
 
 
 def _drawn(tile: Tile) -> Safe:
