@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
@@ -24,7 +24,7 @@ from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
-from toast_lab.sharding.space import Action
+from toast_lab.sharding.space import Action, renaming
 from toast_lab.sharding.state import State
 from toast_lab.written.front import BUDGET
 from toast_lab.written.written_front import WrittenFront
@@ -134,6 +134,15 @@ class Plan(ShardingPlan):
         """The result of ``written_front`` if it has been asked for, else None."""
         problem = self._usual_problem if problem is None else problem
         return self._fronts.get((problem, size, tuple(in_packages)))
+
+    def named_as_in(self, analysis: Analysis) -> Self:
+        """As ``ShardingPlan.named_as_in``; what has been written is kept."""
+        plan = super().named_as_in(analysis)
+        if plan is not self:
+            for (problem, *rest), front in self._fronts.items():
+                named = front.changed(functools.partial(Written.named_as_in, analysis=analysis))
+                plan._fronts[(problem.named_as_in(analysis), *rest)] = named
+        return plan
 
     def keep_front(self, problem: Problem, front: WrittenFront[Written]) -> None:
         """Let ``written_front`` give a front that was found for this plan."""
@@ -293,6 +302,16 @@ class Written(WrittenPlan):
         from toast_lab.written.screen import written_text
 
         return written_text(self)
+
+    def named_as_in(self, analysis: Analysis) -> Written:
+        """The same with the names that colours have in another analysis of its program."""
+        up_to_date = renaming(self.problem.analysis, analysis)
+        return dataclasses.replace(
+            self,
+            problem=self.problem.named_as_in(analysis),
+            plan=self.plan.named_as_in(analysis),
+            path=tuple(step._replace(action=up_to_date(step.action)) for step in self.path),
+        )
 
     def __repr__(self) -> str:
         return f"<Written {self.size}, {self.cost.time_s * 1e3:.3f} ms>"
