@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
@@ -135,13 +135,15 @@ class Plan(ShardingPlan):
         problem = self._usual_problem if problem is None else problem
         return self._fronts.get((problem, size, tuple(in_packages)))
 
-    def named_as_in(self, analysis: Analysis) -> Self:
-        """As ``ShardingPlan.named_as_in``; what has been written is kept."""
-        plan = super().named_as_in(analysis)
-        if plan is not self:
-            for (problem, *rest), front in self._fronts.items():
-                named = front.changed(functools.partial(Written.named_as_in, analysis=analysis))
-                plan._fronts[(problem.named_as_in(analysis), *rest)] = named
+    def renamed(self, analysis: Analysis, named: Callable[[Problem], Problem]) -> Plan:
+        """As ``named_as_in``, with all that has been written of the plan.
+
+        ``named`` gives the problems that it was written for with the new names.
+        """
+        plan = self.named_as_in(analysis)
+        for (problem, *rest), front in self._fronts.items():
+            change = functools.partial(Written.of_problem, problem=named(problem))
+            plan._fronts[(named(problem), *rest)] = front.changed(change)
         return plan
 
     def keep_front(self, problem: Problem, front: WrittenFront[Written]) -> None:
@@ -303,13 +305,13 @@ class Written(WrittenPlan):
 
         return written_text(self)
 
-    def named_as_in(self, analysis: Analysis) -> Written:
-        """The same with the names that colours have in another analysis of its program."""
-        up_to_date = renaming(self.problem.analysis, analysis)
+    def of_problem(self, problem: Problem) -> Written:
+        """The same for a problem that differs only in the names of its colours."""
+        up_to_date = renaming(self.problem.analysis, problem.analysis)
         return dataclasses.replace(
             self,
-            problem=self.problem.named_as_in(analysis),
-            plan=self.plan.named_as_in(analysis),
+            problem=problem,
+            plan=self.plan.named_as_in(problem.analysis),
             path=tuple(step._replace(action=up_to_date(step.action)) for step in self.path),
         )
 

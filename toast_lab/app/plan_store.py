@@ -158,7 +158,7 @@ class PlanStore(StatePart):
     def change_names(self, named: Callable[[Problem], Problem]) -> None:
         """Give colours, in all plans and in what was written of them, the names of ``named``."""
         written = {
-            (named(problem), key): plan.named_as_in(named(problem).analysis)
+            (named(problem), key): plan.renamed(named(problem).analysis, named)
             for (problem, key), plan in self.for_writing.items()
             if problem.analysis.program is self._loaded.analysis.program
         }
