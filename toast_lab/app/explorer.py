@@ -243,6 +243,7 @@ class Explorer(look.Pane):
             self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
+        self.show_selection()
         self.show_head()
 
     def show_head(self) -> None:

@@ -92,10 +92,13 @@ class TreeState:
     @property
     def mirror(self) -> Mirror | None:
         """The search's trace; a trace of another search resets the view."""
-        if self._mirror is not self.source.mirror:
-            self._mirror = self.source.mirror
-            self._forget()
-        return self._mirror
+        before, now = self._mirror, self.source.mirror
+        if now is not before:
+            self._mirror = now
+            # After colours were renamed it is the same trace in other words
+            if before is None or now is None or now.trace.row is not before.trace.row:
+                self._forget()
+        return now
 
     @property
     def shown_count(self) -> int:

@@ -74,6 +74,10 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
             )
         return min(fitting or small, key=lambda row: row.cost.score)
 
+    def changed(self, change: Callable[[WrittenT], WrittenT]) -> WrittenFront[WrittenT]:
+        """The same front with every row changed."""
+        return WrittenFront(tuple(map(change, self.rows)), self.unlimited)
+
     def _check(self) -> None:
         if not self.rows:
             raise InvalidProblem(
@@ -134,6 +138,15 @@ class ImitatedFront(WrittenFront[WrittenT]):
     def of_size(self, size: int) -> WrittenT:
         """As ``WrittenFront.of_size``."""
         return self._one(lambda front: front.of_size(size)) or super().of_size(size)
+
+    def changed(self, change: Callable[[WrittenT], WrittenT]) -> WrittenFront[WrittenT]:
+        """As ``WrittenFront.changed``; no row is propagated for it."""
+        agreed = self._agreed
+        return ImitatedFront(
+            self._choices.rows,
+            lambda rows: [row and change(row) for row in agreed(rows)],
+            self.unlimited,
+        )
 
     def _one(self, choose: Callable[[WrittenFront[Any]], DraftRow]) -> WrittenT | None:
         """The row that is chosen among the drafts, unless Shardy makes something dearer of it."""
