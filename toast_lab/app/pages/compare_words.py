@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
+from toast_lab.app.plan_facts import Lookup, ranked
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.markup import h, one_line
 from toast_lab.written.screen import plan_text, spec_code
+from toast_lab.written.written_plan import WrittenPlan
 
 
 class PlanWords:
@@ -18,6 +21,9 @@ class PlanWords:
     def __init__(self, session: Session, save: Saver) -> None:
         self._session = session
         self._item: PlanItem | None = None
+        self._choices = Lookup(ranked)
+        #: the plan whose choices are still to be shown
+        self._ranked: ShardingPlan | WrittenPlan | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.text = look.text(margin=(4, 2))
         self.write = look.button(
@@ -68,6 +74,18 @@ class PlanWords:
         if written is None:
             summary = "not written yet"
         self._words.object = one_line(f"{item.name}: {summary}")
-        self.text.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
+        self._text = "\n".join(lines) or "Nothing has to be written."
         self.write.visible = written is None
         self._show_job()
+        self.text.object = h("pre", self._text)
+        self._ranked = item.plan if written is None else written
+        self.tick()
+
+    def tick(self) -> None:
+        """Show what each choice saves below the plan, once that is worked out."""
+        if self._item is None or self._ranked is None:
+            return
+        rows = self._choices.get(self._ranked, self._item.problem)
+        if rows is not None:
+            self.text.object = h("pre", f"{self._text}\n\n{rows}")
+            self._ranked = None
