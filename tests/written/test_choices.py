@@ -18,11 +18,11 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, make_plan, unsharded_plan
 from toast_lab.written.agreed import Shardy
-from toast_lab.written.choices import WIDTH, Choice, Choices
+from toast_lab.written.choices import WIDTH, Choices, PricedChoice
 from toast_lab.written.drafts import Draft, Drafts
 
 
-def check(row: Choice, problem: Problem, plan: ShardingPlan, without: ShardingPlan) -> None:
+def check(row: PricedChoice, problem: Problem, plan: ShardingPlan, without: ShardingPlan) -> None:
     """Is the row the difference of the prices of these plans?"""
     cost, other = price(problem, plan), price(problem, without)
     assert row.time_s == pytest.approx(other.time_s - cost.time_s, abs=1e-15)

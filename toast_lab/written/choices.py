@@ -30,7 +30,7 @@ WIDTH = 80  #: columns of the text
 SHOWN_ROWS = 30  #: maximum number of rows that ``str()`` writes
 
 
-class Choice(NamedTuple):
+class PricedChoice(NamedTuple):
     """One choice of a plan, and what it saves: what the plan without it costs more."""
 
     kind: str  #: "action", "side", "refinement" (what came after them), "rule" or "constraint"
@@ -43,24 +43,24 @@ class Choice(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Choices(Sequence[Choice]):
+class Choices(Sequence[PricedChoice]):
     """Choices of a plan, those that save the most C(s) first; ``str()`` is a table."""
 
     title: str  #: program and mesh
     price: Quick  #: of the plan
-    rows: tuple[Choice, ...]
+    rows: tuple[PricedChoice, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @overload
-    def __getitem__(self, index: int) -> Choice: ...
+    def __getitem__(self, index: int) -> PricedChoice: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Choice, ...]: ...
-    def __getitem__(self, index: int | slice) -> Choice | tuple[Choice, ...]:
+    def __getitem__(self, index: slice) -> tuple[PricedChoice, ...]: ...
+    def __getitem__(self, index: int | slice) -> PricedChoice | tuple[PricedChoice, ...]:
         return self.rows[index]
 
-    def __iter__(self) -> Iterator[Choice]:
+    def __iter__(self) -> Iterator[PricedChoice]:
         return iter(self.rows)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -106,17 +106,17 @@ class Choices(Sequence[Choice]):
             lines.append("✗: the plan without it does not fit")
         return "\n".join(lines)
 
-    def _mark(self, row: Choice) -> str:
+    def _mark(self, row: PricedChoice) -> str:
         return " ✗" if self.price.fits and not row.fits else ""
 
 
-def saves(row: Choice) -> str:
+def saves(row: PricedChoice) -> str:
     """``saves 1.2 ms (4.1% of C(s))``, ``costs 3 us (-0.2% of C(s))``."""
     verb = "costs" if row.time_s < 0 else "saves"
     return f"{verb} {time_text(abs(row.time_s))} ({saved_text(row.share, share_text)} of C(s))"
 
 
-def _name(row: Choice, room: int) -> str:
+def _name(row: PricedChoice, room: int) -> str:
     """A choice and its source line in at most so many columns."""
     line = f"  {line_text(row.where)}" if row.where else ""
     return f"{shortened(row.text, max(room - len(line), 12))}{line}"
@@ -174,14 +174,14 @@ def choices(
     return _of_actions(problem.unpinned, plan)
 
 
-def _ranked(problem: Problem, price: Quick, rows: list[Choice]) -> Choices:
+def _ranked(problem: Problem, price: Quick, rows: list[PricedChoice]) -> Choices:
     title = f"{problem.analysis.program.name} on {problem.mesh}"
     return Choices(title, price, tuple(sorted(rows, key=lambda row: -row.share)))
 
 
-def _choice(kind: str, text: str, where: str = "", *, price: Quick, without: Quick) -> Choice:
+def _choice(kind: str, text: str, where: str = "", *, price: Quick, without: Quick) -> PricedChoice:
     """A choice of a plan of this price."""
-    return Choice(
+    return PricedChoice(
         kind,
         text,
         where,
@@ -202,7 +202,7 @@ def _of_actions(problem: Problem, plan: ShardingPlan) -> Choices:
             "constraints are ranked: tl.choices(plan.written())"
         )
     sharding = replay(problem, actions)[0].sharding
-    of_actions, rows = price_of_sharding(problem, sharding), list[Choice]()
+    of_actions, rows = price_of_sharding(problem, sharding), list[PricedChoice]()
     for i, action in enumerate(actions):
         others = replay(problem, [*actions[:i], *actions[i + 1 :]])[0].sharding
         text, without = problem.space.text(action), price_of_sharding(problem, others)
