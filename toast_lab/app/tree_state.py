@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from toast_lab.app.plan_facts import Lookup, PlanFacts
+from toast_lab.app.plan_facts import Lookup, PlanFacts, plan_facts
 from toast_lab.cost.problem import Problem
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.search.confidence import Steering, priors, upper_bounds
@@ -78,7 +78,7 @@ class TreeState:
     def __init__(self, source: TreeSource) -> None:
         self.source = source
         self._mirror: Mirror | None = None
-        self._lookup = Lookup()
+        self._lookup = Lookup(plan_facts)
         self._forget()
 
     def _forget(self) -> None:
@@ -343,7 +343,8 @@ class TreeState:
 
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
         """Prices of a plan and what could follow; None while a thread works them out."""
-        return self._lookup.get(self.source.problem, plan)
+        problem = self.source.problem
+        return None if problem is None else self._lookup.get(problem, plan)
 
 
 def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
