@@ -226,22 +226,22 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
         role_of_key.setdefault((words[argument], len(program.dims(argument))), len(role_of_key))
         for argument in range(program.n_arguments)
     ]
-    sizes = {(role, program.dims(argument)) for argument, role in enumerate(roles)}
+    # A result's path begins with its place in the result, an argument's with a name; one of a tree
+    # of its own kind still has the name of that tree
+    below_root: dict[object, set[int]] = {}
+    for argument, role in enumerate(roles):
+        own, dims = words[argument], program.dims(argument)
+        for begin in range(min(2, len(own))):
+            below_root.setdefault((tuple(own[begin:]), dims), set()).add(role)
     results = {}
     for number, value in enumerate(program.outputs.tolist()):
-        # A result's path begins with its place in the result, an argument's with a name
         own = tuple(map(folded_path, own_words([program.output_paths[number]])[0]))
-        rank = len(program.dims(value))
-        role = next(
-            (
-                role_of_key[own[begin:], rank]
-                for begin in range(len(own))
-                if (own[begin:], rank) in role_of_key
-            ),
-            None,
-        )
-        if role is not None and (role, program.dims(value)) in sizes:
-            results[number] = role
+        for begin in range(len(own)):
+            found = below_root.get((own[begin:], program.dims(value)), set())
+            if found:
+                if len(found) == 1:
+                    (results[number],) = found
+                break
     return np.asarray(roles, np.int64), results
 
 
