@@ -31,6 +31,7 @@ BEFORE = (
     "Run the search, or step it one simulation at a time. The curves show the best plan so far; "
     "grey dots are the plans tried."
 )
+MORE = "Its rules and constraints: Words on page 5."
 
 
 class SearchFacts:
@@ -72,6 +73,7 @@ class SearchFacts:
                 if actions
                 else quiet("none: unsharded is the best so far"),
                 quiet(searches.note),
+                quiet("" if self._best_item() is None else MORE),
             ]
         )
         return join([h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))]), details
