@@ -7,9 +7,9 @@ reading at ``plan_panel``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.explain.board import Board, conflicts
@@ -37,6 +37,13 @@ class Rival(NamedTuple):
 
     name: str
     cost: Cost
+
+
+def best_of(others: Iterable[Any]) -> Rival | None:
+    """The best plan that fits, of any with a ``name`` and a ``cost``; None if none does."""
+    fitting = [other for other in others if other.cost.fits]
+    best = min(fitting, key=lambda other: float(other.cost.score), default=None)
+    return None if best is None else Rival(best.name, best.cost)
 
 
 def plan_panel(

@@ -6,7 +6,7 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_facts import Lookup, ranked
 from toast_lab.app.plan_pane import PlanPane
-from toast_lab.app.plan_words import step_words
+from toast_lab.app.plan_words import MORE, step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -31,7 +31,6 @@ BEFORE = (
     "Run the search, or step it one simulation at a time. The curves show the best plan so far; "
     "grey dots are the plans tried."
 )
-MORE = "Its rules and constraints: Words on page 5."
 
 
 class SearchFacts:
