@@ -113,17 +113,12 @@ def _tiles(problem: Problem, cost: Cost, best: Rival | None) -> list[Tile]:
     if best is not None and (best.cost.time_s, best.cost.peak_bytes) != problem.baseline:
         step.append(f"{best.name}: {seconds_text(best.cost.time_s)}")
         memory.append(f"{best.name}: {bytes_text(best.cost.peak_bytes)}")
-        sent.append(f"{best.name}: {bytes_text(sent_bytes(best.cost))}")
+        sent.append(f"{best.name}: {bytes_text(best.cost.sent_bytes)}")
     return [
         Tile("step, estimated", seconds_text(cost.time_s), tuple(step)),
         Tile("memory of a device", bytes_text(cost.peak_bytes), tuple(memory)),
-        Tile("sent by a device", bytes_text(sent_bytes(cost)), tuple(sent)),
+        Tile("sent by a device", bytes_text(cost.sent_bytes), tuple(sent)),
     ]
-
-
-def sent_bytes(cost: Cost) -> float:
-    """Bytes of one device that go into collectives, or come out of them, in one step."""
-    return sum(row.local_bytes * row.times for row in cost.collectives)
 
 
 def _speed(base_s: float, time_s: float) -> str:
