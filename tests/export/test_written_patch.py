@@ -108,6 +108,13 @@ def test_what_is_returned_is_wrapped(kind: str, tmp_path: Path) -> None:
     assert expected.replace("{}", 'P("data", None)') in applied(tmp_path, patch)
 
 
+def test_an_element_of_a_returned_tuple_is_wrapped(tmp_path: Path) -> None:
+    source = f"{HEAD}def s(y):\n    return y, (f(y)\n        + y), 3\n"
+    patch = patch_of(tmp_path, source, "", "return", end_line=6, element=1)
+    expected = 'return y, (jax.lax.with_sharding_constraint(f(y)\n        + y, P("data", None))), 3'
+    assert expected in applied(tmp_path, patch)
+
+
 IMPORTS = {
     "nothing": ("y = 1\n", "import jax\nfrom jax.sharding import PartitionSpec as P\ny = 1\n"),
     "docstring": (
@@ -176,7 +183,7 @@ def test_no_constraint_goes_into_another(tmp_path: Path) -> None:
     patch = patch_of(tmp_path, f"{HEAD}def s(y):\n    return {given}\n", "")
     assert patch.text == ""
     (reason,) = patch.left_out
-    assert 'model.py:5  what step returns: P("data", None): the source has' in reason
+    assert 'model.py:5  return of step: P("data", None): the source has' in reason
 
 
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import toast_lab as tl
@@ -111,6 +112,38 @@ def test_a_cotangent_of_two_uses_is_their_sum() -> None:
     (cotangent,) = site.cotangents
     program = model.program
     assert program.kind[program.value_op[cotangent]] == "add"
+
+
+def test_a_cotangent_of_several_names_is_their_sum_in_any_order() -> None:
+    def layer(given: Any) -> Any:
+        residual = given
+        normal = given - (given * given).sum(axis=1, keepdims=True)
+        branch = jnp.sin(normal * 3)
+        return residual + branch
+
+    def loss(w: Any, x: Any) -> Any:
+        stream = x @ w
+        return (layer(stream) ** 2).sum()
+
+    model = from_jax(trained(loss), W, X)
+    (site,) = [site for site in check(model).sites if site.name == "stream"]
+    (cotangent,) = site.cotangents
+    program = model.program
+    (use,) = np.flatnonzero(program.use_value == cotangent)
+    assert program.kind[program.use_op[use]] == "dot_general", "the gradient reads the whole sum"
+
+
+def test_elements_of_a_returned_tuple() -> None:
+    def pair(x: Any, w: Any) -> Any:
+        kept = jnp.sin(x)
+        return x @ w, kept, [kept @ w], kept + 1
+
+    sites = check(from_jax(lambda x, w: pair(x, w), X, W)).sites
+    assert [(site.target, len(site.values)) for site in sites] == [
+        ("kept", 1),
+        ("return[0]", 1),
+        ("return[3]", 1),
+    ]
 
 
 def test_weights_that_the_loop_over_layers_slices() -> None:

@@ -18,6 +18,7 @@ from toast_lab.frontends.site_finding import sites_of
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search.limits import Budget
+from toast_lab.search.menus import unpacked_layouts
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.written.agreed import Shardy
 from toast_lab.written.drafts import Draft, Drafts
@@ -156,6 +157,27 @@ def test_a_search_without_any_time_gives_the_arguments_alone() -> None:
     (row,) = plan_named("data parallel").written_front(small(), cancel=lambda: True)
     assert not row.constraints
     assert row.rules
+
+
+def test_a_plan_that_does_not_pay_is_written_all_the_same() -> None:
+    problem = Problem(analysed("mlp", batch=16, inputs=16, hidden=16, outputs=16), MESH)
+    plan = Plan.from_actions(problem, usual_plans(problem)["fully sharded"])
+    assert problem.pricer().full(plan).score > 1
+    for written in plan.written_front(problem):
+        assert written.size.rules > 0
+        assert written.plan.lowered.kept[0] == plan.lowered.kept[0]
+
+
+def test_a_plan_suggests_a_layout_wherever_it_has_the_same_dims() -> None:
+    program, plan = drafts().program, plan_named("fully sharded + tensor + sequence parallel")
+    layouts = unpacked_layouts(plan.lowered.layouts, len(MESH))
+    options = drafts().options(plan)
+    sites = {site for site, _ in options}
+    for site in sites:
+        dims = program.dims(drafts().sites[site].values[0])
+        alike = [value for value in range(program.n_values) if program.dims(value) == dims]
+        assert {(site, tuple(layouts[value].tolist())) for value in alike} <= set(options)
+    assert len(options) > 2 * len(sites)
 
 
 def test_gradients_follow_the_rule_of_their_parameter() -> None:

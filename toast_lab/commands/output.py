@@ -210,7 +210,7 @@ def written_data(written: Written) -> JsonObject:
             for rule in written.rules
         ],
         "constraints": [
-            {"where": site.where, "name": site.name, "spec": spec}
+            {"where": site.where, "name": site.target, "spec": spec}
             for site, spec in written.constraints
         ],
     }

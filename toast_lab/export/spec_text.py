@@ -33,5 +33,6 @@ def _entry_text(entry: object) -> str:
 def constraint_text(program: Program, constraint: SiteConstraint) -> str:
     """``model.py:31  x: P("data", None)``."""
     site = constraint.site
-    subject = site.name or f"what {site.function.rpartition('.')[2]} returns"
+    function = site.function.rpartition(".")[2]
+    subject = site.name or f"{site.target} of {function}"
     return f"{site.where}  {subject}: {constraint_spec(program, constraint)}"

@@ -34,7 +34,7 @@ from toast_lab.export.source_edits import (
 )
 from toast_lab.export.spec_text import constraint_spec, constraint_text
 from toast_lab.files import PathLike
-from toast_lab.frontends.instrumented import SourceText
+from toast_lab.frontends.instrumented import SourceText, returned_elements
 from toast_lab.ir.model import Function
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Site
@@ -182,10 +182,12 @@ def _constrained(
         reason = "" if statements else "no statement binds this there"
         for node in statements:
             if isinstance(node, ast.Return):
-                reason = _why_not_wrapped(node, wrapped) or reason
+                value = _returned(node, constraint.site)
+                assert value is not None
+                reason = _why_not_wrapped(value, wrapped) or reason
                 if not reason:
-                    insertions += _around(data, node, spec, constrain)
-                    wrapped.add(id(node))
+                    insertions += _around(data, value, spec, constrain)
+                    wrapped.add(id(value))
             else:
                 bound = constraint.site.name
                 insertions.append(_after(data, node, bound, f"{constrain}({bound}, {spec})"))
@@ -206,8 +208,13 @@ def _is_site(node: ast.stmt, site: Site) -> bool:
     if (node.lineno, node.end_lineno) != (site.line, site.end_line):
         return False
     if isinstance(node, ast.Return):
-        return not site.name and node.value is not None
+        return not site.name and _returned(node, site) is not None
     return site.name in _bound(node)
+
+
+def _returned(node: ast.Return, site: Site) -> ast.expr | None:
+    """The expression of a returned site; None if the statement has none such."""
+    return node.value if site.element < 0 else returned_elements(node).get(site.element)
 
 
 def _bound(node: ast.stmt) -> list[str]:
@@ -249,10 +256,9 @@ def _after(data: bytes, node: ast.stmt, name: str, value: str) -> Insertion:
     return Insertion(starts[node.end_lineno], line + ending)
 
 
-def _around(data: bytes, node: ast.Return, spec: str, constrain: str) -> list[Insertion]:
+def _around(data: bytes, value: ast.expr, spec: str, constrain: str) -> list[Insertion]:
     """A constraint around what a statement returns."""
-    value, starts = node.value, line_starts(data)
-    assert value is not None
+    starts = line_starts(data)
     assert value.end_lineno is not None
     assert value.end_col_offset is not None
     return [
@@ -261,11 +267,11 @@ def _around(data: bytes, node: ast.Return, spec: str, constrain: str) -> list[In
     ]
 
 
-def _why_not_wrapped(node: ast.Return, wrapped: set[int]) -> str:
-    if id(node) in wrapped:
+def _why_not_wrapped(value: ast.expr, wrapped: set[int]) -> str:
+    if id(value) in wrapped:
         return "another constraint of the plan stands there"
-    if isinstance(node.value, ast.Call):
-        called = ast.unparse(node.value.func).rpartition(".")[2]
+    if isinstance(value, ast.Call):
+        called = ast.unparse(value.func).rpartition(".")[2]
         if called in ("with_sharding_constraint", "reshard"):
             return "the source has a constraint there already: change that one"
     return ""

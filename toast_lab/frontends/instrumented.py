@@ -1,10 +1,10 @@
 """Functions of the user's files run with a call at each statement that can carry a constraint.
 
-A statement that binds names (``x = e``, ``q, k = e``, ``self.x = e``) or returns a value hands what
-it bound to a ``visit`` function, and goes on with what that returns: as if another statement were
-written after it. The source's tree is changed and compiled again, and the new code is put into all
-functions of the process that have the old one, among them methods, closures and what decorators
-wrap. Lines and columns stay.
+A statement that binds names (``x = e``, ``q, k = e``, ``self.x = e``) or returns values
+(``return e``, ``return e, f``) hands each of them to a ``visit`` function, and goes on with what
+that returns: as if another statement were written after it. The source's tree is changed and
+compiled again, and the new code is put into all functions of the process that have the old one,
+among them methods, closures and what decorators wrap. Lines and columns stay.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Statement(NamedTuple):
     name: str  #: what it binds, as written; empty: it returns the value
     function: str  #: qualified name
     text: str  #: the first line, without indentation
+    element: int = -1  #: of the tuple that it returns; -1: it returns one value
 
 
 #: called with (value, statement); what it returns is bound or returned in place of the value
@@ -330,7 +331,13 @@ class _Marking(ast.NodeTransformer):
         bound = self.bound[-1]
         if bound is None or node.value is None or self.is_alias(node.value):
             return node
-        node.value = self.call(node.value, self.statement(node, ""))
+        if not isinstance(node.value, ast.Tuple):
+            node.value = self.call(node.value, self.statement(node, ""))
+            return node
+        for number, element in returned_elements(node).items():
+            if not self.is_alias(element):
+                called = self.call(element, self.statement(node, "", number))
+                node.value.elts[number] = called
         return node
 
     def assigned(self, node: Any, target: Any, *, alone: bool = True) -> Any:
@@ -363,7 +370,7 @@ class _Marking(ast.NodeTransformer):
             return []
         return [ast.copy_location(ast.Assign([stored], value), node)]
 
-    def statement(self, node: ast.stmt, name: str) -> Statement:
+    def statement(self, node: ast.stmt, name: str, element: int = -1) -> Statement:
         return Statement(
             file=self.source.file,
             line=node.lineno,
@@ -371,6 +378,7 @@ class _Marking(ast.NodeTransformer):
             name=name,
             function=".".join(self.names[:-1]),
             text=self.lines[node.lineno - 1].strip(),
+            element=element,
         )
 
     def call(self, value: ast.expr, statement: Statement) -> ast.expr:
@@ -380,6 +388,15 @@ class _Marking(ast.NodeTransformer):
         placeholder = ast.Constant(f"{_PLACEHOLDER}{len(self.statements) - 1}")
         call = ast.Call(ast.copy_location(placeholder, value), [value], [])
         return ast.copy_location(call, value)
+
+
+def returned_elements(node: ast.Return) -> dict[int, ast.expr]:
+    """The elements of the tuple that a statement returns, by number; none if it is no tuple."""
+    if not isinstance(node.value, ast.Tuple):
+        return {}
+    elements = node.value.elts
+    starred = (n for n, element in enumerate(elements) if isinstance(element, ast.Starred))
+    return dict(enumerate(elements[: next(starred, len(elements))]))
 
 
 def _listed(nodes: Any) -> list[Any]:

@@ -2,12 +2,13 @@
 
 Marks change nothing but themselves: mostly, both programs have the same ops in the same order,
 constants aside, which JAX may place anywhere. Where a mark lets differentiation keep another
-residual, an op more or less is skipped, and the next run of equal ops goes on.
+residual, an op more or less is skipped, and the next run of equal ops goes on. Where several marks
+read one value, its cotangents are added up in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.frontends.site_marks import marks_in
@@ -37,18 +38,59 @@ def matched_values(program: Program, marked: Program) -> Matched:
     pairs = list(_pairs([facts for _, facts in mine], [facts for _, facts in theirs]))
     op_of = {theirs[j][0]: mine[i][0] for i, j in pairs}
     marks = dict(marks_in(marked))
+    sums = _Sums(program)
     for op in marked.ops():
         same_operands = [values.get(operand) for operand in marked.operands(op)]
         if op in marks:
             values.update(
                 {marked.results(op)[0]: value for value in same_operands if value is not None}
             )
+        elif _adds_cotangents(marked, op) and sums.knows(marked, op, same_operands):
+            values.update(sums.like(marked, op))
         elif op in op_of and _reads(program, op_of[op], same_operands):
             values.update(zip(marked.results(op), program.results(op_of[op]), strict=True))
     matched = {i for i, _ in pairs}
     first = next((i for i in range(len(mine)) if i not in matched), len(mine))
     difference = f"it lacks {_words(program, mine[first][0])}" if first < len(mine) else ""
     return Matched(values, len(mine) - len(matched), difference)
+
+
+class _Sums:
+    """The sums of cotangents of ``program``, by what they add up in any order."""
+
+    def __init__(self, program: Program) -> None:
+        self.addends: dict[int, tuple[int, ...]] = {}  #: of each sum
+        for op in filter(lambda op: _adds_cotangents(program, op), program.ops()):
+            self.addends[int(program.results(op)[0])] = self.of(program.operands(op))
+        self.sums = {addends: value for value, addends in self.addends.items()}
+        self.of_marked: dict[int, tuple[int, ...]] = {}  #: of each sum of the marked program
+
+    def of(self, values: Iterable[int]) -> tuple[int, ...]:
+        """All that these values of ``program`` add up."""
+        return tuple(
+            sorted(addend for value in values for addend in self.addends.get(value, (value,)))
+        )
+
+    def knows(self, marked: Program, op: int, same_operands: Sequence[int | None]) -> bool:
+        """Is all known that ``op`` of the marked program adds up?"""
+        addends: list[int] = []
+        for operand, same in zip(marked.operands(op), same_operands, strict=True):
+            known = self.of_marked.get(operand) if same is None else self.of([same])
+            if known is None:
+                return False
+            addends += known
+        self.of_marked[int(marked.results(op)[0])] = tuple(sorted(addends))
+        return True
+
+    def like(self, marked: Program, op: int) -> dict[int, int]:
+        """The sum of ``op``, and that of ``program`` with the same addends if it has one."""
+        result = int(marked.results(op)[0])
+        same = self.sums.get(self.of_marked[result])
+        return {} if same is None else {result: same}
+
+
+def _adds_cotangents(program: Program, op: int) -> bool:
+    return program.kind[op] == "add" and program.name_stack[op].endswith("add_any")
 
 
 def _reads(program: Program, op: int, operands: list[int | None]) -> bool:

@@ -220,7 +220,7 @@ def _sites_of_function(program: Program, function: Function, in_packages: Collec
 
 def _order(site: Site) -> tuple[Any, ...]:
     """In program order; of a call and the name that is given to its result, the name first."""
-    return (min(site.values, default=2**62), not site.name, site.file, site.line)
+    return (min(site.values, default=2**62), not site.name, site.file, site.line, site.element)
 
 
 def _add_those_by_hand(holders: dict[Statement, _Holder], trace: _Trace) -> None:
@@ -256,8 +256,9 @@ def _with_alternative(site: Site, sites: Sequence[Site], trace: _Trace) -> Site:
     for file, line in trace.callers.get(_statement(site), ()):
         for other in sites:
             if other.file == file and other.line <= line <= other.end_line and not other.refusal:
-                name = other.name or "what it returns"
-                return site._replace(refusal=f"{site.refusal}; constrain {name} at {other.where}")
+                return site._replace(
+                    refusal=f"{site.refusal}; constrain {other.target} at {other.where}"
+                )
     return site
 
 

@@ -1,7 +1,8 @@
 """The places in the user's source at which a constraint can stand.
 
-A *site* is a statement that binds an array to a name, or that returns one. A constraint there is
-one statement after it (``x = with_sharding_constraint(x, P(...))``), or one around what it returns.
+A *site* is a statement that binds an array to a name, or that returns one, alone or in a tuple. A
+constraint there is one statement after it (``x = with_sharding_constraint(x, P(...))``), or one
+around what it returns.
 It holds for all values that the statement makes: one for each layer, and for each of them its
 cotangent, which autodiff constrains alike.
 """
@@ -25,6 +26,12 @@ class Site(NamedTuple):
     cotangents: tuple[int, ...]  #: their cotangents in the program
     #: why it cannot carry a constraint ("inside vmap, ..."), empty if it can
     refusal: str = ""
+    element: int = -1  #: of the tuple that the statement returns; -1: it returns the array alone
+
+    @property
+    def target(self) -> str:
+        """``x``, ``return`` or, of a tuple, ``return[0]``: what is constrained."""
+        return self.name or ("return" if self.element < 0 else f"return[{self.element}]")
 
     @property
     def where(self) -> str:

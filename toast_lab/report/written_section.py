@@ -63,7 +63,7 @@ def _tables(written: Written) -> list[Safe]:
             rows_table(columns, rules, "rules and what each gains"),
         ]
     constraints = [
-        (row.site.where, row.site.name or "return", spec_code(row.spec), *gains(row))
+        (row.site.where, row.site.target, spec_code(row.spec), *gains(row))
         for row in written.constraints
     ]
     if constraints:

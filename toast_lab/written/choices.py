@@ -244,7 +244,7 @@ def _of_written(written: WrittenPlan) -> Choices:
     rows = []
     for item, without in written.without.items():
         if isinstance(item, SiteConstraint):
-            kind, name, where = "constraint", item.site.name or "return", item.site.where
+            kind, name, where = "constraint", item.site.target, item.site.where
         else:
             kind, name, where = "rule", item.words, ""
         text = f"{name} {spec_code(item.spec)}"

@@ -63,6 +63,7 @@ class Drafts:
         self.problem, self.program = problem, problem.analysis.program
         self.sites = sites.sites
         self.pricer = problem.pricer()
+        self.may_change_roles = True  #: False: a search keeps arguments as its source has them
         self.propagation = WrittenPropagation(problem.analysis, problem.mesh)
         #: role of each argument, and of results that follow an argument, by their numbers
         self.role_of, self.results = _roles(self.program)
@@ -95,31 +96,46 @@ class Drafts:
 
     def role_layouts(self, plan: ShardingPlan) -> tuple[Layout, ...]:
         """The layout that most arguments of each role have under a plan."""
-        rows = unpacked_layouts(plan.kept_layouts(), len(self.problem.mesh.axes))
+        rows = _tuples(unpacked_layouts(plan.kept_layouts(), len(self.problem.mesh.axes)))
         return tuple(
-            _most_frequent(tuple(rows[argument].tolist()) for argument in members)
-            for members in self.members
+            _most_frequent(rows[argument] for argument in members) for members in self.members
         )
 
     def options(self, plan: ShardingPlan) -> list[tuple[int, Layout]]:
-        """Constraints that a plan suggests: as it keeps or reads the values of each site."""
-        n_axes, suggested = len(self.problem.mesh.axes), dict[tuple[int, Layout], None]()
-        kept = unpacked_layouts(plan.lowered.layouts, n_axes)
-        wanted = unpacked_layouts(plan.lowered.wanted, n_axes)
+        """Constraints that a plan suggests, for each site its own layout first.
+
+        The others are those in which its readers want it, the same with fewer axes, and those that
+        any value of the same dims has or is read in: propagation may need one upstream of where
+        the plan has it.
+        """
+        program, n_axes = self.program, len(self.problem.mesh.axes)
+        suggested = dict[tuple[int, Layout], None]()
+        kept = _tuples(unpacked_layouts(plan.lowered.layouts, n_axes))
+        wanted = _tuples(unpacked_layouts(plan.lowered.wanted, n_axes))
+        of_dims: dict[tuple[int, ...], dict[Layout, None]] = {}
+        values = [*range(program.n_values), *program.use_value.tolist()]
+        for value, layout in zip(values, (*kept, *wanted), strict=True):
+            of_dims.setdefault(program.dims(value), {})[layout] = None
+        distinct: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         for number, site in enumerate(self.sites):
-            if site.refusal or not site.values or not site.rank:
-                continue
+            if site.values and site.rank and not site.refusal:
+                distinct.setdefault((site.values, site.cotangents), number)
+        for number in distinct.values():
+            site = self.sites[number]
             layouts = [
-                _most_frequent(tuple(kept[value].tolist()) for value in values)
-                for values in (site.values, site.cotangents)
-                if values
+                _most_frequent(kept[value] for value in own_values)
+                for own_values in (site.values, site.cotangents)
+                if own_values
             ]
-            readers = self.uses_of.row(site.values[-1])
-            layouts += [tuple(wanted[use].tolist()) for use in readers]
-            sizes = self.program.dims(site.values[0])
-            parts = (part for layout in layouts for part in _parts(layout))
+            layouts += [wanted[use] for use in self.uses_of.row(site.values[-1])]
+            sizes = program.dims(site.values[0])
+            parts = [part for layout in layouts for part in _parts(layout)]
             suggested.update(
-                dict.fromkeys((number, part) for part in parts if self.fits(part, sizes))
+                dict.fromkeys(
+                    (number, layout)
+                    for layout in (*parts, *of_dims[sizes])
+                    if self.fits(layout, sizes)
+                )
             )
         return list(suggested)
 
@@ -280,6 +296,10 @@ def _parts(layout: Layout) -> Iterator[Layout]:
         if dim >= 0:
             yield (*layout[:axis], -1, *layout[axis + 1 :])
     yield (-1,) * len(layout)
+
+
+def _tuples(rows: np.ndarray) -> list[Layout]:
+    return list(map(tuple, rows.tolist()))
 
 
 def _most_frequent(layouts: Iterable[Layout]) -> Layout:

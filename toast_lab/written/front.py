@@ -237,6 +237,7 @@ def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
         Edit(-1, role, layout)
         for role, members in enumerate(drafts.members)
         for layout in layouts
+        if drafts.may_change_roles
         if drafts.fits(layout, drafts.program.dims(int(members[0])))
     ]
 

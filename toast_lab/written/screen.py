@@ -207,7 +207,7 @@ def _constraint_table(written: WrittenPlan) -> _Table:
     for constraint in written.constraints:
         site, spec = constraint
         where = site.where if len(site.where) <= _WHERE else f"...{site.where[3 - _WHERE :]}"
-        cells: tuple[str, ...] = (f"{where} {site.name or 'return'}", spec_code(spec))
+        cells: tuple[str, ...] = (f"{where} {site.target}", spec_code(spec))
         weight, quick = 1.0, written.without.get(constraint)
         if quick is not None:
             cells += (

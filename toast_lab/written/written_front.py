@@ -171,6 +171,9 @@ def write(
 ) -> WrittenFront[WrittenT]:
     """Find the written plans that come close to a plan whose every op is sharded, or are better.
 
+    The arguments of a plan that costs more than no sharding at all, which would be the smallest,
+    stay as it has them.
+
     Args:
         problem: the one that the plan is for.
         sources: the plan, and further ones to start from: that of its actions alone, those that
@@ -214,7 +217,11 @@ def write(
     if budget.seconds is not None:
         around_s = time.monotonic() - started + _SHARDY_S_PER_OP * problem.analysis.program.n_ops
         budget = dataclasses.replace(budget, seconds=max(budget.seconds - around_s, _LEAST_S))
-    imitated = front_of(drafts, sources, budget=budget, size=size, cancel=cancel)
+    pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
+    drafts.may_change_roles = pays
+    imitated = front_of(
+        drafts, sources if pays else [plan], budget=budget, size=size, cancel=cancel
+    )
     return ImitatedFront(imitated, agreed, unlimited)
 
 

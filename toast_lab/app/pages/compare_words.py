@@ -60,7 +60,7 @@ class PlanWords:
                 ("rule", rule.words, rule.pattern, spec_code(rule.spec)) for rule in written.rules
             ]
             rows += [
-                ("constraint", site.where, site.name or "return", spec_code(spec))
+                ("constraint", site.where, site.target, spec_code(spec))
                 for site, spec in written.constraints
             ]
         columns = ["what", "role or line", "pattern or variable", "spec"]
