@@ -33,7 +33,7 @@ def traits(plan: ShardingPlan) -> Safe:
     return join(
         [
             h("ul", *[h("li", trait.text) for trait in plan_traits], cls="log"),
-            quiet("Its rules and constraints: Words on page 5."),
+            quiet("Its rules and constraints: Words on page 4."),
         ]
     )
 
