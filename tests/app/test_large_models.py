@@ -39,7 +39,7 @@ def turns(session: Session) -> list[Callable[[], None]]:
 
 
 def load(session: Session, reached: list[str]) -> None:
-    """Load a transformer in a child process, by a link to the page By hand."""
+    """Load a transformer in a child process, by a link to the conflict board."""
     sizes = {"layers": 3, "sequence": 32, "vocab": 64}
     session.load(
         "transformer", sizes, then=lambda loaded: reached.append(loaded.step), leads_to="hand"
@@ -64,7 +64,7 @@ def test_a_page_shows_what_needs_no_price_first(
     assert session.leads_to == "hand"
     wait(session)
     assert (session.leads_to, session.step) == ("", "hand")
-    assert "d_model" in by_hand.colours.value["colour"].tolist()
+    assert by_hand._wait_words.visible
     assert not session.plans.is_priced
     assert (len(by_hand.history.table.value), reached) == (0, [])
     for turn in turns:
@@ -121,7 +121,7 @@ def test_the_page_that_a_link_leads_to_is_made_while_its_model_is_loaded(session
     load(session, [])
     assert list(explorer.pages.by_step) == ["load"]
     explorer.tick()
-    assert list(explorer.pages.by_step) == ["load", "hand"]
+    assert list(explorer.pages.by_step) == ["load", "graph", "hand"]
     assert explorer.pages.shown == "load"
     session.cancel()
 

@@ -351,7 +351,7 @@ class Explorer(look.Pane):
 
     def page(self, step: str) -> Any:
         """The page of a step that was shown before."""
-        return self.pages.by_step[page_of(step)]
+        return self.pages.by_step[step]
 
     def tick(self) -> None:
         """Take in the reports of jobs; called every ``TICK_MS`` or ``IDLE_MS``."""
@@ -370,7 +370,7 @@ class Explorer(look.Pane):
         loading = self.pages.by_step.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
-        for step in ("graph", "compare"):
+        for step in ("hand", "graph", "compare"):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
         if self.session.leads_to:

@@ -17,7 +17,7 @@ from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.pages.understand_page import UnderstandPage
-from toast_lab.app.session import PAGES, Session, page_of
+from toast_lab.app.session import STEPS, Session, page_of
 
 #: the mark by which ``static/layout_once.js`` recognises the stack
 STACK_TAG = "page stack"
@@ -44,7 +44,7 @@ class PageStack(look.Pane):
     """Makes the pages of a session and shows one.
 
     Attributes:
-        by_step: the pages made so far, by the step that each is named after.
+        by_step: the pages made so far, the conflict board among them.
         shown: the step that is in front; empty before the first.
     """
 
@@ -76,7 +76,7 @@ class PageStack(look.Pane):
         """Is there a page left to make ahead of its first visit, and nothing else to do?"""
         session = self.session
         return (
-            len(self.by_step) < len(PAGES)
+            len(self.by_step) < len(STEPS)
             and session.loaded.problem is not None
             and not session.loading
             and not session.work.busy
@@ -89,22 +89,25 @@ class PageStack(look.Pane):
         if not self.has_time:
             return
         began_s = time.monotonic()
-        current = PAGES.index(page_of(self.shown)) if self.shown else 0
-        order = (*PAGES[current:], *PAGES[:current])
+        current = STEPS.index(self.shown) if self.shown else 0
+        order = (*STEPS[current:], *STEPS[:current])
         self.make(next(step for step in order if step not in self.by_step))
         _TURN.took(time.monotonic() - began_s)
 
     def make(self, step: str) -> None:
         """Make the page of a step, unless it has been made."""
-        name = page_of(step)
-        if name in self.by_step:
+        if step in self.by_step:
             return
-        page = self.by_step[name] = self._makers[name]()
+        if step == "hand":
+            self.make("graph")
+            self.by_step[step] = self.by_step["graph"].make_board()
+            return
+        page = self.by_step[step] = self._makers[step]()
         centre = pn.Column(
             page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
         )
-        is_shown = name == page_of(self.shown)
-        body = self._bodies[name] = look.filled_row(
+        is_shown = step == page_of(self.shown)
+        body = self._bodies[step] = look.filled_row(
             page.left, centre, page.right, stylesheets=[look.BODY], visible=is_shown
         )
         self.view.append(body)

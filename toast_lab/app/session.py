@@ -37,7 +37,6 @@ from toast_lab.views.search_curves import CurvePoint
 
 #: what a link can open; the graph and the conflict board, on which one plans by hand, are one page
 STEPS = ("load", "graph", "hand", "search", "compare")
-PAGES = ("load", "graph", "search", "compare")
 Then = Callable[["Session"], None]
 
 

@@ -33,8 +33,8 @@ TARGETS: dict[str, tuple[str, str]] = {
     "sides": ("graph", "graph.inspector.sides.view"),
     "actions": ("graph", "graph.inspector.actions.view"),
     "plan": ("graph", "graph.inspector.plan"),
-    "board": ("graph", "by_hand.upper"),
-    "lower": ("graph", "by_hand.lower"),
+    "board": ("hand", "upper"),
+    "lower": ("hand", "lower"),
     "search": ("search", "left"),
     "curves": ("search", "centre"),
     "execute": ("compare", "right.execute"),
@@ -293,7 +293,7 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
         if level is not None:
             level.value = step.level
     if step.page == "hand" and step.tab:
-        tabs, tiles = find("graph", "by_hand.tabs"), find("graph", "by_hand.tiles")
+        tabs, tiles = find("hand", "tabs"), find("hand", "tiles")
         if tabs is not None:
             tabs.active = ("listing", "plan", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:

@@ -383,7 +383,8 @@ class BoardCell(look.Pane):
         session.step = "hand"
         self.session = session
         self.page = UnderstandPage(session)
-        every_tick(self.page.tick)
+        every_tick(self.page.make_board().tick)
+        every_tick(self.page.graph.tick)
         side_tabs = look.tabs(
             ("Selection", self.page.right),
             ("Show", self.page.left),

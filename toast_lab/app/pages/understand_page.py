@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from toast_lab.app import look
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
@@ -13,20 +11,15 @@ VIEWS = {"Graph": "graph", "Conflict board": "hand"}
 
 
 class UnderstandPage:
-    """What to show on the left, the graph or the board in the centre, the selection on the right.
-
-    Attributes:
-        by_hand: the board with the views below it; None until it is first looked at.
-    """
+    """Settings on the left, the graph or the board in the centre, the selection on the right."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.graph = GraphPage(session)
-        self.by_hand: HandPage | None = None
+        self.board: HandPage | None = None
         self.left, self.right = self.graph.left, self.graph.right
         self.switch = look.switch(
             options=VIEWS,
-            value="graph",
             width=220,
             height=28,
             sizing_mode="fixed",
@@ -34,33 +27,31 @@ class UnderstandPage:
             stylesheets=[look.SLIM_BUTTON],
         )
         look.watch_value(self.switch, lambda step: setattr(session, "step", step))
-        self._heads = look.column(align="center")
-        self._board = look.withhold(look.filled_column(visible=False), self._make_board)
+        self._head = look.column(align="center")
+        self._board = look.filled_column(visible=False)
         self.centre = look.filled_column(
-            look.row(self.switch, self._heads, height=32), self.graph.centre, self._board
+            look.row(self.switch, self._head, height=32), self.graph.centre, self._board
         )
         look.watch(session, self._show, "step")
         self._show()
 
-    def _make_board(self) -> list[Any]:
-        self.by_hand = HandPage(self.session)
-        return [self.by_hand.centre]
+    def make_board(self) -> HandPage:
+        """Make the second view, which is not there from the start."""
+        self.board = HandPage(self.session)
+        self._board.objects = [self.board.centre]
+        self._show()
+        return self.board
 
     def _show(self) -> None:
         step = self.session.step
         if step not in VIEWS.values():
-            return
+            step = self.switch.value
+        is_board = step == "hand" and self.board is not None
         self.switch.value = step
-        self.graph.centre.visible = step == "graph"
-        self._board.visible = step == "hand"
-        self._heads.objects = [
-            self.by_hand.board.head
-            if step == "hand" and self.by_hand is not None
-            else self.graph.head
-        ]
+        self.graph.centre.visible, self._board.visible = not is_board, is_board
+        head = self.board.board.head if is_board and self.board is not None else self.graph.head
+        self._head.objects = [head]
 
     def tick(self) -> None:
         """Process the results of threads; called at each tick of the page."""
         self.graph.tick()
-        if self.by_hand is not None:
-            self.by_hand.tick()

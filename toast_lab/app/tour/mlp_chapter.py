@@ -36,9 +36,9 @@ def _system(session: Session) -> str:
     return (
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO "
         f"of JAX, {count(program.n_ops - program.n_arguments, 'op')}. **Understand** shows the "
-        f"static analysis: it finds {analysis.names.n} dimension names and sorts them into colours. There "
-        "you pick colours to shard, and **Search** picks them for you, both priced by one cost "
-        f"model for `{session.loaded.problem.machine.name}` on the mesh "
+        f"static analysis: it finds {analysis.names.n} dimension names and sorts them into "
+        "colours. There you pick colours to shard, and **Search** picks them for you, both priced "
+        f"by one cost model for `{session.loaded.problem.machine.name}` on the mesh "
         f"`{session.loaded.problem.mesh}`. **Use** lowers plans to device-local code, compiles and "
         "runs them."
     )
