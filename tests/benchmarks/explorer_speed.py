@@ -56,7 +56,7 @@ from toast_lab.app.pace import SLOWEST_S
 SIZE: Any = {"width": 1440, "height": 900}
 PAINT_TARGET_S, VISIT_TARGET_S, GRAPH_TARGET_S, LOSS_TARGET = 1.5, 0.5, 3.0, 0.05
 OFFERS_TARGET_S = 1.0
-STEPS = ("Graph & conflicts", "By hand", "Search", "Compare")
+STEPS = ("Understand", "Conflict board", "Graph", "Search", "Use")
 STABLE_MS = 400  #: a marker that has not moved for this long has reached its place
 SETTLE_MS = 3000  #: time within which all changes after a click have appeared
 UPDATES_TARGET = 0.9 / SLOWEST_S  #: updates a second of a search that has run for half a minute
@@ -254,7 +254,7 @@ def graph(repeats: int) -> list[Row]:
             page.get_by_text(re.compile("^Loaded t2b")).first.wait_for(timeout=WAIT_MS)
             page.wait_for_timeout(1500)
             began = time.monotonic()
-            page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+            page.get_by_role("button", name=re.compile("Understand")).click()
             spot = page.wait_for_function(
                 f"""() => {{
                   const plot = ({PLOT})('dimension graph')
@@ -395,7 +395,7 @@ def _visits(
     visits: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for visit in visits:
         for step in STEPS:
-            page.get_by_role("button", name=re.compile(rf"^\d\s+{step}")).click()
+            page.get_by_role("button", name=re.compile(rf"^(\d\s+)?{step}$")).click()
             page.wait_for_timeout(SETTLE_MS)
             settled = page.evaluate("window.settled")
             assert settled["last"] is not None, f"nothing happened on the way to {step}"

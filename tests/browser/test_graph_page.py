@@ -28,7 +28,7 @@ def attention(served: Callable[..., str], strict_page: Page) -> Page:
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(served())
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     drawn(page, 31)
     return page
 
@@ -40,7 +40,7 @@ def transformer(served: Callable[..., str], strict_page: Page) -> Page:
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^transformer")).click()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     drawn(page, 34)
     return page
 
@@ -132,7 +132,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
         page.locator(".tabulator-selected", has_text="attention.py:24").locator("visible=true")
     ).to_be_visible()
     # and the board of the next page shows the set first
-    go(page, "By hand")
+    go(page, "Conflict board")
     expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(
         timeout=SLOW
     )

@@ -118,11 +118,11 @@ def test_what_the_server_says_waits_while_the_browser_builds(
     page.goto(f"{served()}/?model=mlp&step=graph")
     wait_for_model(page)
     page.evaluate(SLOW_BUILDS)
-    for name in ("By hand", "Search", "Compare", "Graph", "By hand"):
+    for name in ("Conflict board", "Search", "Use", "Understand"):
         step_button(page, name).click()
-    expect(
-        page.get_by_text("Nothing yet. Take an action").filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Nothing is sharded yet.").filter(visible=True).first).to_be_visible(
+        timeout=SLOW
+    )
     page.wait_for_function("window.applied.length === window.arrived.length", timeout=SLOW)
     arrived, applied = page.evaluate("[window.arrived, window.applied]")
     assert max(arrived) > 0, "nothing came while a page was being built"

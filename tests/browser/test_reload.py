@@ -90,7 +90,7 @@ def test_a_job_and_its_page_are_the_same_after_a_reload(
     expect(page.get_by_text(ATTENTION.names).filter(visible=True)).to_be_visible(timeout=SLOW)
     differences = []
 
-    go(page, 4)
+    go(page, 3)
     button(page, "Step").click()
     paused = page.get_by_text(re.compile(r"^paused, \d+ s")).first
     expect(paused).to_be_visible(timeout=SLOW)
@@ -112,7 +112,7 @@ def test_a_job_and_its_page_are_the_same_after_a_reload(
     expect(page.get_by_text(re.compile("^The race is over")).first).to_be_visible(timeout=SLOW)
     differences.append(lost(page, "a race that was stopped"))
 
-    go(page, 5)
+    go(page, 4)
     row(page, "mcts (seed 0)").click()
     button(page, "Execute the selected plan").click()
     expect(page.get_by_text(re.compile(r"^executing, \d+ s")).first).to_be_visible(timeout=SLOW)
