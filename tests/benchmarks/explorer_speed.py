@@ -7,7 +7,7 @@ machine, versions and command. Run it on an otherwise idle machine.
 when the gallery's buttons are drawn, and to the answer to an immediate click on one of them; with
 an empty browser cache and with a filled one.
 
-*graph*: with t2b's training step analysed, seconds from the click on step 2 until the folded
+*graph*: with t2b's training step analysed, seconds from the click on page 2 until the folded
 graph's nodes have reached their places, and from a click on a node to its answer in the inspector.
 
 *pages*: seconds from the click on a step to the last visible change: elements, texts, positions,
@@ -15,7 +15,7 @@ and the end of Bokeh's drawing. Each step is visited for the first time in a new
 again, for a small program and for t2b's training step; and for the first time by a visitor who
 never rests, for whom no page is made ahead (*hurried*).
 
-*offers*: t2b's training step is loaded by a link to the page by hand. Seconds run from the moment
+*offers*: t2b's training step is loaded by a link to the conflict board. Seconds run from the moment
 when the page says that it is loaded, through a click on the colour of the batch, to the first
 offers with their prices; a second time runs from opening the link.
 
@@ -308,7 +308,7 @@ def graph(repeats: int) -> list[Row]:
 
 # -- offers ----------------------------------------------------------------------------------------
 def offers(repeats: int) -> list[Row]:
-    """Measure "offers": t2b's training step on the page by hand, in new sessions."""
+    """Measure "offers": t2b's training step on the conflict board, in new sessions."""
     rows_s, offers_s, opened_s = [], [], []
     with serving() as url, chromium() as browser:
         for _ in range(repeats):
