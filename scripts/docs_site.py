@@ -59,7 +59,7 @@ REFERENCE = {
     ],
     "Plans": [
         *("Plan", "listing", "annotate", "plan_words", "needed_constraints"),
-        *("why", "diff", "report"),
+        *("choices", "why", "diff", "report"),
         *("audit", "Audit"),
     ],
     "Execution": [

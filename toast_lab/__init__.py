@@ -36,6 +36,7 @@ _NAMES = {
     "audit": "toast_lab.audit.audit:audit",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "bound": "toast_lab.search.gap.certify:lower_bound",
+    "choices": "toast_lab.written.choices:choices",
     "conflicts": "toast_lab.explain.board:conflicts",
     "coverage": "toast_lab.conflicts.coverage:coverage",
     "diff": "toast_lab.explain.difference:difference",
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from toast_lab.search.race import Race
     from toast_lab.search.usual_plans import usual_plans
     from toast_lab.sharding.mesh import Mesh
+    from toast_lab.written.choices import choices
     from toast_lab.written.traits import plan_words
 
 

@@ -37,6 +37,7 @@ COMMANDS = (
     ("bench", "bench", "rerun the evaluation of the paper"),
     ("price", "price", "estimate time and memory of a plan"),
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
+    ("choices", "choices", "rank what each action, side, rule or constraint of a plan saves"),
     ("why", "why", "explain why a plan has a collective, and what would remove it"),
     (
         "audit",

@@ -24,7 +24,7 @@ from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
-from toast_lab.sharding.space import Action
+from toast_lab.sharding.space import Action, renaming
 from toast_lab.sharding.state import State
 from toast_lab.written.front import BUDGET
 from toast_lab.written.written_front import WrittenFront
@@ -134,6 +134,17 @@ class Plan(ShardingPlan):
         """The result of ``written_front`` if it has been asked for, else None."""
         problem = self._usual_problem if problem is None else problem
         return self._fronts.get((problem, size, tuple(in_packages)))
+
+    def renamed(self, analysis: Analysis, named: Callable[[Problem], Problem]) -> Plan:
+        """As ``named_as_in``, with all that has been written of the plan.
+
+        ``named`` gives the problems that it was written for with the new names.
+        """
+        plan = self.named_as_in(analysis)
+        for (problem, *rest), front in self._fronts.items():
+            change = functools.partial(Written.of_problem, problem=named(problem))
+            plan._fronts[(named(problem), *rest)] = front.changed(change)
+        return plan
 
     def keep_front(self, problem: Problem, front: WrittenFront[Written]) -> None:
         """Let ``written_front`` give a front that was found for this plan."""
@@ -293,6 +304,16 @@ class Written(WrittenPlan):
         from toast_lab.written.screen import written_text
 
         return written_text(self)
+
+    def of_problem(self, problem: Problem) -> Written:
+        """The same for a problem that differs only in the names of its colours."""
+        up_to_date = renaming(self.problem.analysis, problem.analysis)
+        return dataclasses.replace(
+            self,
+            problem=problem,
+            plan=self.plan.named_as_in(problem.analysis),
+            path=tuple(step._replace(action=up_to_date(step.action)) for step in self.path),
+        )
 
     def __repr__(self) -> str:
         return f"<Written {self.size}, {self.cost.time_s * 1e3:.3f} ms>"

@@ -79,6 +79,10 @@ def test_one_plan_has_one_size_everywhere(
     pane.refresh(session.plans.named("ours"))
     assert counted(pane._words.object) == size
     assert len(pane._raw()) == written.size.total
+    while "What each choice saves" not in pane.text.object:
+        pane.tick()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
     # Its report
     session.plans.start_export("ours", "report")

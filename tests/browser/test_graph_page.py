@@ -19,6 +19,7 @@ pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 GRAPH = "dimension graph"
+LANE_HEADINGS = "Object.fromEntries(plot.model.above[0].major_label_overrides)"
 SELECTED = "plot.model.renderers.find((r) => r.name === '{}').data_source.selected.indices"
 
 
@@ -91,6 +92,49 @@ def toggle(page: Page, label: str) -> None:
 
 def span(page: Page) -> float:
     return float(bokeh(page, GRAPH, "plot.model.y_range.start - plot.model.y_range.end"))
+
+
+def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> None:
+    page = attention
+    page.set_viewport_size({"width": 1280, "height": 720})
+    row(page, "H1").click()
+    selected(page, "names", 6)
+
+    def begin(name: str) -> Locator:
+        page.get_by_role("button", name="rename").locator("visible=true").click()
+        return page.get_by_label(f"new name of {name}").locator("visible=true")
+
+    # A name that cannot be stays in the field, and Esc gives it up
+    field = begin("H1")
+    expect(field).to_be_focused()
+    field.fill("S")
+    field.press("Enter")
+    expect(page.get_by_role("alert").locator("visible=true")).to_have_text(
+        "another colour is called S"
+    )
+    expect(field).to_have_value("S")
+    field.press("Escape")
+    expect(row(page, "H1")).to_be_visible()
+    # Enter renames it, in the picture, the table, the listing and the address
+    field = begin("H1")
+    field.fill("keys")
+    field.press("Enter")
+    expect(page.get_by_text("Colour H1 is called keys now").first).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-selected", has_text="keys").first).to_be_visible()
+    expect(line(page, "keys")).to_be_visible()
+    expect(page).to_have_url(re.compile("colours=H1=keys"))
+    selected(page, "names", 6)
+    assert "keys" in str(bokeh(page, GRAPH, LANE_HEADINGS))
+    page.get_by_role("button", name=re.compile("^data: ")).locator("visible=true").click()
+    expect(page.get_by_text("manual plan: keys->data").first).to_be_visible()
+    # It lasts on the next page, after a reload, and in a link that is opened by somebody else
+    go(page, "By hand")
+    expect(row(page, "keys->data")).to_be_visible()
+    expect(page).to_have_url(re.compile("step=hand.*act=keys->data"))
+    page.reload()
+    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
+    page.goto(re.sub("&state=[^&]*", "", page.url))
+    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
 
 
 def test_a_selection_is_shown_everywhere(attention: Page) -> None:

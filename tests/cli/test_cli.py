@@ -146,6 +146,17 @@ def test_why_alone_lists_what_may_be_asked_about(toast: Any) -> None:
     assert "no collectives" in toast("why", *NET, "--actions")[1]
 
 
+def test_choices_ranks_what_each_saves(toast: Any) -> None:
+    status, out, err = toast("choices", *NET, "--actions", "S@1->data")
+    assert (status, err) == (0, "")
+    assert re.search(r"^S@1->data +-[\d.]+ us +=? +-[\d.]+%$", out, re.MULTILINE)
+    words = ["choices", *NET, "--actions", "S@1->data", "--json"]
+    assert json.loads(toast(*words)[1])["choices"][-1]["text"] == "S@1->data"
+    rows = json.loads(toast(*words, "--written")[1])["choices"]
+    assert {row["kind"] for row in rows} <= {"rule", "constraint"}
+    assert "no actions to leave out" in toast("choices", *NET, "--actions")[2]
+
+
 def test_search_says_when_sizes_are_too_small_to_cut(toast: Any) -> None:
     _, _, err = toast("search", "xxt", "--evaluations", "20")
     sizes = err.partition("--set ")[2].split()

@@ -161,6 +161,7 @@ def test_names_can_be_changed_and_last(tmp_path: Path) -> None:
 
 def test_names_that_cannot_be_are_all_listed() -> None:
     with pytest.raises(
-        ToastError, match=r"(?s)no colour is called 'Y'.*'a->b' is not a name.*2 colours"
+        ToastError,
+        match=r"(?s)no colour is called 'Y'.*'a->b' is not a name.*another colour is called U",
     ):
         analysed("mlp").renamed({"Y": "y", "B": "a->b", "X": "U"})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.helpers import analysed
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
+from toast_lab.frontends.tracing import from_jax
 from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search.limits import Budget
 from toast_lab.search.usual_plans import usual_plans
@@ -83,9 +87,9 @@ def test_a_size_that_nothing_has_is_refused_with_the_smallest() -> None:
         front().of_size(smallest - 1)
 
 
-def test_constraints_say_what_they_gain() -> None:
+def test_rules_and_constraints_say_what_they_gain() -> None:
     row = next(row for row in front() if row.constraints)
-    assert set(row.without) == set(range(len(row.constraints)))
+    assert list(row.without) == [*row.rules, *row.constraints]
     assert all(quick.score > row.cost.score for quick in row.without.values())
 
 
@@ -152,3 +156,24 @@ def test_a_search_without_any_time_gives_the_arguments_alone() -> None:
     (row,) = plan_named("data parallel").written_front(small(), cancel=lambda: True)
     assert not row.constraints
     assert row.rules
+
+
+def test_gradients_follow_the_rule_of_their_parameter() -> None:
+    def loss(weights: dict[str, jax.Array], rows: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(rows @ weights["up"]) @ weights["down"])
+
+    weights = {"up": jnp.zeros((8, 16)), "down": jnp.zeros((16, 4))}
+    analysis = analyse(from_jax(jax.value_and_grad(loss), weights, jnp.zeros((32, 8))))
+    of_step = Drafts(Problem(analysis, MESH), sites_of(analysis.program, analysis.model))
+    program = analysis.program
+    assert {
+        program.output_paths[number]: program.value_name[int(of_step.members[role][0])]
+        for number, role in of_step.results.items()
+    } == {"result[1]['down']": "weights['down']", "result[1]['up']": "weights['up']"}
+
+
+def test_fully_sharded_weights_scatter_their_gradients() -> None:
+    plan = plan_named("fully sharded")
+    options = drafts().options(plan)
+    full = Draft(drafts().role_layouts(plan), frozenset(dict(reversed(options)).items()))
+    assert drafts().price(full).score < 1.05 * small().pricer().full(plan).score

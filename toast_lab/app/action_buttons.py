@@ -10,6 +10,7 @@ from panel.custom import JSComponent
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
 from toast_lab.app.session import Session
+from toast_lab.errors import ToastError
 from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 
 MAX_PRICED = 8
@@ -34,8 +35,27 @@ class ActionList(JSComponent):
         self.clicked = list(data)
 
 
+class ColourName(JSComponent):
+    """The name of the selected colour, which can be changed in place.
+
+    Enter sends what was typed, as a message; a name that is refused stays in the field, with the
+    reason below it.
+    """
+
+    group = param.Integer(default=-1, doc="colour group whose name it is")
+    name_shown = param.String(default="")
+    refused = param.List(default=[], doc="[reason, counter] of the last name that was refused")
+    sent = param.List(default=[], doc="[group, name, counter] of the last name that was sent")
+
+    _esm = assets.script("colour_name")
+    _stylesheets = [assets.sheet("colour_name")]  # noqa: RUF012
+
+    def _handle_msg(self, data: Any) -> None:
+        self.sent = list(data)
+
+
 class ActionButtons(look.Pane):
-    """Buttons for those actions alone that would change the plan.
+    """The name of the selected colour, and buttons for those actions that would change the plan.
 
     An axis without such an action is listed with the reason.
     """
@@ -47,7 +67,9 @@ class ActionButtons(look.Pane):
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
         self.list.param.watch(lambda event: self._clicked(*event.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.view = look.column(self.head, self.list, self.notes)
+        self.colour = ColourName(sizing_mode="stretch_width", margin=(4, 0, 0, 0), visible=False)
+        self.colour.param.watch(lambda event: self._rename(*event.new), "sent")
+        self.view = look.column(self.colour, self.head, self.list, self.notes)
 
     def refresh(self) -> None:
         """Price the actions that the selected colour has now."""
@@ -59,13 +81,23 @@ class ActionButtons(look.Pane):
         if is_shown and group is not None:
             name = session.loaded.analysis.groups[group].name
             self.head.object = h("h2", f"shard {name} on …  ", ESTIMATED)
+            self.colour.param.update(group=group, name_shown=name)
         self.list.param.update(
             group=-1 if group is None else group,
             rows=[[row.axis, row.bits, _label(row)] for row in rows] if is_shown else [],
         )
         self.notes.object = h("div", *[quiet(note) for note in notes if note])
-        self.head.visible = is_shown
+        self.head.visible = self.colour.visible = is_shown
         self.list.visible, self.notes.visible = bool(is_shown and rows), bool(is_shown and notes)
+
+    def _rename(self, group: int, name: str, count: int) -> None:
+        analysis = self.session.loaded.analysis
+        try:
+            if analysis is None or group != self.session.selection.group:
+                raise ToastError("Another colour was selected before this name arrived.")
+            self.session.rename_colour(analysis.groups[group].name, name.strip())
+        except ToastError as error:
+            self.colour.refused = [str(error), count]
 
     def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session

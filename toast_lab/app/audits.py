@@ -54,11 +54,11 @@ class Audits(StatePart):
                 RUN_AUDIT,
                 request,
                 time_limit_s=TIME_LIMIT_S,
-                context=loaded.analysis,
+                context=loaded.analysis.program,
             )
 
     def _ended(self, job: Job) -> None:
-        if self._loaded.analysis is not self._work.context:
+        if self._loaded.analysis.program is not self._work.context:
             self._notices.say(f"{job.message}, but another model is loaded now.")
             return
         self.outcome = job.result

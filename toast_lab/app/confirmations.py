@@ -151,7 +151,7 @@ class Confirmations(StatePart):
             cost=price(problem, plan),
             compiled=self._compiled(parts, problem),
         )
-        self._plans.items = [*self._plans.items, item]
+        self._plans.bring(item)
         return item.name
 
     def _compiled(self, parts: PlanParts, problem: Problem) -> Any:

@@ -181,10 +181,15 @@ class Explorer(look.Pane):
         self._draw_tab()
 
     def _draw_tab(self) -> None:
-        """Fill the open tab with its content when it is first looked at."""
+        """Fill the open tab with its content when it is first looked at.
+
+        Behind the fold it is not shown either: it would be read aloud, and reached with Tab.
+        """
         body, content = self._in_tabs[self.tabs.active]
-        if self.fold.name == "Hide" and not len(body):
+        is_open = self.fold.name == "Hide"
+        if is_open and not len(body):
             body.objects = [content]
+        body.visible = is_open
         self._list_program()
 
     def _at_rest(self) -> None:
@@ -246,6 +251,7 @@ class Explorer(look.Pane):
             self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
+        self.show_selection()
         self.show_head()
 
     def show_head(self) -> None:

@@ -36,11 +36,7 @@ def race_items(race: RaceState) -> list[PlanItem]:
 def race_to_compare(session: Session) -> None:
     """Add the best plan of each method that raced to the comparison."""
     items = race_items(session.searches.race)
-    names = {item.name for item in items}
-    session.plans.items = [
-        *[item for item in session.plans.items if item.name not in names],
-        *items,
-    ]
+    session.plans.bring(*items)
     race = session.searches.race
     best = race.result.race.best if race.result is not None else None
     session.plans.wanted = race_name(race, best.method) if best is not None else ""
@@ -61,7 +57,7 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
                 problem=problem,
                 cost=price(problem, plan),
             )
-            session.plans.items = [*session.plans.items, item]
+            session.plans.bring(item)
             session.notices.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
             session.step = "compare"
 

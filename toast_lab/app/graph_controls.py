@@ -84,11 +84,16 @@ class GraphControls:
         self.only.value = self.singles.value = False
         self.only.disabled = not analysis.conflicts
         self.found.object = ""
-        groups = lane_groups(analysis)
-        self.lanes.param.update(
-            options={analysis.groups[group].name: group for group in groups}, value=[]
-        )
+        self.lanes.value = []
         self.scopes.param.update(options=scopes(analysis)[:MANY_SCOPES], value=[])
+        self.fill_colours(analysis)
+
+    def fill_colours(self, analysis: Analysis) -> None:
+        """List the colours by their names; those that are chosen stay chosen."""
+        self.lanes.param.update(
+            options={analysis.groups[group].name: group for group in lane_groups(analysis)},
+            value=self.lanes.value,
+        )
         self.colours.value = colours_frame(analysis).drop(
             columns=["shardable", "group", "resolutions", "mirrored"]
         )

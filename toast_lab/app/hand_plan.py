@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -277,6 +277,13 @@ class HandPlan(StatePart):
                 )
             self.take(list(item.plan.actions))
             self._say_actions()
+
+    def change_names(self, change: Callable[[str], str]) -> None:
+        """Bring the trails of the loaded program up to date after colours were renamed."""
+        self.trails = {
+            key: trail.changed(change) if key[0] == self._loaded.digest else trail
+            for key, trail in self.trails.items()
+        }
 
     def take(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.compare_table import PlanEntry
@@ -64,6 +65,11 @@ class PlanItem(NamedTuple):
             machine=self.problem.machine.name,
             size=size,
         )
+
+    def named_as_in(self, analysis: Analysis) -> PlanItem:
+        """The same with the names that colours have in another analysis of its program."""
+        plan, problem = self.plan.named_as_in(analysis), self.problem.named_as_in(analysis)
+        return self._replace(plan=plan, problem=problem)
 
     @property
     def of_actions(self) -> bool:

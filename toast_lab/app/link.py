@@ -11,6 +11,7 @@ Refused fields are reported and left out. Selection and plan are valid for one p
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -41,6 +42,7 @@ LINK_FIELDS = (
     "names",
     "conflicts",
     "act",
+    "colours",
     "model",
 )
 
@@ -59,6 +61,7 @@ class LinkedView(NamedTuple):
     names: tuple[int, ...] = ()
     conflicts: tuple[int, ...] = ()
     actions: tuple[str, ...] = ()
+    colours: Mapping[str, str] = MappingProxyType({})  #: names by those of the analysis
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -92,6 +95,8 @@ def write(session: Any) -> list[tuple[str, str]]:
     if session.selection.level:
         pairs.append(("level", session.selection.level))
     marks: list[tuple[str, str]] = []
+    if renames := _renames(session.loaded.analysis):
+        marks.append(("colours", ",".join(f"{old}={new}" for old, new in renames.items())))
     if session.selection.conflicts:
         marks.append(("conflicts", ranges_text(session.selection.conflicts)))
     elif session.selection.names:
@@ -106,6 +111,16 @@ def write(session: Any) -> list[tuple[str, str]]:
     if marks:
         pairs += [("program", session.loaded.digest[:12]), *marks]
     return pairs
+
+
+def _renames(analysis: Any) -> dict[str, str]:
+    """Names that the user gave colours, by those of the analysis.
+
+    Colours that are numbered after others are left out: they are renamed along.
+    """
+    if analysis is None:
+        return {}
+    return {old: new for old, new in analysis.renames.items() if new in analysis.group_name}
 
 
 def to_model(session: Any, which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -274,6 +289,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def _colours(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
+    if len(text) > MAX_NAMES_TEXT or not all(map(str.isidentifier, itertools.chain(*pairs))):
+        raise ValueError(f"must be like k=sequence,h=heads, of at most {MAX_NAMES_TEXT} characters")
+    return dict(pairs)
+
+
 def _word(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9_]{1,24}", text):
         raise ValueError("must be a word of a-z, 0-9 and _, of at most 24 characters")
@@ -288,6 +310,7 @@ _READERS: dict[str, Any] = {
     "program": _word,
     "names": _numbers,
     "conflicts": _numbers,
+    "colours": _colours,
 }
 
 
@@ -341,6 +364,11 @@ def _apply(session: Any, view: LinkedView) -> None:
     elif view.program:
         if len(view.program) < 12:
             return
+        earlier = session.loaded.analysis.renames
+        names = {earlier.get(old, old): new for old, new in view.colours.items()}
+        if any(old != new for old, new in names.items()):
+            with session.notices.guarded():
+                session.rename_colours(names)
         n_names, n_conflicts = (
             session.loaded.analysis.names.n,
             len(session.loaded.analysis.conflicts),

@@ -32,6 +32,9 @@ class LoadedState(StatePart):
     mesh: Any = param.String(default="data=4,model=2")
     machine: Any = param.String(default="tpu-v5e")
     own_machines: Any = param.Dict(default={}, doc="machines typed or dropped in, by name")
+    renames: Any = param.Dict(
+        default={}, doc="by digest of a program, the names that the user gave its colours"
+    )
     memory_gib: Any = param.Number(
         default=None, allow_None=True, doc="limit a device; the machine's own if None"
     )
@@ -73,6 +76,21 @@ class LoadedState(StatePart):
                 f"{MAX_DEVICES:,} are allowed here"
             )
         return problem
+
+    def named(self, analysis: Analysis) -> Analysis:
+        """The analysis of a program that is about to be loaded, with the names that it had here."""
+        digest = analysis.program.digest()
+        names = self.renames.get(digest, {})
+        if names and not analysis.renames:
+            analysis = analysis.renamed(names)
+        if analysis.renames:
+            self.renames = {**self.renames, digest: dict(analysis.renames)}
+        return analysis
+
+    def rename(self, analysis: Analysis, problem: Problem | None) -> None:
+        """Take over the names of colours in another analysis of the loaded program."""
+        renames = {**self.renames, self.digest: dict(analysis.renames)}
+        self.param.update(analysis=analysis, problem=problem, renames=renames)
 
     def keep_machine(self, machine: Machine) -> Machine:
         """Offer a machine of the user's own.

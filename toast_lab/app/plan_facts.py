@@ -1,22 +1,22 @@
 """Facts of a plan that a user looks at, computed in a thread.
 
-They are the prices on the way to it, and the actions that could follow.
+They are the prices on the way to it, the actions that could follow, and what each choice saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.errors import ToastError
 from toast_lab.search.pruning import pruning_threshold
-from toast_lab.sharding.plan import is_action, plan_of_actions
+from toast_lab.sharding.plan import ShardingPlan, is_action, plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
-from toast_lab.text import LEAST_SHARE
-from toast_lab.views.compare_table import seconds_text
+from toast_lab.written.choices import Choices, choices
+from toast_lab.written.written_plan import WrittenPlan
 
 _THREAD = ThreadPoolExecutor(1, "facts of a plan")
 
@@ -57,46 +57,28 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     return PlanFacts(cost, tuple(steps), legal)
 
 
-def steps_worth(
-    actions: Sequence[str], steps: Sequence[Quick], unsharded: Quick, best: Quick
-) -> list[str]:
-    """The effect of each line of a searched plan, as texts to show behind the lines.
-
-    Args:
-        actions: lines of the plan: actions, and how else it came about (``refined in 12 places``).
-        steps: prices after those lines that are actions, see ``plan_facts``.
-        unsharded: price of the program with which the plan began.
-        best: price of the plan.
-    """
-    texts, before, prices = [], unsharded, iter(steps)
-    for action_text in actions:
-        after = next(prices, best) if is_action(action_text) else best
-        share = 1.0 - after.time_s / before.time_s if before.time_s else 0.0
-        if after.fits and not before.fits:
-            change = "fits now"
-        elif abs(share) < LEAST_SHARE:
-            change = "as fast"
-        else:
-            change = f"{share:.1%} less" if share > 0 else f"{-share:.1%} more"
-        misfit = "" if after.fits else ", does not fit"
-        texts.append(f"{seconds_text(after.time_s)}, {change}{misfit}")
-        before = after
-    return texts
+def ranked(plan: ShardingPlan | WrittenPlan, problem: Problem) -> Choices | str:
+    """What each choice of a plan saves, or why that is not known."""
+    try:
+        return choices(plan, problem)
+    except ToastError as error:
+        return str(error)
 
 
-class Lookup:
-    """The facts of the plan that was requested last."""
+Answer = TypeVar("Answer")
 
-    def __init__(self) -> None:
-        self._asked: tuple[Problem, tuple[str, ...], Future[PlanFacts]] | None = None
 
-    def get(self, problem: Problem | None, actions: tuple[str, ...]) -> PlanFacts | None:
-        """The facts; None while a thread works them out, or if there is no problem."""
-        if problem is None:
-            return None
-        lookup = self._asked
-        if lookup is None or lookup[0] is not problem or lookup[1] != actions:
-            if lookup is not None:
-                lookup[2].cancel()
-            lookup = self._asked = problem, actions, _THREAD.submit(plan_facts, problem, actions)
-        return lookup[2].result() if lookup[2].done() else None
+class Lookup(Generic[Answer]):
+    """The answer to the question that was asked last, which a thread works out."""
+
+    def __init__(self, answer: Callable[..., Answer]) -> None:
+        self._answer = answer
+        self._asked: tuple[tuple[Any, ...], Future[Answer]] | None = None
+
+    def get(self, *question: Any) -> Answer | None:
+        """The answer; None while it is worked out."""
+        if self._asked is None or self._asked[0] != question:
+            if self._asked is not None:
+                self._asked[1].cancel()
+            self._asked = question, _THREAD.submit(self._answer, *question)
+        return self._asked[1].result() if self._asked[1].done() else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +141,35 @@ class PlanStore(StatePart):
             item = item._replace(run=old.run, compiled=old.compiled, note=old.note)
         self.items = [item if other.name == name else other for other in self.items]
         return item
+
+    def bring(self, *items: PlanItem) -> None:
+        """Add plans that were priced elsewhere, or replace those of the same names.
+
+        Their actions get the names that colours have by now.
+        """
+        analysis, names = self._loaded.analysis, {item.name for item in items}
+        others = [item for item in self.items if item.name not in names]
+        named = [
+            item.named_as_in(analysis) if item.plan.program is analysis.program else item
+            for item in items
+        ]
+        self.items = [*others, *named]
+
+    def change_names(self, named: Callable[[Problem], Problem]) -> None:
+        """Give colours, in all plans and in what was written of them, the names of ``named``."""
+        written = {
+            (named(problem), key): plan.renamed(named(problem).analysis, named)
+            for (problem, key), plan in self.for_writing.items()
+            if problem.analysis.program is self._loaded.analysis.program
+        }
+        self.for_writing = {**self.for_writing, **written}
+        self.items = [
+            item._replace(
+                plan=item.plan.named_as_in(named(item.problem).analysis),
+                problem=named(item.problem),
+            )
+            for item in self.items
+        ]
 
     def add_unsharded(self) -> None:
         """Add the plan without actions."""

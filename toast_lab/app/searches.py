@@ -26,6 +26,7 @@ from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchReques
 from toast_lab.search.contract import Budget
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import renaming
 from toast_lab.text import gap_text
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.search_curves import CurvePoint, point
@@ -60,6 +61,7 @@ class Searches(StatePart):
     def __init__(self, loaded: LoadedState, plans: PlanStore, work: Work, notices: Notices) -> None:
         super().__init__()
         self._loaded, self._plans, self._work, self._notices = loaded, plans, work, notices
+        self._mirror: tuple[Job | None, Problem | None, Mirror | None] = None, None, None
         self._fresh: list[CurvePoint] = []  #: those of ``points`` that this page has not drawn yet
         work.handle("search", Handler(self._ended, self._reported, self._lost))
         work.handle("race", Handler(self._raced, lambda event: self.race.take(event.data)))
@@ -67,8 +69,17 @@ class Searches(StatePart):
     # -- reading -----------------------------------------------------------------------------------
     @property
     def mirror(self) -> Mirror | None:
-        """The trace of the last search, as far as it has arrived."""
-        return None if self.job is None else self.job.mirror
+        """The trace of the last search, as far as it has arrived, with today's names of colours."""
+        job, problem = self.job, self.problem
+        if job is None or problem is None:
+            return None
+        if self._mirror[:2] != (job, problem):
+            searched = job.about["problem"].analysis
+            is_renamed = searched is not problem.analysis
+            up_to_date = renaming(searched, problem.analysis)
+            mirror = job.mirror.reworded(up_to_date) if is_renamed else job.mirror
+            self._mirror = job, problem, mirror
+        return self._mirror[2]
 
     @property
     def searched_with(self) -> Mapping[str, Any]:
@@ -104,16 +115,17 @@ class Searches(StatePart):
 
         It may have been stopped, or have ended by itself.
         """
-        job, problem = self.job, self.problem
+        job = self.job
         with self._notices.guarded():
             self._work.check_idle()
-            if job is None or problem is None or not job.left_trace:
+            if job is None or not job.left_trace:
                 raise ToastError(
                     "There is no search to resume: run one first, or choose the file of a saved "
                     "one."
                 )
             settings = {key: job.about[key] for key in ("method", "seed", "options")}
-            self._launch(problem, settings, job.trace_path)
+            # The trace has the names that colours had then
+            self._launch(job.about["problem"], settings, job.trace_path)
 
     def resume_saved(self, file: bytes) -> None:
         """Continue from the file of a saved trace.
@@ -180,8 +192,31 @@ class Searches(StatePart):
             order=order,
         )
         self.forget()  # only now: a search that could not be started must not clear anything
-        self.problem, self.job = problem, job
+        self.problem, self.job = problem.named_as_in(self._loaded.analysis), job
         self._work.changed()
+
+    def change_names(self, named: Callable[[Problem], Problem]) -> None:
+        """Give colours the names of ``named``, once the plans have them.
+
+        A search that runs goes on with the names that it has; what it reports is renamed.
+        """
+        problem, plan = self.problem, self.best_plan
+        if problem is None or problem.analysis.program is not self._loaded.analysis.program:
+            return
+        change = renaming(problem.analysis, named(problem).analysis)
+        plans = (item.plan for item in self._plans.items if item.origin == "search")
+        self.param.update(
+            problem=named(problem),
+            best_actions=tuple(map(change, self.best_actions)),
+            best_plan=None if plan is None else next((p for p in plans if p.key == plan.key), plan),
+        )
+
+    def _named(self, actions: Sequence[str]) -> tuple[str, ...]:
+        """Actions that the last search reported, with today's names of colours."""
+        assert self.problem is not None
+        assert self.job is not None
+        searched = self.job.about["problem"].analysis
+        return tuple(map(renaming(searched, self.problem.analysis), actions))
 
     def about(self, problem: Problem) -> dict[str, Any]:
         """The facts that another page needs in order to watch a search."""
@@ -255,7 +290,7 @@ class Searches(StatePart):
             self._fresh.append(point(simulation))
             self.points.append(self._fresh[-1])
             if simulation.improved:
-                self.best_actions = simulation.actions
+                self.best_actions = self._named(simulation.actions)
         if len(self.points) > MAX_POINTS:
             last_index = len(self.points) - 1
             self.points = [
@@ -268,9 +303,10 @@ class Searches(StatePart):
         end: SearchEnd = job.result
         problem = self.problem
         assert problem is not None
-        self.best_actions, self.gap = end.actions, end.gap
+        self.best_actions, self.gap = self._named(end.actions), end.gap
         self.note = f"{end.message} {gap_text(end.gap)}".rstrip()
-        self._keep(end.plan(problem), end.cost, f"{end.method} (seed {end.seed})")
+        plan = end.plan(job.about["problem"]).named_as_in(problem.analysis)
+        self._keep(plan, end.cost, f"{end.method} (seed {end.seed})")
 
     def _lost(self, job: Job) -> None:
         """Keep the best plan that had been reported."""
@@ -283,11 +319,9 @@ class Searches(StatePart):
     def _keep(self, plan: ShardingPlan, cost: Cost, name: str) -> None:
         assert self.problem is not None
         name = self._plans.free_name(name, " #")
-        self.best_plan = plan
-        self._plans.items = [
-            *self._plans.items,
-            PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
-        ]
+        item = PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost)
+        self._plans.bring(item)
+        self.best_plan = self._plans.items[-1].plan
         # The level "error" is shown in full, and not in green
         level: Level = "good" if cost.fits else "error"
         self._notices.say(
@@ -309,7 +343,8 @@ class Searches(StatePart):
         if job.kind == "confirm":
             return  # ``Confirmations`` watches it
         if job.kind == "search":
-            self.job, self.problem = job, about["problem"]
+            self.job = job
+            self.problem = about["problem"].named_as_in(self._loaded.analysis)
         else:
             self.race = about["race"].fresh()
         self._work.watch(job)

@@ -7,7 +7,8 @@ error becomes a message, and everything done before is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,15 +29,18 @@ from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
 from toast_lab.jobs.confirm_job import ConfirmState
 from toast_lab.jobs.job import Job, Registry
 from toast_lab.jobs.load_job import LoadedModel, load_own, read_file
 from toast_lab.jobs.race_job import RaceState
 from toast_lab.models import registry
+from toast_lab.sharding.space import renaming
 from toast_lab.views.search_curves import CurvePoint
 
 #: what a link can open; the graph and the conflict board, on which one plans by hand, are one page
 STEPS = ("load", "graph", "hand", "search", "compare")
+MAX_COLOUR_NAME = 40  #: characters
 Then = Callable[["Session"], None]
 
 
@@ -228,13 +232,14 @@ class Session(StatePart):
         if self.loaded.analysis is not None:
             self.shelf[self.loaded.digest] = self.plans.items
         plans = self.shelf.get(loaded.analysis.program.digest(), [])
+        analysis = self.loaded.named(loaded.analysis)
         with ExitStack() as stack:
             # Whoever watches one of these sees all of them changed
             for part in (self.selection, self.plans, self.loaded):
                 stack.enter_context(param.parameterized.batch_call_watchers(part))
             self.selection.param.update(names=(), conflicts=(), level="")
             self.loaded.param.update(
-                which=which, sizes=dict(sizes), model=loaded.model, analysis=loaded.analysis
+                which=which, sizes=dict(sizes), model=loaded.model, analysis=analysis
             )
             self.plans.items = plans
             self.step = step or self.step
@@ -279,6 +284,42 @@ class Session(StatePart):
         """Price the plans that every problem starts with."""
         self.plans.add_unsharded()
         self.hand.renew()
+
+    def rename_colour(self, old: str, new: str) -> None:
+        """Give a colour another name, everywhere on the page.
+
+        Raises:
+            ToastError: there is no such colour, or it cannot have this name; nothing changes then.
+        """
+        if len(new) > MAX_COLOUR_NAME:
+            raise ToastError(f"a name of a colour has at most {MAX_COLOUR_NAME} characters here")
+        self.rename_colours({old: new})
+        self.notices.say(f"Colour {old} is called {new} now, in links and files, too.", "good")
+
+    def rename_colours(self, names: Mapping[str, str]) -> None:
+        """Give colours other names; everything else in the session stays as it is.
+
+        Raises:
+            ToastError: see ``Analysis.renamed``.
+        """
+        loaded, before = self.loaded, self.loaded.analysis
+        analysis = before.renamed(names)
+
+        @functools.cache  # plans of one problem stay plans of one problem
+        def named(problem: Problem) -> Problem:
+            return problem.named_as_in(analysis)
+
+        with ExitStack() as stack:
+            # Whoever watches one of these sees all of them changed
+            for part in (self.searches, self.plans, loaded):
+                stack.enter_context(param.parameterized.batch_call_watchers(part))
+            self.hand.change_names(renaming(before, analysis))
+            is_priced = self.plans.is_priced
+            self.plans.change_names(named)
+            self.searches.change_names(named)
+            loaded.rename(analysis, loaded.problem and named(loaded.problem))
+            if is_priced:
+                self.plans.priced = loaded.problem
 
     def remove_plan(self, name: str) -> None:
         """Forget a plan."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 Actions = tuple[str, ...]
@@ -29,6 +30,15 @@ class Trail(NamedTuple):
         if actions == self.now:
             return self
         return Trail(actions, (*self.past, self.now)[-MAX_PAST:], before=self.now)
+
+    def changed(self, change: Callable[[str], str]) -> Trail:
+        """The same trail with every action changed."""
+
+        def of(actions: Actions) -> Actions:
+            return tuple(map(change, actions))
+
+        before = None if self.before is None else of(self.before)
+        return Trail(of(self.now), (*map(of, self.past),), (*map(of, self.future),), before)
 
     def undo(self) -> Trail:
         """The trail one version back, if there is one."""

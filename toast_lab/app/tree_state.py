@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from toast_lab.app.plan_facts import Lookup, PlanFacts
+from toast_lab.app.plan_facts import Lookup, PlanFacts, plan_facts
 from toast_lab.cost.problem import Problem
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.search.confidence import Steering, priors, upper_bounds
@@ -78,7 +78,7 @@ class TreeState:
     def __init__(self, source: TreeSource) -> None:
         self.source = source
         self._mirror: Mirror | None = None
-        self._lookup = Lookup()
+        self._lookup = Lookup(plan_facts)
         self._forget()
 
     def _forget(self) -> None:
@@ -92,10 +92,13 @@ class TreeState:
     @property
     def mirror(self) -> Mirror | None:
         """The search's trace; a trace of another search resets the view."""
-        if self._mirror is not self.source.mirror:
-            self._mirror = self.source.mirror
-            self._forget()
-        return self._mirror
+        before, now = self._mirror, self.source.mirror
+        if now is not before:
+            self._mirror = now
+            # After colours were renamed it is the same trace in other words
+            if before is None or now is None or now.trace.row is not before.trace.row:
+                self._forget()
+        return now
 
     @property
     def shown_count(self) -> int:
@@ -340,7 +343,8 @@ class TreeState:
 
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
         """Prices of a plan and what could follow; None while a thread works them out."""
-        return self._lookup.get(self.source.problem, plan)
+        problem = self.source.problem
+        return None if problem is None else self._lookup.get(problem, plan)
 
 
 def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -178,30 +179,40 @@ class Analysis(Colouring):
     def renamed(self, names: Mapping[str, str]) -> Analysis:
         """A copy with some colours renamed: ``analysis.renamed({"x_rows": "batch"})``.
 
-        Plans made with the copy keep the new names when they are saved.
+        Colours of repeated layers that are numbered after one of these, such as ``x_rows_1``, are
+        numbered after its new name. Plans made with the copy keep the new names when they are
+        saved.
 
         Raises:
             ToastError: a colour does not exist, or a new name is taken or cannot be written in an
                 action; the message lists every offence.
         """
         new_names = dict(enumerate(self.colour_name))
-        offences, renamed = [], dict[str, str]()
+        offences = list[str]()
         for old, new in names.items():
             index = self.colour_index(old)
             if index is None:
                 offences.append(f"no colour is called {old!r}{did_you_mean(old, self.colour_name)}")
-            elif not isinstance(new, str) or not re.fullmatch(r"[A-Za-z_]\w*", new):
-                offences.append(f"{old}: {new!r} is not a name of letters, digits and underscores")
+            elif offence := _name_offence(new):
+                offences.append(f"{old}: {offence}" if len(names) > 1 else offence)
             else:
                 new_names[index] = new
-                renamed[self.colour_name[index]] = new
         offences += [
-            f"{count} colours would have the name {name}"
+            f"another colour is called {name}"
+            if name in self.colour_name
+            else f"{count} colours would have the name {name}"
             for name, count in Counter(new_names.values()).items()
             if count > 1
         ]
         if offences:
-            raise ToastError("these colours cannot be renamed:\n" + join_offenders(offences))
+            head = "these colours cannot be renamed:\n" if len(offences) > 1 else ""
+            raise ToastError(head + (join_offenders(offences) if head else offences[0]))
+        self._number_anew(new_names)
+        renamed = {
+            old: new
+            for old, new in zip(self.colour_name, new_names.values(), strict=True)
+            if old != new
+        }
         given = self.given_names
         words = {index: new for index, new in new_names.items() if new in renamed.values()}
         analysis = object.__new__(Analysis)
@@ -215,6 +226,20 @@ class Analysis(Colouring):
             }
         )
         return analysis
+
+    def _number_anew(self, new_names: dict[int, str]) -> None:
+        """Number colours after the new name of the first of their group, if they were before."""
+        for group in self.groups:
+            first, *others = group.colours
+            old, new = self.colour_name[first], new_names[first]
+            if old == new:
+                continue
+            for colour in others:
+                name = self.colour_name[colour]
+                if name == new_names[colour] and re.fullmatch(re.escape(old) + r"_\d+", name):
+                    taken = {*new_names.values()}
+                    numbered = (f"{new}_{number}" for number in itertools.count(1))
+                    new_names[colour] = next(text for text in numbered if text not in taken)
 
     def _renames_with(self, names: Mapping[str, str]) -> dict[str, str]:
         """All renames so far, by the names that the analysis gave."""
@@ -365,3 +390,14 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         argument_groups=tuple(map(tuple, arguments)),
         phases=phases,
     )
+
+
+def _name_offence(name: object) -> str:
+    """Why a colour cannot have this name; empty if it can."""
+    if not isinstance(name, str) or not name:
+        return "a colour needs a name"
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        return (
+            f"{name!r} is not a name of letters, digits and underscores that begins with a letter"
+        )
+    return f"{name} is a word of Python" if keyword.iskeyword(name) else ""

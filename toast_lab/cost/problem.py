@@ -395,7 +395,12 @@ class Problem:
             ToastError: a colour does not exist, or a new name is taken or cannot be written in an
                 action; the message lists every offence.
         """
-        analysis = self.analysis.renamed(names)
+        return self.named_as_in(self.analysis.renamed(names))
+
+    def named_as_in(self, analysis: Analysis) -> Problem:
+        """This problem with the names that colours have in another analysis of its program."""
+        if self.analysis is analysis:
+            return self
         return self._copy(analysis=analysis, prices=self.prices.of_analysis(analysis))
 
     @property

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.colouring import CompatibilitySet
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
@@ -112,11 +114,7 @@ class Board:
             )
         rows = []
         for dispute in self.disputes:
-            # A tensor with a name, if any
-            tensor = next(
-                (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
-                dispute.tensors[0],
-            )
+            tensor = named_tensor(dispute.tensors)
             others_text = (
                 f" and {len(dispute.tensors) - 1} more" if len(dispute.tensors) > 1 else ""
             )
@@ -173,15 +171,25 @@ def conflicts(problem: Problem) -> Board:
             if size > 1
             for bit in (0, 1)
         )
-        tensors = dict.fromkeys(
-            tensor
-            for conflict in first_set.conflicts
-            for tensor in _tensors(analysis, conflict, first_set.flipped)
-        )
-        disputes.append(
-            Dispute(group.name, group.size, tuple(sets), tuple(tensors), options=options)
-        )
+        tensors = conflict_tensors(analysis, first_set)
+        disputes.append(Dispute(group.name, group.size, tuple(sets), tensors, options=options))
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
+
+
+def conflict_tensors(analysis: Analysis, settled: CompatibilitySet) -> tuple[ConflictTensor, ...]:
+    """The tensors of a compatibility set, each once."""
+    tensors = dict.fromkeys(
+        tensor
+        for conflict in settled.conflicts
+        for tensor in _tensors(analysis, conflict, settled.flipped)
+    )
+    return tuple(tensors)
+
+
+def named_tensor(tensors: Sequence[ConflictTensor]) -> ConflictTensor:
+    """One to call the others by: the first with a name of its own, if any has one."""
+    named = (tensor for tensor in tensors if not tensor.value.startswith("%"))
+    return next(named, tensors[0])
 
 
 def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictTensor]:

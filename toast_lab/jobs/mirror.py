@@ -6,6 +6,7 @@ a trace of its own, which belongs to the job: all pages that watch the job share
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -111,8 +112,17 @@ class Mirror:
                 columns = getattr(event, table_name)
                 if len(next(iter(columns.values()))):
                     getattr(self.trace, table_name).extend(columns)
-            self.method_columns = event.method_columns or self.method_columns
+            self.method_columns.update(event.method_columns)
         return True
+
+    def reworded(self, change: Callable[[str], str]) -> Mirror:
+        """The same mirror, which stays up to date, with the text of every action changed."""
+        twin = copy.copy(self)
+        twin.trace = self.trace.reworded(change)
+        twin.places = Places(twin.trace)
+        with self.lock:
+            twin.places.extend()
+        return twin
 
     @property
     def n(self) -> int:

@@ -152,6 +152,11 @@ def specs_text(plan: ShardingPlan) -> str:
     def rows(specs: Mapping[str, Any]) -> list[str]:
         return [f"    {path!r}: {partition_text(spec)}," for path, spec in specs.items()]
 
+    renames = {} if plan.analysis is None else dict(plan.analysis.renames)
+    colours = [
+        "# Names that were given to colours: problem.renamed(COLOURS)",
+        f"COLOURS = {renames!r}",
+    ]
     return "\n".join(
         [
             f'"""Shardings of the arguments and results of {plan.program.name}, by path."""',
@@ -159,6 +164,7 @@ def specs_text(plan: ShardingPlan) -> str:
             "from jax.sharding import PartitionSpec as P",
             "",
             f"MESH = {dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))!r}",
+            *(colours if renames else ()),
             f"ACTIONS = {list(plan.actions)!r}",
             "ARGUMENTS = {",
             *rows(plan.argument_specs()),

@@ -20,6 +20,7 @@ from toast_lab.lowering.listing import listing_lines
 from toast_lab.report import conflict_sections, cost_sections, evidence_sections, plan_sections
 from toast_lab.report.linked_parts import ReportLinks, make_links
 from toast_lab.report.page_tables import Section
+from toast_lab.report.plan_panel import CSS
 from toast_lab.report.subject import ReportSubject
 from toast_lab.report.written_section import written_section
 from toast_lab.sharding import plan_file, portable
@@ -126,7 +127,7 @@ def document(
             f"<title>{html.escape(title)}</title>",
             f"<style>\n:root {{ {properties(LIGHT)} }}",
             f"@media (prefers-color-scheme: dark) {{ :root {{ {properties(DARK)} }} }}",
-            f"{_file('report.css')}</style>\n</head>\n<body>",
+            f"{_file('report.css')}{CSS}</style>\n</head>\n<body>",
             body,
             *[
                 f'<script type="application/json" id="{name}">{content}</script>'

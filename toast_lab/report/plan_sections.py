@@ -22,6 +22,7 @@ from toast_lab.report.page_tables import (
     paragraph,
     rows_table,
 )
+from toast_lab.report.plan_panel import Rival, Tile, plan_panel
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import Spec
 from toast_lab.views.by_hand_tables import sent_text
@@ -30,76 +31,36 @@ from toast_lab.views.folded_lines import FoldedBlock, folded
 from toast_lab.views.local_lines import MAX_LINES, local_lines
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.report_tables import sizes_frame, whole_arguments_frame
-from toast_lab.written.traits import plan_paragraph, plan_words
 
 
 def summary_section(subject: ReportSubject, board: Board) -> Section:
     """The summary, for a colleague who reads no further."""
-    cost, problem = subject.cost, subject.problem
-    base_s, _ = problem.baseline
-    fits = cost.fits
-    tiles = [
-        ("step, estimated", seconds_text(cost.time_s), _speed(base_s, cost.time_s)),
-        (
-            "memory of a device",
-            bytes_text(cost.peak_bytes),
-            f"{'✓ fits' if fits else '✗ does not fit'}: {_share(cost)} of "
-            f"{bytes_text(cost.memory_limit_bytes)}",
-        ),
-        (
-            "communication",
-            f"{cost.comm_s / cost.time_s:.0%}" if cost.time_s else "–",
-            f"{len(cost.collectives):,} collectives, {seconds_text(cost.comm_s)}",
-        ),
-        *_evidence_tiles(subject),
-    ]
-    numbers = [
-        h(
-            "div",
-            h("span", title, cls="quiet"),
-            h("b", value, cls="big"),
-            h("span", remark, cls="bad" if remark.startswith("✗") else "quiet"),
-            cls="tile",
-        )
-        for title, value, remark in tiles
-    ]
-    told = plan_paragraph(plan_words(problem, subject.plan, cost), 10**6)
-    points = [
-        join([h("dt", topic), h("dd", text)])
-        for topic, text in [("What it is", told), *prose.summary_points(subject, board)]
-    ]
-    body = join(
-        [
-            prose.headline(subject),
-            h("div", *numbers, cls="tiles"),
-            h("dl", *points, cls="points"),
-        ]
+    fitting = [entry for _, entry in subject.others if entry.cost.fits]
+    rival = min(fitting, key=lambda entry: entry.cost.score, default=None)
+    body = plan_panel(
+        subject.problem,
+        subject.plan,
+        subject.cost,
+        board=board,
+        best=None if rival is None else Rival(rival.name, rival.cost),
+        tiles=_evidence_tiles(subject),
+        points=prose.evidence_points(subject),
     )
     return Section("summary", "Summary", "Summary", body)
 
 
-def _speed(base_s: float, time_s: float) -> str:
-    return f"{base_s / time_s:.3g}× one device" if time_s else "–"
-
-
-def _share(cost: Any) -> str:
-    limit = cost.memory_limit_bytes
-    return f"{cost.peak_bytes / limit:.0%}" if math.isfinite(limit) else "–"
-
-
-def _evidence_tiles(subject: ReportSubject) -> list[tuple[str, str, str]]:
+def _evidence_tiles(subject: ReportSubject) -> list[Tile]:
     entry, tiles = subject.entry, []
     if entry.compiled is not None:
-        compiled = entry.compiled
-        tiles.append(
-            ("compiled, memory", bytes_text(entry.compiled_peak_bytes), f"for {compiled.topology}")
-        )
-        if compiled.time_s is not None:
-            tiles.append(("compiled, step", seconds_text(compiled.time_s), "by its schedule"))
+        compiled_for = (f"for {entry.compiled.topology}",)
+        memory = bytes_text(entry.compiled_peak_bytes)
+        tiles.append(Tile("compiled, memory", memory, compiled_for))
+        if entry.compiled.time_s is not None:
+            step = seconds_text(entry.compiled.time_s)
+            tiles.append(Tile("compiled, step", step, ("by its schedule",)))
     if entry.run is not None:
-        tiles.append(
-            ("measured, step", seconds_text(entry.run.median_s), f"on {entry.run.devices}")
-        )
+        step = seconds_text(entry.run.median_s)
+        tiles.append(Tile("measured, step", step, (f"on {entry.run.devices}",)))
     return tiles
 
 

@@ -13,8 +13,8 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
 from toast_lab.cost.price_list import RULE
 from toast_lab.cost.problem import Cost, Problem
-from toast_lab.errors import ToastError
-from toast_lab.explain.board import Board, Dispute
+from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.explain.board import Board, Dispute, named_tensor
 from toast_lab.explain.plan_by_hand import side_on
 from toast_lab.report.page_tables import code_text, enumeration
 from toast_lab.report.subject import ReportSubject
@@ -26,6 +26,7 @@ from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry, bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.overlay import name_axes
+from toast_lab.written.choices import choices, saves
 
 
 class PlanActions(NamedTuple):
@@ -65,9 +66,8 @@ def speed_text(baseline_s: float, time_s: float) -> str:
 
 
 # -- summary ---------------------------------------------------------------------------------------
-def headline(subject: ReportSubject) -> Safe:
-    """The plan in two sentences."""
-    problem, cost = subject.problem, subject.cost
+def headline(problem: Problem, cost: Cost) -> Safe:
+    """A plan with this price in two sentences."""
     base_s, base_bytes = problem.baseline
     devices = problem.mesh.n_devices
     limit = cost.memory_limit_bytes
@@ -98,23 +98,30 @@ def mesh_text(problem: Problem) -> str:
     return " × ".join(f"{axis} {size}" for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
 
 
-def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, object]]:
-    """(topic, sentences) pairs for what a reader wants to know first."""
-    problem, cost = subject.problem, subject.cost
+def plan_points(
+    problem: Problem, plan: ShardingPlan, cost: Cost, board: Board
+) -> list[tuple[str, object]]:
+    """(topic, sentences) pairs for what a reader of a plan wants to know first."""
     points: list[tuple[str, object]] = [
-        ("Cuts", cuts_text(problem, subject.plan)),
+        ("Cuts", cuts_text(problem, plan)),
         ("Time", time_text(cost)),
     ]
     if costly := costliest_text(cost):
         points.append(("Costliest", costly))
-    points.append(("Choices", choices_text(problem, subject.plan, board)))
-    points += [
+    points.append(("Choices", choices_text(problem, plan, board)))
+    if matters := matters_text(problem, plan):
+        points.append(("What matters", matters))
+    return points
+
+
+def evidence_points(subject: ReportSubject) -> list[tuple[str, object]]:
+    """(topic, sentences) pairs: other plans, how this one was found, and where numbers are from."""
+    points: list[tuple[str, object]] = [
         (f"Against {entry.name}", against_text(subject.entry, entry)) for _, entry in subject.others
     ]
     if (result := subject.results.get(subject.entry.name)) is not None:
         points.append(("Search", search_text(result)))
-    points.append(("Evidence", evidence_text(subject)))
-    return points
+    return [*points, ("Evidence", evidence_text(subject))]
 
 
 def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
@@ -225,6 +232,16 @@ def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
     return join([opening, join(sentences[:3], " "), remark])
 
 
+def matters_text(problem: Problem, plan: ShardingPlan) -> Safe | None:
+    """The actions and sides that save most; None for a plan without actions."""
+    try:
+        rows = choices(plan, problem)
+    except InvalidPlan:
+        return None
+    most = [join([code_text(row.text), f" {saves(row)}"]) for row in rows[:3]]
+    return join(["Compared with the plan without it, ", join(most, "; "), "."])
+
+
 def chosen_sides(
     problem: Problem, plan: ShardingPlan, board: Board, row: int
 ) -> dict[str, int | None]:
@@ -242,10 +259,7 @@ def side_text(
     problem: Problem, plan: ShardingPlan, dispute: Dispute, sides: dict[str, int | None]
 ) -> Safe:
     """Which side of a choice a plan takes, and at how many conflicts that has an effect."""
-    tensor = next(
-        (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
-        dispute.tensors[0],
-    )
+    tensor = named_tensor(dispute.tensors)
     question = join(
         [
             "Between ",

@@ -1,4 +1,4 @@
-"""The plan as people write it: its rules, and its constraints with their gain."""
+"""The plan as people write it: its rules and constraints with their gain."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.written.screen import spec_code
 from toast_lab.written.sharding_rules import rules_of
+from toast_lab.written.written_plan import ShardingRule, SiteConstraint
+
+WITHOUT = (">step without it", ">memory without it")
 
 
 def written_section(subject: ReportSubject) -> Section:
@@ -30,6 +33,16 @@ def written_section(subject: ReportSubject) -> Section:
 
 def _tables(written: Written) -> list[Safe]:
     cost = written.cost
+
+    def gains(item: ShardingRule | SiteConstraint) -> tuple[str, str]:
+        without = written.without.get(item)
+        if without is None:
+            return "–", "–"
+        return (
+            _gain(seconds_text, without.time_s - cost.time_s),
+            _gain(bytes_text, without.peak_bytes - cost.peak_bytes),
+        )
+
     fits = "" if cost.fits else ", does not fit"
     parts = [
         paragraph(
@@ -39,28 +52,22 @@ def _tables(written: Written) -> list[Safe]:
         )
     ]
     rules = [
-        (rule.words, rule.pattern, spec_code(rule.spec), len(rule.arguments))
+        (rule.words, rule.pattern, spec_code(rule.spec), len(rule.arguments), *gains(rule))
         for rule in written.rules
     ]
     if rules:
-        columns = ("~arguments", "=pattern of paths", "=spec", ">number")
+        columns = ("~arguments", "=pattern of paths", "=spec", ">number", *WITHOUT)
         parts += [
             h("h3", "Rules"),
             paragraph("The first pattern that is found in a path decides; others stay whole."),
-            rows_table(columns, rules, "rules of arguments"),
+            rows_table(columns, rules, "rules and what each gains"),
         ]
-    constraints: list[tuple[str, ...]] = []
-    for number, (site, spec) in enumerate(written.constraints):
-        without = written.without.get(number)
-        gains: tuple[str, ...] = ("–", "–")
-        if without is not None:
-            gains = (
-                _gain(seconds_text, without.time_s - cost.time_s),
-                _gain(bytes_text, without.peak_bytes - cost.peak_bytes),
-            )
-        constraints.append((site.where, site.name or "return", spec_code(spec), *gains))
+    constraints = [
+        (row.site.where, row.site.name or "return", spec_code(row.spec), *gains(row))
+        for row in written.constraints
+    ]
     if constraints:
-        named = ("=line", "=variable", "=spec", ">step without it", ">memory without it")
+        named = ("=line", "=variable", "=spec", *WITHOUT)
         parts += [
             h("h3", "Constraints"),
             rows_table(named, constraints, "constraints and what each gains"),

@@ -11,16 +11,17 @@ Start reading at ``Trace``. Reference: TOAST section 4.1.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.files import PathLike, whole_file
 from toast_lab.search import trace_check, trace_file
-from toast_lab.search.trace_columns import Columns, TraceColumns
+from toast_lab.search.trace_columns import Columns, Reworded, TraceColumns
 from toast_lab.sharding.sharding import Sharding
 
 FORMAT = 1
@@ -148,6 +149,12 @@ class Trace(TraceColumns):
         """The simulations that found a better plan, in order: the anytime curve."""
         improving = np.flatnonzero(self.row["best"] == np.arange(self.row.n))
         return [*map(self.simulation, improving.tolist())]
+
+    def reworded(self, change: Callable[[str], str]) -> Trace:
+        """This trace, to be read only, with the text of every action changed."""
+        twin = copy.copy(self)
+        twin.vocabulary = cast("list[str]", Reworded(self.vocabulary, change))
+        return twin
 
     # -- decoding ---------------------------------------------------------------------------------
     def simulation(self, index: int) -> Simulation:

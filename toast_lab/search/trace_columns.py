@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,21 @@ class Columns:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.array[name][: self.n]
+
+
+class Reworded(Sequence[str]):
+    """A view of texts, each of them changed; texts that are added to them later are seen, too."""
+
+    def __init__(self, texts: Sequence[str], change: Callable[[str], str]) -> None:
+        self._texts, self._change = texts, change
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [*map(self._change, self._texts[index])]
+        return self._change(self._texts[index])
 
 
 class TraceColumns:

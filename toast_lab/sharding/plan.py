@@ -21,7 +21,7 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding import steps, validity
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.space import Action, Space, parse_action
+from toast_lab.sharding.space import Action, Space, parse_action, renaming
 from toast_lab.sharding.state import State
 from toast_lab.text import history_text
 
@@ -88,6 +88,14 @@ class ShardingPlan:
         copy = object.__new__(cls)
         copy.__dict__.update(plan.__dict__)
         return copy
+
+    def named_as_in(self, analysis: Analysis) -> Self:
+        """The same plan with the names that colours have in another analysis of its program."""
+        if self.analysis is None or self.analysis is analysis:
+            return self
+        up_to_date = renaming(self.analysis, analysis)
+        actions = tuple(map(up_to_date, self.actions))
+        return dataclasses.replace(self, analysis=analysis, actions=actions)
 
     # -- reading ----------------------------------------------------------------------------------
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,21 @@ def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: b
     bit_count = len(group.resolutions)
     side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
     return f"{group.name}{side}->{mesh.axes[action.axis]}"
+
+
+def renaming(earlier: Analysis, analysis: Analysis) -> Callable[[str], str]:
+    """A function that brings texts up to date after colours of a program were renamed.
+
+    Args:
+        earlier: the analysis whose names of colours the actions in the texts have.
+        analysis: one of the same program, whose names they shall have.
+    """
+    names = dict(zip(earlier.group_name, analysis.group_name, strict=True))
+    names = {old: new for old, new in names.items() if old != new}
+    if not names:
+        return lambda text: text
+    pattern = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, names))})(?=(@[01]+)?->)")
+    return lambda text: pattern.sub(lambda match: names[match[1]], text)
 
 
 def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:

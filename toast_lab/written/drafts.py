@@ -7,6 +7,7 @@ the drafts that it ends with propagated by Shardy itself (see ``agreed``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -161,10 +162,14 @@ class Drafts:
 
     def propagated(self, draft: Draft) -> Sharding:
         """The sharding of every op and value that propagation makes of a draft."""
+        return self._propagated([draft.roles[role] for role in self.role_of.tolist()], draft)
+
+    def _propagated(self, layouts: Sequence[Layout], draft: Draft) -> Sharding:
+        """The same with a layout of each argument, for what the roles of the draft say."""
         sharding = self.propagation.run(
-            {argument: draft.roles[role] for argument, role in enumerate(self.role_of.tolist())},
+            dict(enumerate(layouts)),
             self.own_constraints | self.constrained(draft),
-            {number: draft.roles[role] for number, role in self.results.items()},
+            {number: layouts[self.members[role][0]] for number, role in self.results.items()},
         )
         drop_uneven(self.program, self.problem.mesh, sharding)
         return sharding
@@ -174,6 +179,23 @@ class Drafts:
         if draft not in self.priced:
             self.priced[draft] = self.price_of(self.propagated(draft))
         return self.priced[draft]
+
+    def price_without(
+        self, draft: Draft, rules: Sequence[ShardingRule], rule: ShardingRule
+    ) -> Quick:
+        """The price of a draft without one of its rules.
+
+        The rule's arguments are left to the first rule after it that matches them and divides
+        them, or whole.
+        """
+        mesh, layouts = self.problem.mesh, [draft.roles[role] for role in self.role_of.tolist()]
+        later = rules[rules.index(rule) + 1 :]
+        for argument in rule.arguments:
+            path, sizes = self.program.value_name[argument], self.program.dims(argument)
+            matching = (other.spec for other in later if re.search(other.pattern, path))
+            layout = mesh.cut_dims(next(matching, ()))
+            layouts[argument] = layout if self.fits(layout, sizes) else mesh.cut_dims(())
+        return self.price_of(self._propagated(layouts, draft))
 
     def row(self, draft: Draft) -> DraftRow:
         """A draft with its price and size."""
@@ -204,22 +226,22 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
         role_of_key.setdefault((words[argument], len(program.dims(argument))), len(role_of_key))
         for argument in range(program.n_arguments)
     ]
-    sizes = {(role, program.dims(argument)) for argument, role in enumerate(roles)}
+    # A result's path begins with its place in the result, an argument's with a name; one of a tree
+    # of its own kind still has the name of that tree
+    below_root: dict[object, set[int]] = {}
+    for argument, role in enumerate(roles):
+        own, dims = words[argument], program.dims(argument)
+        for begin in range(min(2, len(own))):
+            below_root.setdefault((tuple(own[begin:]), dims), set()).add(role)
     results = {}
     for number, value in enumerate(program.outputs.tolist()):
-        # A result's path begins with its place in the result, an argument's with a name
         own = tuple(map(folded_path, own_words([program.output_paths[number]])[0]))
-        rank = len(program.dims(value))
-        role = next(
-            (
-                role_of_key[own[begin:], rank]
-                for begin in range(len(own))
-                if (own[begin:], rank) in role_of_key
-            ),
-            None,
-        )
-        if role is not None and (role, program.dims(value)) in sizes:
-            results[number] = role
+        for begin in range(len(own)):
+            found = below_root.get((own[begin:], program.dims(value)), set())
+            if found:
+                if len(found) == 1:
+                    (results[number],) = found
+                break
     return np.asarray(roles, np.int64), results
 
 

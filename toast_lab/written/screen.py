@@ -117,7 +117,7 @@ def _screen(
     lines = list(head)
     room = line_count - len(lines) - len(tables)
     for table, row_count in zip(tables, _row_counts(tables, room), strict=True):
-        lines += [_shortened(table.title, width), *_rows(table, row_count, width)]
+        lines += [shortened(table.title, width), *_rows(table, row_count, width)]
     return [line.rstrip() for line in lines]
 
 
@@ -151,7 +151,7 @@ def _head(written: WrittenPlan, width: int) -> list[str]:
             lines[-1] += f"; {part}"
         else:
             lines.append(part)
-    return [_shortened(line, width) for line in lines]
+    return [shortened(line, width) for line in lines]
 
 
 def _data_parallel_price(problem: Problem) -> tuple[float, float] | None:
@@ -167,10 +167,10 @@ def _data_parallel_price(problem: Problem) -> tuple[float, float] | None:
 
 
 def _price(time_s: float, peak_bytes: float) -> str:
-    return f"{_time(time_s)}, {bytes_text(peak_bytes)}"
+    return f"{time_text(time_s)}, {bytes_text(peak_bytes)}"
 
 
-def _time(time_s: float) -> str:
+def time_text(time_s: float) -> str:
     """``1.04 ms``, ``12 us``, ``2.5 s``."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(time_s) >= scale:
@@ -204,14 +204,15 @@ def _rule_table(source: Analysis | Program, rules: Sequence[ShardingRule], title
 def _constraint_table(written: WrittenPlan) -> _Table:
     cost = written.cost
     rows, weights = [], []
-    for number, (site, spec) in enumerate(written.constraints):
+    for constraint in written.constraints:
+        site, spec = constraint
         where = site.where if len(site.where) <= _WHERE else f"...{site.where[3 - _WHERE :]}"
         cells: tuple[str, ...] = (f"{where} {site.name or 'return'}", spec_code(spec))
-        weight, quick = 1.0, written.without.get(number)
+        weight, quick = 1.0, written.without.get(constraint)
         if quick is not None:
             cells += (
-                _bought(quick.time_s - cost.time_s, _time),
-                _bought(quick.peak_bytes - cost.peak_bytes, bytes_text),
+                saved_text(quick.time_s - cost.time_s, time_text),
+                saved_text(quick.peak_bytes - cost.peak_bytes, bytes_text),
             )
             weight = abs(quick.time_s / cost.time_s - 1.0)
             weight += abs(quick.peak_bytes / cost.peak_bytes - 1.0)
@@ -223,11 +224,9 @@ def _constraint_table(written: WrittenPlan) -> _Table:
     )
 
 
-def _bought(saving: float, text: Callable[[float], str]) -> str:
-    """``-1.2 ms`` for a saving, ``+3 MiB`` for a loss, ``=`` for next to nothing."""
-    if not saving:
-        return "="
-    return f"{'-' if saving > 0 else '+'}{text(abs(saving))}"
+def saved_text(saving: float, text: Callable[[float], str]) -> str:
+    """``1.2 ms`` for a saving, ``-3 MiB`` for a loss, ``=`` for nothing."""
+    return f"{'-' if saving < 0 else ''}{text(abs(saving))}" if saving else "="
 
 
 def _path_table(path: Sequence[PathStep]) -> _Table:
@@ -238,7 +237,7 @@ def _path_table(path: Sequence[PathStep]) -> _Table:
         if number and not is_action(step.action):
             gain = 1.0 - step.time_s / path[number - 1].time_s
             text = f"then single ops ({step.action}), {gain:.1%} less time"
-        rows.append((text, _time(step.time_s), bytes_text(step.peak_bytes)))
+        rows.append((text, time_text(step.time_s), bytes_text(step.peak_bytes)))
     # The last step has the price of the whole plan
     weights = [float(len(path) - index) for index in range(len(path) - 1)] + [float("inf")]
     return _Table(
@@ -277,17 +276,18 @@ def _rows(table: _Table, row_count: int, width: int) -> list[str]:
     )
     lines = []
     for row in rows:
-        cells = [_shortened(row[0], max(first_width, 12)).ljust(first_width)]
+        cells = [shortened(row[0], max(first_width, 12)).ljust(first_width)]
         cells += [
             cell.ljust(own_width) if column == 0 else cell.rjust(own_width)
             for column, (cell, own_width) in enumerate(zip(row[1:], widths, strict=True))
         ]
-        lines.append(_shortened(_GAP + _GAP.join(cells), width))
+        lines.append(shortened(_GAP + _GAP.join(cells), width))
     if len(shown) < len(table.rows):
         lines.append(f"{_GAP}... and {len(table.rows) - len(shown)} more: {table.rest}")
     return lines
 
 
-def _shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int) -> str:
+    """A text in at most so many columns."""
     text = text.rstrip()
     return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from toast_lab import isolate
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Model
@@ -21,7 +21,7 @@ from toast_lab.written.agreed import Shardy
 from toast_lab.written.drafts import Draft, DraftRow, Drafts
 from toast_lab.written.front import BUDGET, SMALLEST_GAIN, front_of, unbeaten
 from toast_lab.written.propagating import IN_CHILD
-from toast_lab.written.written_plan import SiteConstraint, WrittenPlan
+from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
 #: Seconds that Shardy takes for one plan; for t2b of 12,000 ops it was 2.4 s.
 _SHARDY_S_PER_OP = 2e-4
@@ -73,6 +73,10 @@ class WrittenFront(Sequence[WrittenT], Generic[WrittenT]):
                 f"{least.size.total} together, and takes {least.cost.time_s * 1e3:.3f} ms"
             )
         return min(fitting or small, key=lambda row: row.cost.score)
+
+    def changed(self, change: Callable[[WrittenT], WrittenT]) -> WrittenFront[WrittenT]:
+        """The same front with every row changed."""
+        return WrittenFront(tuple(map(change, self.rows)), self.unlimited)
 
     def _check(self) -> None:
         if not self.rows:
@@ -134,6 +138,15 @@ class ImitatedFront(WrittenFront[WrittenT]):
     def of_size(self, size: int) -> WrittenT:
         """As ``WrittenFront.of_size``."""
         return self._one(lambda front: front.of_size(size)) or super().of_size(size)
+
+    def changed(self, change: Callable[[WrittenT], WrittenT]) -> WrittenFront[WrittenT]:
+        """As ``WrittenFront.changed``; no row is propagated for it."""
+        agreed = self._agreed
+        return ImitatedFront(
+            self._choices.rows,
+            lambda rows: [row and change(row) for row in agreed(rows)],
+            self.unlimited,
+        )
 
     def _one(self, choose: Callable[[WrittenFront[Any]], DraftRow]) -> WrittenT | None:
         """The row that is chosen among the drafts, unless Shardy makes something dearer of it."""
@@ -209,14 +222,17 @@ def written_of(drafts: Drafts, draft: Draft, sharding: Sharding) -> WrittenPlan:
     """A draft with the sharding that Shardy makes of it, and with all that it leads to."""
     problem = drafts.problem
     plan = make_plan(problem.analysis, problem.mesh, sharding, ("as written",), key=sharding.key())
-    constraints, without = [], {}
-    for number, (site, layout) in enumerate(sorted(draft.constraints)):
+    rules, constraints = drafts.rules(draft), list[SiteConstraint]()
+    without: dict[ShardingRule | SiteConstraint, Quick] = {
+        rule: drafts.price_without(draft, rules, rule) for rule in rules
+    }
+    for site, layout in sorted(draft.constraints):
         own_site = drafts.sites[site]
-        without[number] = drafts.price(draft.without(site))
         constraints.append(SiteConstraint(own_site, drafts.spec(layout, own_site.rank)))
+        without[constraints[-1]] = drafts.price(draft.without(site))
     return WrittenPlan(
         problem=problem,
-        rules=drafts.rules(draft),
+        rules=rules,
         constraints=tuple(constraints),
         plan=plan,
         cost=problem.pricer().full(plan),

@@ -63,8 +63,10 @@ class WrittenPlan:
     results: Mapping[int, Spec] = dataclasses.field(default_factory=dict, repr=False)
     #: files with sites and the digests of their texts when the sites were found
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    #: (index of a constraint) -> price of the plan without it
-    without: Mapping[int, Quick] = dataclasses.field(default_factory=dict, repr=False)
+    #: price of the plan without each rule and each constraint, as ``Drafts`` propagates it
+    without: Mapping[ShardingRule | SiteConstraint, Quick] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
     #: the way to the plan that it was written for, in actions
     path: tuple[PathStep, ...] = dataclasses.field(default=(), repr=False)
     #: cost of the plan that it was written for, all of whose ops are sharded

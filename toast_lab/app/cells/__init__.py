@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from toast_lab.app.cells.plans import compare, memory, tiles
+    from toast_lab.app.cells.plans import compare, memory, plan, tiles
     from toast_lab.app.cells.program_views import colours, conflicts, graph, listing
     from toast_lab.app.cells.searching import race, search, tree
 
@@ -29,6 +29,7 @@ _MODULES = {
     "graph": "program_views",
     "listing": "program_views",
     "memory": "plans",
+    "plan": "plans",
     "race": "searching",
     "search": "searching",
     "tiles": "plans",
@@ -42,6 +43,7 @@ __all__ = [
     "graph",
     "listing",
     "memory",
+    "plan",
     "race",
     "search",
     "tiles",

@@ -18,6 +18,7 @@ from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.ir.program import Program
 from toast_lab.plan_verbs import Plan
+from toast_lab.report.plan_panel import Rival, plan_panel, styled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
@@ -128,6 +129,45 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         ),
         inline,
     )
+
+
+def plan(given: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
+    """A plan in one sentence, three numbers, and what it cuts, sends and chooses.
+
+    Args:
+        given: a plan or a search result; or several by name, the first of which is compared with
+            the best of the others.
+        problem: the problem to price plans for; a search result has its own.
+        inline: as for ``compare``.
+
+    Raises:
+        InvalidInput: another type, or a plan without a problem.
+    """
+    entries = plan_entries(given, problem, "views.plan")
+    known_problem = problem or problem_of(given)
+    first_plan = next(iter(given.values())) if isinstance(given, Mapping) else given
+    sharding = first_plan.plan if isinstance(first_plan, SearchResult) else first_plan
+    if known_problem is None or not isinstance(sharding, ShardingPlan):
+        raise refused("plan", "a plan or a search result", given, "tl.views.plan(result)")
+    fitting = [entry for entry in entries[1:] if entry.cost.fits]
+    best = min(fitting, key=lambda entry: entry.cost.score, default=None)
+    panel = styled(
+        plan_panel(
+            known_problem,
+            sharding,
+            entries[0].cost,
+            best=None if best is None else Rival(best.name, best.cost),
+        )
+    )
+    view = CellView(
+        kind="plan",
+        about=_summary(entries),
+        make=lambda: look.text(panel, margin=12),
+        static=lambda: panel,
+        height=430,
+        table=lambda: compare_frame(entries),
+    )
+    return shown(view, inline)
 
 
 def tiles(

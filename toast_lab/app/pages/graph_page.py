@@ -88,12 +88,19 @@ class GraphPage:
 
     # -- drawing -----------------------------------------------------------------------------------
     def _new_model(self) -> None:
-        """Handle a new model; a hidden page shows it once the page is visible."""
+        """Handle a new model or new names; a hidden page shows them once the page is visible."""
         if self.session.loaded.analysis is self._drawn:
             return
-        self._drawn = self.plot = None
+        if not self._is_renamed():
+            self._drawn = self.plot = None
         self._pending_layout.drop()
         self._shown()
+
+    def _is_renamed(self) -> bool:
+        """Is the program that is loaded drawn, perhaps with earlier names of its colours?"""
+        return (
+            self._drawn is not None and self._drawn.program is self.session.loaded.analysis.program
+        )
 
     def _shown(self) -> None:
         step = self.session.step
@@ -105,14 +112,17 @@ class GraphPage:
             self.draw()
 
     def show_model(self) -> None:
-        """Show a new model, starting at the level that suits its size."""
+        """Show a new model, starting at the level that suits its size, or new names of colours."""
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        self._drawn, self._drawing = analysis, True
-        self._focus, self._unfolded = (), set()
-        self.controls.back.visible = False
-        self.controls.fill(analysis, self.session.selection.level)
+        is_renamed, self._drawn, self._drawing = self._is_renamed(), analysis, True
+        if is_renamed:
+            self.controls.fill_colours(analysis)
+        else:
+            self._focus, self._unfolded = (), set()
+            self.controls.back.visible = False
+            self.controls.fill(analysis, self.session.selection.level)
         self._drawing = False
         self.draw()
         self.show_selection()

@@ -143,9 +143,12 @@ class HandPage:
         if not self._stale or not self._ready():
             return
         self._stale = False
-        if session.loaded.problem is not self._problem:
+        problem, before = session.loaded.problem, self._problem
+        if problem is not before:
+            if before is None or before.analysis.program is not problem.analysis.program:
+                self.short.value = problem.analysis.program.n_ops > MANY_OPS
             self._problem, self._before, self._lines, self._plan = (
-                session.loaded.problem,
+                problem,
                 [],
                 [],
                 None,

@@ -12,6 +12,7 @@ from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.session import Session
 from toast_lab.jobs.confirm_job import WRITTEN_MARGIN, ConfirmState, FrontPlan
+from toast_lab.sharding.space import renaming
 from toast_lab.views.confirm_curve import (
     FRONT_COLUMNS,
     VERDICT_COLUMNS,
@@ -203,7 +204,8 @@ class ConfirmPane:
         name = f"{row.name}, as argument shardings alone" if row.name else "this plan"
         if front_index == state.end.first:
             name = f"{row.name or 'the smallest plan'} within {WRITTEN_MARGIN:.0%} of the best"
-        summary, *lines = row.text.splitlines()
+        analysis = self.session.loaded.analysis
+        summary, *lines = renaming(state.learned.analysis, analysis)(row.text).splitlines()
         self._head.object = join(
             [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from toast_lab.app import look
-from toast_lab.app.plan_facts import Lookup, steps_worth
-from toast_lab.app.plan_words import step_words, traits
+from toast_lab.app.items import PlanItem
+from toast_lab.app.plan_facts import Lookup, ranked
+from toast_lab.app.plan_pane import PlanPane
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
-from toast_lab.sharding.plan import is_action
 from toast_lab.text import gap_text
 from toast_lab.views.markup import (
     ESTIMATED,
@@ -23,6 +24,7 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.search_curves import CurvePoint
+from toast_lab.written.choices import saves
 
 STARTING = "The worker is starting; the first simulations will appear in a few seconds."
 BEFORE = (
@@ -42,16 +44,17 @@ class SearchFacts:
     def __init__(self, session: Session, state: TreeState) -> None:
         self.session, self.state = session, state
         self.waits_for_prices = False
-        self._prices = Lookup()
-        self._facts, self._details = look.text(), look.text()
+        self._choices = Lookup(ranked)
+        self._facts, self._details, self.panel = look.text(), look.text(), PlanPane()
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
         # The button above the plan stays visible, however long the plan is
-        self.view = look.column(self._facts, go, self._details)
+        self.view = look.column(self._facts, go, self.panel, self._details)
 
     def refresh(self) -> None:
         """Show the state of the search."""
         self.waits_for_prices = False
         self._facts.object, self._details.object = self._words()
+        self.panel.show_plan(self._best_item(), self.session.plans.items)
 
     def _words(self) -> tuple[Safe, Safe]:
         """The numbers of the search, and its best plan."""
@@ -65,10 +68,9 @@ class SearchFacts:
         details = join(
             [
                 h("h2", "actions of the best plan"),
-                numbered(self._lines(actions, best if seen is None else None))
+                numbered(self._lines(actions, seen is None))
                 if actions
                 else quiet("none: unsharded is the best so far"),
-                self._plan_words() if seen is None else join([]),
                 quiet(searches.note),
             ]
         )
@@ -110,41 +112,37 @@ class SearchFacts:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
 
+    def _best_item(self) -> PlanItem | None:
+        """The best plan of a search that has ended, unless the page shows an earlier simulation."""
+        session = self.session
+        if self.state.at is not None or session.work.runs("search"):
+            return None
+        best = session.searches.best_plan
+        return next((item for item in session.plans.items if item.plan is best), None)
+
     def _written(self) -> str:
         """The size of the best plan as it is written, once it is known."""
-        plans, best = self.session.plans, self.session.searches.best_plan
-        item = next((item for item in plans.items if item.plan is best), None)
-        written = None if item is None else plans.written(item)
+        item = self._best_item()
+        written = None if item is None else self.session.plans.written(item)
         return "-" if written is None else str(written.size)
 
-    def _plan_words(self) -> Safe:
-        """What the best plan of the search is, in words."""
-        plan = self.session.searches.best_plan
-        if plan is None:
-            return join([])
-        return join([h("h2", "what it is"), traits(plan)])
-
-    def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
-        """The best plan line by line, each with the price that it leads to.
+    def _lines(self, actions: tuple[str, ...], is_last: bool) -> list[Safe | str]:
+        """The best plan line by line, each with what it saves.
 
         Args:
             actions: of the plan.
-            best: its price; None for an earlier plan, whose prices the tree has.
+            is_last: is it the best plan of the whole search?
         """
-        problem, action_texts = self.session.loaded.problem, tuple(filter(is_action, actions))
-        if problem is None or best is None or self.session.work.busy:
-            return list(map(step_words, actions))
-        priced = self._prices.get(problem, action_texts)
-        self.waits_for_prices = priced is None
-        if priced is None or len(priced.steps) < len(action_texts):
-            return list(map(step_words, actions))
-        judged = problem.pricer().judged
-        unsharded_quick, best_quick = (
-            judged(*problem.baseline),
-            judged(best.best_s, best.best_bytes),
-        )
-        step_prices = steps_worth(actions, priced.steps, unsharded_quick, best_quick)
+        words = list(map(step_words, actions))
+        problem, plan = self.session.loaded.problem, self.session.searches.best_plan
+        if problem is None or plan is None or not is_last or self.session.work.busy:
+            return list(words)
+        rows = self._choices.get(plan, problem)
+        self.waits_for_prices = rows is None
+        if rows is None or isinstance(rows, str):
+            return list(words)
+        saved = {row.text: saves(row) for row in rows if row.kind != "side"}
         return [
-            join([step_words(line), h("span", f"  {price}", cls="quiet")])
-            for line, price in zip(actions, step_prices, strict=True)
+            join([word, h("span", f"  {saved.get(line, '')}", cls="quiet")])
+            for word, line in zip(words, actions, strict=True)
         ]

@@ -133,6 +133,7 @@ class SearchPage:
             self._changed()
         elif self.facts.waits_for_prices:
             self.refresh()
+        self.facts.panel.tick()
         work = self.session.work
         self.scrubber.follow(is_live=work.runs() and not work.paused)
         view = self.view.value

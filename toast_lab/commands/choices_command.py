@@ -1,0 +1,48 @@
+"""``toast-lab choices``: what each action, side, rule or constraint of a plan saves, ranked."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from toast_lab.commands import command_options, common, keeping, output
+
+if TYPE_CHECKING:
+    from toast_lab.sharding.plan import ShardingPlan
+    from toast_lab.written.written_plan import WrittenPlan
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The options of ``toast-lab choices``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "--written",
+        action="store_true",
+        help="rank the rules and constraints of the plan as people write it, not its actions",
+    )
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    command_options.save(parser)
+
+
+def run(args: Namespace) -> int:
+    """Rank the choices of the plan that the arguments give, or of the best that a search finds."""
+    common.check_early(args)
+    from toast_lab.plan_verbs import Plan
+    from toast_lab.written.choices import choices
+
+    model, problem = common.load_problem(args)
+    plan, _ = common.plan_or_search(args, problem, model)
+    ranked: ShardingPlan | WrittenPlan = plan
+    if args.written:
+        with output.working("finding its rules and constraints"):
+            ranked = Plan.of(plan).written(problem=problem)
+    rows = choices(ranked, problem)
+    keeping.keep_plan(args, plan, problem)
+    report = {
+        **output.problem_data(model, problem),
+        "plan": output.plan_data(plan),
+        "choices": rows.to_json(),
+    }
+    return output.emit(args, report, lambda console: print(rows.rows_text(None)))
