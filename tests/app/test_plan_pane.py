@@ -8,7 +8,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_pane import PlanPane
 from toast_lab.cost.problem import Problem, price
 from toast_lab.plan_verbs import Plan
-from toast_lab.report.plan_panel import plan_panel, sent_bytes
+from toast_lab.report.plan_panel import plan_panel
 from toast_lab.report.report import report
 from toast_lab.views.markup import bytes_text
 
@@ -43,6 +43,6 @@ def test_the_panel_compares_with_unsharded_and_with_the_best_other_plan() -> Non
     for text in (
         f"{best.name}: {bytes_text(best.cost.peak_bytes)}",
         f"one device: {bytes_text(problem.baseline[1])}",
-        bytes_text(sent_bytes(rows.cost)),
+        bytes_text(rows.cost.sent_bytes),
     ):
         assert text in pane.view.object, text

@@ -523,6 +523,7 @@ NO_STATE = {
     "_handlers": "methods of the parts",
     "_fresh": "what this page has yet to draw; a new page draws all points",
     "_memo": "computed from the problem",
+    "_mirror": "computed from the job and the problem",
     "_digest": "computed from the program",
 }
 

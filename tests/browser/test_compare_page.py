@@ -34,6 +34,7 @@ from toast_lab.search.usual_plans import data_parallel
 from toast_lab.views.compare_table import bytes_text, counts_text, seconds_text
 from toast_lab.views.plan_tables import ops_frame, shown_ops
 from toast_lab.views.time_memory import front
+from toast_lab.written.traits import plan_words
 
 pytestmark = pytest.mark.browser
 
@@ -171,9 +172,9 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
         page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
     ).to_be_visible()
     tab(page, "Words")
-    for line in PLAN.describe().splitlines()[1:]:
-        words = re.sub(r"\s+", " ", line).strip()
-        expect(page.locator("pre").locator("visible=true").last).to_contain_text(words)
+    panel = page.locator(".plan-panel").locator("visible=true").last
+    for trait in plan_words(PROBLEM, PLAN):
+        expect(panel).to_contain_text(trait.text, ignore_case=True)
 
     tab(page, "Memory")
     row(page, "unsharded").click()

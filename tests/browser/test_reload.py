@@ -164,7 +164,14 @@ ACTIVITIES = {
 @pytest.mark.parametrize(
     "pages", [(), pytest.param((1, 2, 3, 4), id="each page", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", ACTIVITIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # What moves may come to rest between two looks
+        pytest.param(name, marks=[pytest.mark.slow] if ACTIVITIES[name].page else [])
+        for name in ACTIVITIES
+    ],
+)
 def test_whatever_goes_on_is_there_after_a_reload(
     served: Callable[..., str], page: Page, name: str, pages: tuple[int, ...]
 ) -> None:

@@ -258,7 +258,7 @@ def test_a_search_is_started_without_scrolling(searched: Page) -> None:
 
 
 def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
-    said = searched.locator("li", has_text=re.compile(r"over (data|model)|over data and model"))
+    said = searched.locator(".plan-panel dd", has_text=re.compile(r"over (data|model)"))
     expect(said.locator("visible=true").first).to_be_visible()
     more = searched.get_by_text("Its rules and constraints: Words on page 4.")
     expect(more.locator("visible=true").first).to_be_visible()

@@ -10,6 +10,7 @@ from toast_lab.views.markup import Safe, h, join, numbered, quiet
 from toast_lab.written import traits as told
 
 MAX_ACTIONS = 40
+MORE = "Its rules and constraints: Words on page 4."
 
 
 def plan_words(plan: ShardingPlan) -> Safe:
@@ -33,7 +34,7 @@ def traits(plan: ShardingPlan) -> Safe:
     return join(
         [
             h("ul", *[h("li", trait.text) for trait in plan_traits], cls="log"),
-            quiet("Its rules and constraints: Words on page 4."),
+            quiet(MORE),
         ]
     )
 

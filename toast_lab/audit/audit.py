@@ -539,7 +539,7 @@ def _contender(name: str, cost: Cost) -> AuditRow:
         name=name,
         time_s=cost.time_s,
         peak_bytes=cost.peak_bytes,
-        sent_bytes=sum(row.local_bytes * row.times for row in cost.collectives),
+        sent_bytes=cost.sent_bytes,
         fits=cost.fits,
     )
 

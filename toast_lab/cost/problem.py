@@ -149,6 +149,11 @@ class Cost:
             f"{time_s / total_s:.0%} {source}" for source, time_s in times_s.items() if time_s
         )
 
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes of one device that go into collectives, or come out of them, in one step."""
+        return sum(row.local_bytes * row.times for row in self.collectives)
+
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""
         return sum(

@@ -7,9 +7,9 @@ reading at ``plan_panel``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.explain.board import Board, conflicts
@@ -37,6 +37,13 @@ class Rival(NamedTuple):
 
     name: str
     cost: Cost
+
+
+def best_of(others: Iterable[Any]) -> Rival | None:
+    """The best plan that fits, of any with a ``name`` and a ``cost``; None if none does."""
+    fitting = [other for other in others if other.cost.fits]
+    best = min(fitting, key=lambda other: float(other.cost.score), default=None)
+    return None if best is None else Rival(best.name, best.cost)
 
 
 def plan_panel(
@@ -106,17 +113,12 @@ def _tiles(problem: Problem, cost: Cost, best: Rival | None) -> list[Tile]:
     if best is not None and (best.cost.time_s, best.cost.peak_bytes) != problem.baseline:
         step.append(f"{best.name}: {seconds_text(best.cost.time_s)}")
         memory.append(f"{best.name}: {bytes_text(best.cost.peak_bytes)}")
-        sent.append(f"{best.name}: {bytes_text(sent_bytes(best.cost))}")
+        sent.append(f"{best.name}: {bytes_text(best.cost.sent_bytes)}")
     return [
         Tile("step, estimated", seconds_text(cost.time_s), tuple(step)),
         Tile("memory of a device", bytes_text(cost.peak_bytes), tuple(memory)),
-        Tile("sent by a device", bytes_text(sent_bytes(cost)), tuple(sent)),
+        Tile("sent by a device", bytes_text(cost.sent_bytes), tuple(sent)),
     ]
-
-
-def sent_bytes(cost: Cost) -> float:
-    """Bytes of one device that go into collectives, or come out of them, in one step."""
-    return sum(row.local_bytes * row.times for row in cost.collectives)
 
 
 def _speed(base_s: float, time_s: float) -> str:

@@ -22,7 +22,7 @@ from toast_lab.report.page_tables import (
     paragraph,
     rows_table,
 )
-from toast_lab.report.plan_panel import Rival, Tile, plan_panel
+from toast_lab.report.plan_panel import Tile, best_of, plan_panel
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import Spec
 from toast_lab.views.by_hand_tables import sent_text
@@ -35,14 +35,12 @@ from toast_lab.views.report_tables import sizes_frame, whole_arguments_frame
 
 def summary_section(subject: ReportSubject, board: Board) -> Section:
     """The summary, for a colleague who reads no further."""
-    fitting = [entry for _, entry in subject.others if entry.cost.fits]
-    rival = min(fitting, key=lambda entry: entry.cost.score, default=None)
     body = plan_panel(
         subject.problem,
         subject.plan,
         subject.cost,
         board=board,
-        best=None if rival is None else Rival(rival.name, rival.cost),
+        best=best_of(entry for _, entry in subject.others),
         tiles=_evidence_tiles(subject),
         points=prose.evidence_points(subject),
     )

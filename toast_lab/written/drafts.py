@@ -237,10 +237,10 @@ def _roles(program: Program) -> tuple[np.ndarray, dict[int, int]]:
     for number, value in enumerate(program.outputs.tolist()):
         own = tuple(map(folded_path, own_words([program.output_paths[number]])[0]))
         for begin in range(len(own)):
-            found = below_root.get((own[begin:], program.dims(value)), set())
-            if found:
-                if len(found) == 1:
-                    (results[number],) = found
+            matching_roles = below_root.get((own[begin:], program.dims(value)), set())
+            if matching_roles:
+                if len(matching_roles) == 1:
+                    (results[number],) = matching_roles
                 break
     return np.asarray(roles, np.int64), results
 

@@ -18,7 +18,7 @@ from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.ir.program import Program
 from toast_lab.plan_verbs import Plan
-from toast_lab.report.plan_panel import Rival, plan_panel, styled
+from toast_lab.report.plan_panel import best_of, plan_panel, styled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
@@ -149,16 +149,7 @@ def plan(given: Any, problem: Problem | None = None, *, inline: bool = False) ->
     sharding = first_plan.plan if isinstance(first_plan, SearchResult) else first_plan
     if known_problem is None or not isinstance(sharding, ShardingPlan):
         raise refused("plan", "a plan or a search result", given, "tl.views.plan(result)")
-    fitting = [entry for entry in entries[1:] if entry.cost.fits]
-    best = min(fitting, key=lambda entry: entry.cost.score, default=None)
-    panel = styled(
-        plan_panel(
-            known_problem,
-            sharding,
-            entries[0].cost,
-            best=None if best is None else Rival(best.name, best.cost),
-        )
-    )
+    panel = styled(plan_panel(known_problem, sharding, entries[0].cost, best=best_of(entries[1:])))
     view = CellView(
         kind="plan",
         about=_summary(entries),

@@ -6,7 +6,7 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_facts import Lookup, ranked
 from toast_lab.app.plan_pane import PlanPane
-from toast_lab.app.plan_words import step_words
+from toast_lab.app.plan_words import MORE, step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -72,6 +72,7 @@ class SearchFacts:
                 if actions
                 else quiet("none: unsharded is the best so far"),
                 quiet(searches.note),
+                quiet("" if self._best_item() is None else MORE),
             ]
         )
         return join([h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))]), details
