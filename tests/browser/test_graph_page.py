@@ -128,7 +128,7 @@ def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> Non
     page.get_by_role("button", name=re.compile("^data: ")).locator("visible=true").click()
     expect(page.get_by_text("manual plan: keys->data").first).to_be_visible()
     # It lasts on the next page, after a reload, and in a link that is opened by somebody else
-    go(page, "By hand")
+    go(page, "Conflict board")
     expect(row(page, "keys->data")).to_be_visible()
     expect(page).to_have_url(re.compile("step=hand.*act=keys-(>|%3E)data"))
     page.reload()

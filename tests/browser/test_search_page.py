@@ -226,7 +226,7 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
 def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page) -> None:
     page = searched
     page.evaluate(LATE_SCRIPTS)
-    go(page, "5 Compare")
+    go(page, "4 Use")
     page.get_by_text("Collectives", exact=True).filter(visible=True).first.click()
     lines = page.locator(".tabulator-row", has_text="attention.py").locator("visible=true")
     expect(lines.first).to_be_visible(timeout=SLOW)

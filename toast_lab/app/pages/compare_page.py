@@ -1,4 +1,4 @@
-"""Step 5: plans side by side, predicted, compiled and executed."""
+"""Step 4: plans side by side, predicted, compiled and executed."""
 
 from __future__ import annotations
 
