@@ -88,11 +88,11 @@ def test_a_case_is_priced_on_its_own_mesh_and_nothing_else_stands_meanwhile(
     wait(session)
     assert str(session.loaded.problem.mesh) == "data=2,model=4"
     assert not page.upper.visible
-    assert not page.history.view.visible
+    assert not page.lower.visible
     assert "Pricing" in str(page._wait_words.object)
     turns.pop()()
     assert page.upper.visible
-    assert page.history.view.visible
+    assert page.lower.visible
     assert not page._wait_words.visible
 
 

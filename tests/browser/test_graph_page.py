@@ -81,6 +81,11 @@ def row(page: Page, text: str) -> Locator:
     return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
 
 
+def taken(page: Page) -> Locator:
+    """The actions of the plan by hand."""
+    return page.locator("ol.chain li").locator("visible=true")
+
+
 def line(page: Page, text: str) -> Locator:
     return page.locator(".listing .row", has_text=text).locator("visible=true").first
 
@@ -129,12 +134,12 @@ def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> Non
     expect(page.get_by_text("manual plan: keys->data").first).to_be_visible()
     # It lasts on the next page, after a reload, and in a link that is opened by somebody else
     go(page, "Conflict board")
-    expect(row(page, "keys->data")).to_be_visible()
+    expect(taken(page)).to_have_text("keys->data")
     expect(page).to_have_url(re.compile("step=hand.*act=keys-(>|%3E)data"))
     page.reload()
-    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
+    expect(taken(page)).to_have_text("keys->data", timeout=SLOW)
     page.goto(re.sub("&state=[^&]*", "", page.url))
-    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
+    expect(taken(page)).to_have_text("keys->data", timeout=SLOW)
 
 
 def test_a_selection_is_shown_everywhere(attention: Page) -> None:

@@ -230,12 +230,15 @@ class Explorer(look.Pane):
         is_new = step != self.pages.shown
         if page_of(step) == "graph":
             self.session.choices.values["view"] = step
-        self.pages.to_front(step)
-        if self.tour.step is not None:
-            self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
-        elif is_new:
-            self.toggle_drawer(step == "graph")
-        self.nav.value = page_of(step)
+        self.pages.make(step)
+        # In one message, so that the browser lays out the page only once
+        with pn.io.unlocked():
+            self.pages.to_front(step)
+            if self.tour.step is not None:
+                self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
+            elif is_new:
+                self.toggle_drawer(step == "graph")
+            self.nav.value = page_of(step)
 
     def show_model(self) -> None:
         """Fill the drawer for a new model."""

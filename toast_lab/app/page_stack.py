@@ -66,10 +66,8 @@ class PageStack(look.Pane):
         """Bring the page of a step to the front."""
         self.shown = step
         self.make(step)
-        # In one message, so that the browser lays out the page only once
-        with pn.io.unlocked():
-            for name, body in self._bodies.items():
-                body.visible = name == page_of(step)
+        for name, body in self._bodies.items():
+            body.visible = name == page_of(step)
 
     @property
     def has_time(self) -> bool:
@@ -106,8 +104,9 @@ class PageStack(look.Pane):
         centre = pn.Column(
             page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
         )
-        is_shown = step == page_of(self.shown)
+        # Hidden until it is built: the page before it would be above it meanwhile, and then every
+        # button would move under the pointer
         body = self._bodies[step] = look.filled_row(
-            page.left, centre, page.right, stylesheets=[look.BODY], visible=is_shown
+            page.left, centre, page.right, stylesheets=[look.BODY], visible=False
         )
         self.view.append(body)

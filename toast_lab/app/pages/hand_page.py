@@ -153,7 +153,6 @@ class HandPage:
                 [],
                 None,
             )
-            self.short.value = session.loaded.analysis.program.n_ops > MANY_OPS
         is_priced = session.plans.is_priced
         for part in (self.upper, self.lower):
             part.visible = is_priced
