@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_explorer import bokeh, go, pixel
+from tests.browser.test_explorer import bokeh, go, pixel, wait_for_bokeh
 from toast_lab.models.registry import WORTHWHILE_SIZES
 
 pytestmark = pytest.mark.browser
@@ -129,7 +129,7 @@ def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> Non
     expect(line(page, "keys")).to_be_visible()
     expect(page).to_have_url(re.compile("colours=H1=keys"))
     selected(page, "names", 6)
-    assert "keys" in str(bokeh(page, GRAPH, LANE_HEADINGS))
+    wait_for_bokeh(page, GRAPH, f"JSON.stringify({LANE_HEADINGS}).includes('keys')", True)
     page.get_by_role("button", name=re.compile("^data: ")).locator("visible=true").click()
     expect(page.get_by_text("manual plan: keys->data").first).to_be_visible()
     # It lasts on the next page, after a reload, and in a link that is opened by somebody else

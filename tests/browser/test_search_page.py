@@ -28,6 +28,22 @@ IS_WHOLE = """(row) => {
   const table = row.closest('.tabulator-tableholder')
   return row.getBoundingClientRect().bottom <= table.getBoundingClientRect().bottom
 }"""
+#: Collects the heights at which a button is seen, frame by frame, as `window.heights`.
+HEIGHTS = """(words) => {
+  const find = (root) => [...root.querySelectorAll('*')].flatMap((element) =>
+    [element, ...(element.shadowRoot ? find(element.shadowRoot) : [])])
+  window.heights = new Set()
+  const look = () => {
+    for (const element of find(document)) {
+      const isMeant = element.tagName === 'BUTTON' && element.textContent.trim() === words
+      if (isMeant && element.getClientRects().length) {
+        window.heights.add(Math.round(element.getBoundingClientRect().y))
+      }
+    }
+    requestAnimationFrame(look)
+  }
+  look()
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +271,22 @@ def test_a_search_is_started_without_scrolling(searched: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     for name in ("Run the search", "Pause", "Stop and keep the best", "Compare with other plans →"):
         expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=1.0)
+
+
+def test_the_button_to_run_never_moves_under_the_pointer(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
+    page.evaluate(HEIGHTS, "Run the search")
+    go(page, "3 Search")
+    for method, words in (("beam", "The best few plans"), ("mcts", "Monte-Carlo tree search")):
+        page.get_by_label("method", exact=True).select_option(method)
+        expect(page.get_by_text(words).filter(visible=True).first).to_be_visible()
+        page.wait_for_timeout(300)
+    heights = page.evaluate("[...window.heights]")
+    assert len(heights) == 1, heights
 
 
 def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
