@@ -102,11 +102,13 @@ def span(page: Page) -> float:
 def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> None:
     page = attention
     page.set_viewport_size({"width": 1280, "height": 720})
+    rename = page.get_by_role("button", name="rename").locator("visible=true")
+    expect(rename).to_have_count(0)  # nothing is selected
     row(page, "H1").click()
     selected(page, "names", 6)
 
     def begin(name: str) -> Locator:
-        page.get_by_role("button", name="rename").locator("visible=true").click()
+        rename.click()
         return page.get_by_label(f"new name of {name}").locator("visible=true")
 
     # A name that cannot be stays in the field, and Esc gives it up

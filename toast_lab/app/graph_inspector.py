@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import keys, look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
@@ -44,16 +42,24 @@ class GraphInspector:
         self.actions = ActionButtons(session)
         self.plan = look.text()
         hand = session.hand
-        self.undo = look.button("Undo", hand.undo, description=keys.tip("undo"))
-        self.redo = look.button("Redo", hand.redo, description=keys.tip("redo"))
+        slim: dict[str, Any] = {
+            "sizing_mode": "fixed",
+            "width": 58,
+            "height": 26,
+            "margin": (2, 0, 0, 6),
+            "stylesheets": [look.SLIM_BUTTON],
+        }
+        self.undo = look.button("Undo", hand.undo, description=keys.tip("undo"), **slim)
+        self.redo = look.button("Redo", hand.redo, description=keys.tip("redo"), **slim)
         self._why = look.text()
         self._legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
         self.view = look.side(
             self._facts,
             self.sides,
             self.actions,
+            # Beside the heading, where they are seen above an open drawer, too
+            look.row(look.text(h("h2", "plan by hand ", ESTIMATED)), self.undo, self.redo),
             self.plan,
-            look.row(self.undo, pn.Spacer(width=6), self.redo),
             self._why,
             self._legend,
             width=340,
@@ -84,7 +90,7 @@ class GraphInspector:
         self.actions.view.visible = not self.sides.offers_all
         session = self.session
         item, base = session.plans.named("manual"), session.plans.named("unsharded")
-        lines: list[Any] = [h("h2", "plan by hand ", ESTIMATED)]
+        lines: list[Any] = []
         if item is not None and base is not None and item.plan.actions:
             lines.append(numbered(item.plan.actions))
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
