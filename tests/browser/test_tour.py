@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.test_explorer import go
 from toast_lab.app.tour.step import Step
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS
 
@@ -146,6 +147,7 @@ def test_a_wrong_answer_moves_nothing(page: Page) -> None:
 
 
 def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Page) -> None:
+    go(page, "2 Understand")
     page.get_by_role("button", name="Conflict board").click()
     expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible()
     rows = page.locator(
@@ -170,4 +172,4 @@ def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Pa
         }"""
     )
     expect(page.get_by_text("nothing was sharded").first).to_be_visible()
-    expect(page.locator(".tabulator-row", has_text="D->data")).to_have_count(0)
+    expect(page.locator("ol.chain li", has_text="D->data")).to_have_count(0)

@@ -44,9 +44,9 @@ class GraphInspector:
         hand = session.hand
         slim: dict[str, Any] = {
             "sizing_mode": "fixed",
-            "width": 58,
+            "width": 52,
             "height": 26,
-            "margin": (2, 0, 0, 6),
+            "margin": (2, 0, 0, 4),
             "stylesheets": [look.SLIM_BUTTON],
         }
         self.undo = look.button("Undo", hand.undo, description=keys.tip("undo"), **slim)
