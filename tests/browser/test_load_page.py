@@ -168,8 +168,8 @@ def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
     assert filled(page) == ["Learn in five minutes"]
     page.get_by_role("button", name=re.compile("^Solved: mlp")).click()
     expect(page.get_by_text("Two matrix products on eight devices")).to_be_visible(timeout=SLOW)
-    expect(page.locator(".tabulator-row:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
-    expect(page.locator(".tabulator-row:visible", has_text="B->data")).to_be_visible()
+    expect(page.locator("ol.chain li:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
+    expect(page.locator("ol.chain li:visible", has_text="B->data")).to_be_visible()
 
 
 def filled(page: Page) -> list[str]:
