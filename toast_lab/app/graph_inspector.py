@@ -52,7 +52,7 @@ class GraphInspector:
         self.undo = look.button("Undo", hand.undo, description=keys.tip("undo"), **slim)
         self.redo = look.button("Redo", hand.redo, description=keys.tip("redo"), **slim)
         self._why = look.text()
-        self._legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
+        self.legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
         self.view = look.side(
             self._facts,
             self.sides,
@@ -61,7 +61,7 @@ class GraphInspector:
             look.row(look.text(h("h2", "plan by hand ", ESTIMATED)), self.undo, self.redo),
             self.plan,
             self._why,
-            self._legend,
+            self.legend,
             width=340,
         )
 
@@ -73,7 +73,7 @@ class GraphInspector:
 
     def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
         """Show what the marks of the picture mean."""
-        self._legend.object = legend(folded, overlay)
+        self.legend.object = legend(folded, overlay)
 
     def chain(self) -> list[int]:
         """The shortest chain that causes the selected conflict."""

@@ -49,6 +49,7 @@ class UnderstandPage:
         is_board = step == "hand" and self.board is not None
         self.switch.value = step
         self.graph.centre.visible, self._board.visible = not is_board, is_board
+        self.graph.inspector.legend.visible = not is_board
         head = self.board.board.head if is_board and self.board is not None else self.graph.head
         self._head.objects = [head]
 
