@@ -140,10 +140,13 @@ class GraphPage:
         """Lay out and draw the graph with the settings of the controls.
 
         A large graph is laid out in a thread, and ``tick`` draws the result. While the board is
-        shown instead, there is nothing to draw.
+        shown instead, the picture is dropped, and drawn once it is shown again.
         """
         analysis, controls = self.session.loaded.analysis, self.controls
-        if analysis is None or self._drawing or self.session.step == "hand":
+        if analysis is None or self._drawing:
+            return
+        if self.session.step == "hand":
+            self.plot = self._pane.object = None
             return
         graph_filter = GraphFilter(
             focus=self._focus,
