@@ -60,17 +60,3 @@ def test_why_there_is_no_button_follows_the_mesh() -> None:
     page.session.set_problem(mesh="data=4,model=2")
     page.inspector.show_actions()
     assert "data=4,model=2" in page.inspector.actions.notes.object
-
-
-def test_a_model_that_is_loaded_beside_the_board_is_drawn_with_the_graph() -> None:
-    session = Session(jobs=Registry())
-    session.load("attention")
-    session.step = "graph"
-    page = GraphPage(session)
-    session.step = "hand"
-    session.load("mlp")
-    session.selection.select(names=[0])
-    assert page.plot is None
-    session.step = "graph"
-    assert page.plot is not None
-    assert len(page.plot.layout.node_of) == session.loaded.analysis.names.n

@@ -13,6 +13,7 @@ import toast_lab as tl
 from toast_lab.app import explorer as explorer_module
 from toast_lab.app.explorer import Explorer
 from toast_lab.app.page_stack import PageStack
+from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.session import Session
@@ -94,6 +95,17 @@ def test_a_case_is_priced_on_its_own_mesh_and_nothing_else_stands_meanwhile(
     assert page.upper.visible
     assert page.lower.visible
     assert not page._wait_words.visible
+
+
+def test_a_model_whose_link_leads_to_the_board_is_drawn_with_the_graph(session: Session) -> None:
+    session.load("attention")
+    page = GraphPage(session)
+    load(session, [])
+    wait(session)
+    assert (session.step, page.plot) == ("hand", None)
+    session.step = "graph"
+    assert page.plot is not None
+    assert len(page.plot.layout.node_of) == session.loaded.analysis.names.n
 
 
 def test_another_model_meanwhile_gets_nothing_of_the_first(
