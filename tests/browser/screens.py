@@ -60,6 +60,7 @@ def hand(page: Page) -> Places:
         [
             page.get_by_role("heading", name=re.compile("plan by hand")).last,
             page.get_by_role("button", name="Redo").last,
+            page.get_by_text(re.compile("× unsharded speed")).last,
         ],
         [page.get_by_text("One device's listing"), *page.locator(".listing:visible").all()],
     ]

@@ -141,7 +141,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     expect(page.get_by_text("28 conflicts settled by one bit")).to_be_visible()
     page.get_by_role("button", name="Focus on the selection").click()
     expect(page.get_by_text("within 2 hops of the selection")).to_be_visible()
-    page.get_by_role("button", name=re.compile("^model, side 1")).click()
+    page.get_by_role("button", name=re.compile("^side 1: ")).last.click()
     expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
 
     # the search: points come in, it pauses on request, and goes on
