@@ -111,7 +111,7 @@ def compare(page: Page) -> Places:
         [page.get_by_text("Time & memory"), page.get_by_text("Words", exact=True)],
         page.get_by_role("button", name=re.compile("^Execute the ")).all(),
         [
-            page.get_by_label("compile for"),
+            page.get_by_label("compile for").locator("visible=true"),
             page.get_by_role("button", name="Compile the selected plan"),
         ],
         [
