@@ -13,6 +13,7 @@ from panel.models.tabulator import CellClickEvent  # noqa: E402
 from toast_lab.app.items import MANUAL, PlanItem  # noqa: E402
 from toast_lab.app.pages.compare_page import ComparePage  # noqa: E402
 from toast_lab.app.pages.hand_page import HandPage  # noqa: E402
+from toast_lab.app.pages.understand_page import UnderstandPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tiles_pane import tensors_of  # noqa: E402
 from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402
@@ -205,16 +206,19 @@ def test_a_row_of_the_board_selects_its_names_and_a_name_its_row(page: HandPage)
     assert board.row is None
 
 
-def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: HandPage) -> None:
-    session, board = page.session, page.board
+def test_flipping_a_switch_changes_board_listing_costs_and_collectives(session: Session) -> None:
+    session.step = "hand"
+    understand = UnderstandPage(session)
+    page, switches = understand.make_board(), understand.graph.inspector.sides.switches
+    board = page.board
     session.selection.select((), (0,))
     before, lines = page.history.costs.object, [line.text for line in page._lines]
-    board.switches["data"].switch.value = "0"
+    switches["data"].switch.value = "0"
     assert session.hand.actions == ("S@0->data",)
     assert board.table.value["data"][0].startswith(CHOSEN_MARK)
     first = page.history.costs.object
     assert first != before
-    board.switches["data"].switch.value = "1"
+    switches["data"].switch.value = "1"
     assert session.hand.actions == ("S@1->data",)
     assert board.table.value["data"][1].startswith(CHOSEN_MARK)
     assert not board.table.value["data"][0].startswith(CHOSEN_MARK)
@@ -224,7 +228,7 @@ def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: Han
     assert page.collectives.value["number"].sum() == len(item.cost.collectives) > 0
     assert sum(line.collective for line in page._lines) == len(item.cost.collectives)
     session.hand.undo()
-    assert board.switches["data"].switch.value == "0"
+    assert switches["data"].switch.value == "0"
 
 
 def test_a_hidden_page_waits_until_it_is_shown(session: Session) -> None:

@@ -31,12 +31,12 @@ def test_a_click_that_crosses_what_the_server_says_ends_with_both_on_one_step(
     explorer.__panel__().server_doc(document)
     events: list[Any] = []
     document.on_change(lambda event: events.append(event))
-    session.step = "hand"
+    session.step = "search"
     ((model, _),) = explorer.nav._models.values()
     assert model.active == 2
     events.clear()
     model.active = 3  # the browser's own change, which the server then confirms
-    assert session.step == "search"
+    assert session.step == "compare"
     steps = [
         event.new
         for event in events
@@ -63,5 +63,5 @@ def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(
     keys.perform("next_conflict", explorer)
     assert session.selection.conflicts == (0,)
     assert not walks
-    session.step = "graph"  # a new page, which does walk over everything
+    session.step = "graph"  # a new figure, for which it does walk over everything
     assert walks

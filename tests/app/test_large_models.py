@@ -13,6 +13,7 @@ import toast_lab as tl
 from toast_lab.app import explorer as explorer_module
 from toast_lab.app.explorer import Explorer
 from toast_lab.app.page_stack import PageStack
+from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.session import Session
@@ -39,7 +40,7 @@ def turns(session: Session) -> list[Callable[[], None]]:
 
 
 def load(session: Session, reached: list[str]) -> None:
-    """Load a transformer in a child process, by a link to the page By hand."""
+    """Load a transformer in a child process, by a link to the conflict board."""
     sizes = {"layers": 3, "sequence": 32, "vocab": 64}
     session.load(
         "transformer", sizes, then=lambda loaded: reached.append(loaded.step), leads_to="hand"
@@ -64,7 +65,7 @@ def test_a_page_shows_what_needs_no_price_first(
     assert session.leads_to == "hand"
     wait(session)
     assert (session.leads_to, session.step) == ("", "hand")
-    assert "d_model" in by_hand.colours.value["colour"].tolist()
+    assert by_hand._wait_words.visible
     assert not session.plans.is_priced
     assert (len(by_hand.history.table.value), reached) == (0, [])
     for turn in turns:
@@ -88,12 +89,23 @@ def test_a_case_is_priced_on_its_own_mesh_and_nothing_else_stands_meanwhile(
     wait(session)
     assert str(session.loaded.problem.mesh) == "data=2,model=4"
     assert not page.upper.visible
-    assert not page.history.view.visible
+    assert not page.lower.visible
     assert "Pricing" in str(page._wait_words.object)
     turns.pop()()
     assert page.upper.visible
-    assert page.history.view.visible
+    assert page.lower.visible
     assert not page._wait_words.visible
+
+
+def test_a_model_whose_link_leads_to_the_board_is_drawn_with_the_graph(session: Session) -> None:
+    session.load("attention")
+    page = GraphPage(session)
+    load(session, [])
+    wait(session)
+    assert (session.step, page.plot) == ("hand", None)
+    session.step = "graph"
+    assert page.plot is not None
+    assert len(page.plot.layout.node_of) == session.loaded.analysis.names.n
 
 
 def test_another_model_meanwhile_gets_nothing_of_the_first(
@@ -121,7 +133,7 @@ def test_the_page_that_a_link_leads_to_is_made_while_its_model_is_loaded(session
     load(session, [])
     assert list(explorer.pages.by_step) == ["load"]
     explorer.tick()
-    assert list(explorer.pages.by_step) == ["load", "hand"]
+    assert list(explorer.pages.by_step) == ["load", "graph", "hand"]
     assert explorer.pages.shown == "load"
     session.cancel()
 

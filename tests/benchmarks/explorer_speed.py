@@ -7,7 +7,7 @@ machine, versions and command. Run it on an otherwise idle machine.
 when the gallery's buttons are drawn, and to the answer to an immediate click on one of them; with
 an empty browser cache and with a filled one.
 
-*graph*: with t2b's training step analysed, seconds from the click on step 2 until the folded
+*graph*: with t2b's training step analysed, seconds from the click on page 2 until the folded
 graph's nodes have reached their places, and from a click on a node to its answer in the inspector.
 
 *pages*: seconds from the click on a step to the last visible change: elements, texts, positions,
@@ -15,7 +15,7 @@ and the end of Bokeh's drawing. Each step is visited for the first time in a new
 again, for a small program and for t2b's training step; and for the first time by a visitor who
 never rests, for whom no page is made ahead (*hurried*).
 
-*offers*: t2b's training step is loaded by a link to the page by hand. Seconds run from the moment
+*offers*: t2b's training step is loaded by a link to the conflict board. Seconds run from the moment
 when the page says that it is loaded, through a click on the colour of the batch, to the first
 offers with their prices; a second time runs from opening the link.
 
@@ -56,7 +56,7 @@ from toast_lab.app.pace import SLOWEST_S
 SIZE: Any = {"width": 1440, "height": 900}
 PAINT_TARGET_S, VISIT_TARGET_S, GRAPH_TARGET_S, LOSS_TARGET = 1.5, 0.5, 3.0, 0.05
 OFFERS_TARGET_S = 1.0
-STEPS = ("Graph & conflicts", "By hand", "Search", "Compare")
+STEPS = ("Understand", "Conflict board", "Graph", "Search", "Use")
 STABLE_MS = 400  #: a marker that has not moved for this long has reached its place
 SETTLE_MS = 3000  #: time within which all changes after a click have appeared
 UPDATES_TARGET = 0.9 / SLOWEST_S  #: updates a second of a search that has run for half a minute
@@ -254,7 +254,7 @@ def graph(repeats: int) -> list[Row]:
             page.get_by_text(re.compile("^Loaded t2b")).first.wait_for(timeout=WAIT_MS)
             page.wait_for_timeout(1500)
             began = time.monotonic()
-            page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+            page.get_by_role("button", name=re.compile("Understand")).click()
             spot = page.wait_for_function(
                 f"""() => {{
                   const plot = ({PLOT})('dimension graph')
@@ -308,7 +308,7 @@ def graph(repeats: int) -> list[Row]:
 
 # -- offers ----------------------------------------------------------------------------------------
 def offers(repeats: int) -> list[Row]:
-    """Measure "offers": t2b's training step on the page by hand, in new sessions."""
+    """Measure "offers": t2b's training step on the conflict board, in new sessions."""
     rows_s, offers_s, opened_s = [], [], []
     with serving() as url, chromium() as browser:
         for _ in range(repeats):
@@ -395,7 +395,7 @@ def _visits(
     visits: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for visit in visits:
         for step in STEPS:
-            page.get_by_role("button", name=re.compile(rf"^\d\s+{step}")).click()
+            page.get_by_role("button", name=re.compile(rf"^(\d\s+)?{step}$")).click()
             page.wait_for_timeout(SETTLE_MS)
             settled = page.evaluate("window.settled")
             assert settled["last"] is not None, f"nothing happened on the way to {step}"

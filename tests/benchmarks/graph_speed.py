@@ -110,7 +110,7 @@ def opened(browser: Browser, url: str) -> Page:
 def first_picture_s(page: Page) -> float:
     """Seconds from choosing the page until its graph is painted."""
     began = page.evaluate("performance.now()")
-    page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+    page.get_by_role("button", name=re.compile("Understand")).click()
     page.wait_for_function(
         """() => {
           const all = []

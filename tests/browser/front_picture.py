@@ -57,7 +57,7 @@ def select_conflict(page: Page) -> None:
     expect(page.get_by_role("gridcell", name=f"f32[{SIZES['sequence']}, ").first).to_be_visible(
         timeout=SLOW
     )
-    go(page, "2 Graph & conflicts")
+    go(page, "2 Understand")
     expect(page.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row:visible", has_text="attention.py").first.click()

@@ -127,8 +127,8 @@ def _names(page: Page, subject: Subject) -> None:
 
 
 def _hand(page: Page, subject: Subject) -> None:
-    go(page, 3)
-    expect(page.get_by_text("Conflict board").first).to_be_visible(timeout=SLOW)
+    button(page, "Conflict board").click()
+    expect(page.get_by_text("One device's listing").first).to_be_visible(timeout=SLOW)
     _pick_colour(page, subject)
     offer = page.get_by_role("button", name=re.compile("^data: "))
     offer.locator("visible=true").first.click()
@@ -154,7 +154,7 @@ def _opened(title: str, sign: str) -> Callable[[Page, Subject], None]:
 
 
 def _search_idle(page: Page, _: Subject) -> None:
-    go(page, 4)
+    go(page, 3)
     expect(button(page, "Run the search")).to_be_enabled(timeout=SLOW)
 
 
@@ -195,7 +195,7 @@ def _race(page: Page, subject: Subject) -> None:
 
 
 def _compare(page: Page, _: Subject) -> None:
-    go(page, 5)
+    go(page, 4)
     button(page, "Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
 
@@ -207,7 +207,7 @@ def _leave_for_tour(page: Page, _: Subject) -> None:
 
 
 def _search_under_tour(page: Page, subject: Subject) -> None:
-    go(page, 4)
+    go(page, 3)
     _search(page, subject)
 
 
@@ -222,7 +222,8 @@ def _tour_code(page: Page, _: Subject) -> None:
     expect(button(page, "✓ done")).to_be_visible(timeout=SLOW)
 
 
-HEADER = ("1  Load", "2  Graph & conflicts", "3  By hand", "4  Search", "5  Compare & run", "Tour")
+HEADER = ("1  Load", "2  Understand", "3  Search", "4  Use", "Tour")
+UNDERSTAND = (*HEADER, "Graph", "Conflict board", "Undo", "Redo")
 COMPARE = (*HEADER, "Add data parallel", "Add typed plan", "data parallel", "unsharded")
 COMPARE_FIELDS = ("actions (colour->axis, ...)", "name of that plan")
 SEARCHED = (*HEADER, "Run the search", "Pause", "Step", "Round", "Stop and keep the best", "Resume")
@@ -238,7 +239,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "graph",
         _graph,
-        (*HEADER, "Zoom to selection", "Reset view", "All rows", "Hide", "Listing", "Conflicts"),
+        (*UNDERSTAND, "Zoom to selection", "Reset view", "All rows", "Hide", "Conflicts"),
         fields=("level",),
         figures=("dimension graph",),
         rows=3,
@@ -246,7 +247,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "graph of all names",
         _names,
-        (*HEADER, "Zoom to selection", "Reset view", "All rows", "Hide", "Source", "Log"),
+        (*UNDERSTAND, "Zoom to selection", "Reset view", "All rows", "Hide", "Source", "Log"),
         fields=("level",),
         figures=("dimension graph",),
     ),
@@ -254,31 +255,37 @@ STATES: tuple[PageState, ...] = (
         "hand",
         _hand,
         (
-            *HEADER,
-            "Conflict board",
+            *UNDERSTAND,
             "One device's listing",
+            "Plan by hand",
             "Collectives",
             "Devices",
             "collectives and changes only",
         ),
         rows=3,
     ),
-    PageState("hand, conflict", _board, (*HEADER, "Conflict board", "Beside the search"), rows=3),
+    PageState("hand, conflict", _board, (*UNDERSTAND, "Beside the search"), rows=3),
+    PageState(
+        "hand, plan",
+        _opened("Plan by hand", "actions taken"),
+        (*UNDERSTAND, "Compare with other plans →", "Keep a copy"),
+        rows=3,
+    ),
     PageState(
         "hand, collectives",
         _opened("Collectives", "in plan"),
-        (*HEADER, "Conflict board", "in plan", "by action"),
+        (*UNDERSTAND, "in plan", "by action"),
     ),
     PageState(
         "hand, devices",
         _opened("Devices", "a whole copy|each|cut|over|whole"),
-        (*HEADER, "Conflict board"),
+        UNDERSTAND,
         figures=("device tiles",),
     ),
     PageState(
         "hand, beside the search",
         _opened("Beside the search", "search"),
-        (*HEADER, "Conflict board"),
+        UNDERSTAND,
     ),
     PageState(
         "search, nothing run",

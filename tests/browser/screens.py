@@ -43,11 +43,12 @@ def load(page: Page) -> Places:
 
 def hand(page: Page) -> Places:
     """Shard attention's sequence on one axis, side 1, and select its row of the board."""
-    go(page, "3 By hand")
+    go(page, "2 Understand")
+    page.get_by_role("button", name="Conflict board").click()
     page.locator(
         ".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)
     ).first.click()
-    page.get_by_role("button", name=re.compile("^data, side 1")).first.click()
+    page.get_by_role("button", name=re.compile("^side 1: ")).first.click()
     expect(page.get_by_text("manual plan: S@1->data").first).to_be_visible(timeout=SLOW)
     sides = _rows(page, "dim 0") + _rows(page, "dim 1")
     sides[0].click()
@@ -56,7 +57,11 @@ def hand(page: Page) -> Places:
     return [
         sides,
         switches.all(),
-        [page.get_by_text("plan by hand").last, page.get_by_role("button", name="Redo").last],
+        [
+            page.get_by_role("heading", name=re.compile("plan by hand")).last,
+            page.get_by_role("button", name="Redo").last,
+            page.get_by_text(re.compile("× unsharded speed")).last,
+        ],
         [page.get_by_text("One device's listing"), *page.locator(".listing:visible").all()],
     ]
 
@@ -96,7 +101,7 @@ def tree(page: Page) -> Places:
 def compare(page: Page) -> Places:
     """Compare the plan found with data parallelism."""
     _searched(page)
-    go(page, "5 Compare & run")
+    go(page, "4 Use")
     page.get_by_role("button", name="Add data parallel").click()
     expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(
         timeout=SLOW
@@ -106,7 +111,7 @@ def compare(page: Page) -> Places:
         [page.get_by_text("Time & memory"), page.get_by_text("Words", exact=True)],
         page.get_by_role("button", name=re.compile("^Execute the ")).all(),
         [
-            page.get_by_label("compile for"),
+            page.get_by_label("compile for").locator("visible=true"),
             page.get_by_role("button", name="Compile the selected plan"),
         ],
         [
@@ -125,7 +130,7 @@ def _searched(page: Page) -> None:
     """Run a search of five seconds to its end."""
     page.get_by_role("button", name=re.compile("^transformer")).click()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
-    go(page, "4 Search")
+    go(page, "3 Search")
     field = page.get_by_label("seconds", exact=True)
     field.fill("5")
     field.press("Enter")

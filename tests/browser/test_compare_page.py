@@ -1,4 +1,4 @@
-"""The page Compare & run in the browser, as a person uses it.
+"""The page Use in the browser, as a person uses it.
 
 Two plans are predicted, compiled and executed; the tests check figures, messages and files.
 """
@@ -86,11 +86,11 @@ def workers_killed() -> Iterator[None]:
 
 
 def with_data_parallel(page: Page, url: str) -> Page:
-    """Open Compare & run with two plans."""
+    """Open the page Use with two plans."""
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(url)
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
-    go(page, "Compare & run")
+    go(page, "4.*Use")
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
     return page

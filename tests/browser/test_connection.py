@@ -59,7 +59,7 @@ def test_a_server_that_stands_still_is_said_after_a_click_which_is_done_later(pa
         alert = page.get_by_role("alert")
         os.kill(server, signal.SIGSTOP)
         try:
-            page.get_by_role("button", name=re.compile("By hand")).click()
+            page.get_by_role("button", name="Conflict board").click()
             expect(alert).to_contain_text("waits until it does", timeout=SAID_MS)
         finally:
             os.kill(server, signal.SIGCONT)

@@ -134,18 +134,18 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     )
 
     # the graph: a large program starts with its colours; a conflict is picked in the table
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     expect(page.get_by_text("34 nodes")).to_be_visible(timeout=SLOW)
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row", has_text="scores_1").locator("visible=true").first.click()
     expect(page.get_by_text("28 conflicts settled by one bit")).to_be_visible()
     page.get_by_role("button", name="Focus on the selection").click()
     expect(page.get_by_text("within 2 hops of the selection")).to_be_visible()
-    page.get_by_role("button", name=re.compile("^model, side 1")).click()
+    page.get_by_role("button", name=re.compile("^side 1: ")).last.click()
     expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
 
     # the search: points come in, it pauses on request, and goes on
-    go(page, "4 Search")
+    go(page, "3 Search")
     page.get_by_label("machine").select_option("cpu")
     plans = page.get_by_label("plans", exact=True)
     plans.fill("1000")  # enough to see them come; a search takes half a minute to end by itself
@@ -167,7 +167,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
     # the comparison: data parallelism and the best plan, estimated and executed
-    go(page, "Compare & run")
+    go(page, "4.*Use")
     page.get_by_role("button", name="Add data parallel").click()
     row = page.locator(".tabulator-row", has_text="data parallel").first
     expect(row).to_be_visible()
@@ -206,7 +206,7 @@ def test_tables_that_wait_or_were_taken_away_leave_the_processor_alone(
     # Other tables replace these
     page.get_by_role("button", name=re.compile("^mlp")).click()
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
-    go(page, "4 Search")
+    go(page, "3 Search")
     expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
     page.wait_for_timeout(1000)
     # At most a thousand, unless tables poll with messages for the end of a wait
@@ -217,7 +217,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     explorer: Page,
 ) -> None:
     page = explorer
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.mouse.click(*pixel(page, "names", 0))
     sizes = WORTHWHILE_SIZES["attention"]
@@ -240,7 +240,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
 
 def test_a_click_between_the_red_lines_of_a_set_selects_the_set(explorer: Page) -> None:
     page = explorer
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     expect(page.get_by_text("31 nodes")).to_be_visible()
     (x, above), (_, below) = pixel(page, "conflicts", 1), pixel(page, "conflicts", 2)
     page.mouse.click(x, (above + below) / 2)
@@ -252,7 +252,7 @@ def test_a_click_between_the_red_lines_of_a_set_selects_the_set(explorer: Page) 
 
 def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     page = explorer
-    go(page, "4 Search")
+    go(page, "3 Search")
     mesh = page.get_by_label(re.compile("^mesh"))
     mesh.fill("banana")
     mesh.press("Enter")
@@ -260,7 +260,7 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     expect(mesh).to_have_value("banana")  # so that it can be corrected and need not be typed again
     expect(page.get_by_role("button", name="Run the search")).to_be_disabled()
     expect(page.get_by_text("on data=4,model=2 of").first).to_be_visible()
-    go(page, "Compare & run")
+    go(page, "4.*Use")
     page.get_by_label(re.compile("^actions")).fill("Z->data")
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called 'Z'").first).to_be_visible()
@@ -269,7 +269,7 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
 
 def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
     page = explorer
-    go(page, "Compare & run")
+    go(page, "4.*Use")
     page.get_by_role("button", name="Add data parallel").click()
     expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     page.wait_for_url(re.compile("step=compare"))
@@ -280,7 +280,7 @@ def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
 
 
 def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: Page) -> None:
-    go(explorer, "Compare & run")
+    go(explorer, "4.*Use")
     explorer.get_by_role("button", name="Add data parallel").click()
     expect(explorer.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     other = explorer.context.new_page()
@@ -293,7 +293,7 @@ def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: P
 def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
     page = explorer
     page.set_viewport_size({"width": 900, "height": 800})
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= 900

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_explorer import bokeh, go, pixel
+from tests.browser.test_explorer import bokeh, go, pixel, wait_for_bokeh
 from toast_lab.models.registry import WORTHWHILE_SIZES
 
 pytestmark = pytest.mark.browser
@@ -29,7 +29,7 @@ def attention(served: Callable[..., str], strict_page: Page) -> Page:
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(served())
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     drawn(page, 31)
     return page
 
@@ -41,7 +41,7 @@ def transformer(served: Callable[..., str], strict_page: Page) -> Page:
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^transformer")).click()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
-    go(page, "Graph & conflicts")
+    go(page, "Understand")
     drawn(page, 34)
     return page
 
@@ -81,6 +81,11 @@ def row(page: Page, text: str) -> Locator:
     return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
 
 
+def taken(page: Page) -> Locator:
+    """The actions of the plan by hand."""
+    return page.locator("ol.chain li").locator("visible=true")
+
+
 def line(page: Page, text: str) -> Locator:
     return page.locator(".listing .row", has_text=text).locator("visible=true").first
 
@@ -97,11 +102,13 @@ def span(page: Page) -> float:
 def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> None:
     page = attention
     page.set_viewport_size({"width": 1280, "height": 720})
+    rename = page.get_by_role("button", name="rename").locator("visible=true")
+    expect(rename).to_have_count(0)  # nothing is selected
     row(page, "H1").click()
     selected(page, "names", 6)
 
     def begin(name: str) -> Locator:
-        page.get_by_role("button", name="rename").locator("visible=true").click()
+        rename.click()
         return page.get_by_label(f"new name of {name}").locator("visible=true")
 
     # A name that cannot be stays in the field, and Esc gives it up
@@ -124,17 +131,17 @@ def test_a_colour_is_renamed_in_place_and_keeps_its_name(attention: Page) -> Non
     expect(line(page, "keys")).to_be_visible()
     expect(page).to_have_url(re.compile("colours=H1=keys"))
     selected(page, "names", 6)
-    assert "keys" in str(bokeh(page, GRAPH, LANE_HEADINGS))
+    wait_for_bokeh(page, GRAPH, f"JSON.stringify({LANE_HEADINGS}).includes('keys')", True)
     page.get_by_role("button", name=re.compile("^data: ")).locator("visible=true").click()
     expect(page.get_by_text("manual plan: keys->data").first).to_be_visible()
     # It lasts on the next page, after a reload, and in a link that is opened by somebody else
-    go(page, "By hand")
-    expect(row(page, "keys->data")).to_be_visible()
+    go(page, "Conflict board")
+    expect(taken(page)).to_have_text("keys->data")
     expect(page).to_have_url(re.compile("step=hand.*act=keys-(>|%3E)data"))
     page.reload()
-    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
+    expect(taken(page)).to_have_text("keys->data", timeout=SLOW)
     page.goto(re.sub("&state=[^&]*", "", page.url))
-    expect(row(page, "keys->data")).to_be_visible(timeout=SLOW)
+    expect(taken(page)).to_have_text("keys->data", timeout=SLOW)
 
 
 def test_a_selection_is_shown_everywhere(attention: Page) -> None:
@@ -176,7 +183,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
         page.locator(".tabulator-selected", has_text="attention.py:24").locator("visible=true")
     ).to_be_visible()
     # and the board of the next page shows the set first
-    go(page, "By hand")
+    go(page, "Conflict board")
     expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(
         timeout=SLOW
     )

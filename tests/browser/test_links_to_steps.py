@@ -24,14 +24,14 @@ def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
 ) -> None:
     page = strict_page
     page.goto(f"{served()}/?{ASKED}")
-    notice = "Loading transformer; then “Graph & conflicts” opens, as the link asks."
+    notice = "Loading transformer; then “Understand” opens, as the link asks."
     expect(page.get_by_text(notice).first).to_be_visible(timeout=SLOW)
     # Meanwhile the address is still the link's, so that it can be copied or reloaded
     page.wait_for_url(re.compile("state="))
     assert re.search(r"model=transformer&layers=3.*step=graph", page.url), page.url
     page.reload()
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
-    expect(on(page, "Graph & conflicts")).to_be_visible(timeout=SLOW)
+    expect(on(page, "Understand")).to_be_visible(timeout=SLOW)
     expect(page).to_have_url(re.compile(r"model=transformer&layers=3.*step=graph"), timeout=SLOW)
 
 

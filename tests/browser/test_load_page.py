@@ -136,7 +136,7 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
     expect(stages).to_be_visible(timeout=SLOW)
     # Every model name on the page is that of the new model, and no fact about attention is shown
     # as if it were the new model's
-    said(page, "Loading t7b. Until it is loaded, pages 2 to 5 show attention.")
+    said(page, "Loading t7b. Until it is loaded, pages 2 to 4 show attention.")
     expect(page).to_have_title("loading t7b · TOAST Lab")
     expect(page).to_have_url(re.compile(r"model=t7b&"))
     expect(page.locator(".subject")).to_have_text("loading t7b …attention until then")
@@ -168,8 +168,8 @@ def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
     assert filled(page) == ["Learn in five minutes"]
     page.get_by_role("button", name=re.compile("^Solved: mlp")).click()
     expect(page.get_by_text("Two matrix products on eight devices")).to_be_visible(timeout=SLOW)
-    expect(page.locator(".tabulator-row:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
-    expect(page.locator(".tabulator-row:visible", has_text="B->data")).to_be_visible()
+    expect(page.locator("ol.chain li:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
+    expect(page.locator("ol.chain li:visible", has_text="B->data")).to_be_visible()
 
 
 def filled(page: Page) -> list[str]:

@@ -158,7 +158,7 @@ def test_explore_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outsi
     run_cell(page, 0)
     cell = page.frame_locator("iframe[title='TOAST Lab']")
     expect(cell.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
-    cell.get_by_role("button", name=re.compile("Compare & run")).click()
+    cell.get_by_role("button", name=re.compile("4.*Use")).click()
     expect(cell.locator(".tabulator-row", has_text="unsharded").first).to_be_visible(timeout=SLOW)
 
 

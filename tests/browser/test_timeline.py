@@ -49,7 +49,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     url = served(command=[sys.executable, "-m", "tests.browser.scheduled", "{port}"])
     page.goto(f"{url}/?model=attention")
     expect(page.get_by_text("31 of 31 names").filter(visible=True)).to_be_visible(timeout=SLOW)
-    go(page, "Compare & run")
+    go(page, "4.*Use")
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
     tab(page, "Timeline")

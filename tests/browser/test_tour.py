@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.test_explorer import go
 from toast_lab.app.tour.step import Step
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS
 
@@ -117,7 +118,7 @@ def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(p
     page.get_by_role("button", name=re.compile("^b: ")).click()
     expect(page.get_by_role("button", name="✓ done")).to_be_visible()
     expect(page.locator(".said")).to_contain_text("[2048{b}, 512]")
-    page.get_by_role("button", name=re.compile("Compare & run")).click()
+    page.get_by_role("button", name=re.compile("4.*Use")).click()
     expect(page.locator(".away")).to_contain_text("another page")
     press(page, "Take me there")
     expect(page.locator(".ask")).to_contain_text("Put colour B on axis b")
@@ -146,7 +147,8 @@ def test_a_wrong_answer_moves_nothing(page: Page) -> None:
 
 
 def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Page) -> None:
-    page.get_by_role("button", name=re.compile("By hand")).click()
+    go(page, "2 Understand")
+    page.get_by_role("button", name="Conflict board").click()
     expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible()
     rows = page.locator(
         ".tabulator-row", has=page.get_by_role("gridcell", name=re.compile("^(S|D)$"))
@@ -170,4 +172,4 @@ def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Pa
         }"""
     )
     expect(page.get_by_text("nothing was sharded").first).to_be_visible()
-    expect(page.locator(".tabulator-row", has_text="D->data")).to_have_count(0)
+    expect(page.locator("ol.chain li", has_text="D->data")).to_have_count(0)

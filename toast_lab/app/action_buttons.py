@@ -57,10 +57,10 @@ class ColourName(JSComponent):
 class ActionButtons(look.Pane):
     """The name of the selected colour, and buttons for those actions that would change the plan.
 
-    With ``reasons``, an axis without such an action is listed with the reason.
+    An axis without such an action is listed with the reason.
     """
 
-    def __init__(self, session: Session, *, reasons: bool = False) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
         self.head = look.text(visible=False)
@@ -70,16 +70,13 @@ class ActionButtons(look.Pane):
         self.colour = ColourName(sizing_mode="stretch_width", margin=(4, 0, 0, 0), visible=False)
         self.colour.param.watch(lambda event: self._rename(*event.new), "sent")
         self.view = look.column(self.colour, self.head, self.list, self.notes)
-        self._reasons = reasons
 
     def refresh(self) -> None:
         """Price the actions that the selected colour has now."""
         session, group = self.session, self.session.selection.group
         prices = session.hand.action_prices()
         rows = prices[:MAX_PRICED]
-        notes = [] if rows else [session.hand.why_no_action()]
-        if rows and self._reasons:
-            notes = session.hand.refusals(prices)
+        notes = session.hand.refusals(prices) if rows else [session.hand.why_no_action()]
         is_shown = session.loaded.analysis is not None and group is not None
         if is_shown and group is not None:
             name = session.loaded.analysis.groups[group].name

@@ -168,7 +168,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
         from toast_lab.app import gallery, link, theme
         from toast_lab.app.explorer import TITLES, Explorer
-        from toast_lab.app.session import STEPS, Session
+        from toast_lab.app.session import STEPS, Session, page_of
         from toast_lab.jobs.job import JOBS
         from toast_lab.models import registry
 
@@ -221,7 +221,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         explorer.address.extra["state"] = key
         if view.model and location is not None and session.work.awaits("load"):
             explorer.address.lead_to(link.asked(location.search))
-            page_title = TITLES[view.step or session.step].strip("12345 ")
+            page_title = TITLES[page_of(view.step or session.step)].strip("12345 ")
             session.notices.say(
                 f"Loading {view.model}; then “{page_title}” opens, as the link asks."
             )

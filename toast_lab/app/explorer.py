@@ -1,4 +1,4 @@
-"""The explorer on one page: header, five steps, a drawer with the listing and the log."""
+"""The explorer on one page: header, four pages, a drawer with the listing and the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
 from toast_lab.app.page_stack import PageStack
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS
 from toast_lab.app.pending import Pending
-from toast_lab.app.session import STEPS, Session
+from toast_lab.app.session import Session, page_of
 from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
@@ -25,10 +25,9 @@ from toast_lab.views.selection_facts import conflicts_frame
 
 TITLES = {
     "load": "1  Load",
-    "graph": "2  Graph & conflicts",
-    "hand": "3  By hand",
-    "search": "4  Search",
-    "compare": "5  Compare & run",
+    "graph": "2  Understand",
+    "search": "3  Search",
+    "compare": "4  Use",
 }
 
 
@@ -52,8 +51,8 @@ class Explorer(look.Pane):
         self._ticker: Any = None
         self._read: Any = None  #: the error that the user dismissed
         self.nav = look.switch(
-            options={TITLES[step]: step for step in STEPS},
-            value=self.session.step,
+            options={title: step for step, title in TITLES.items()},
+            value=page_of(self.session.step),
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
@@ -220,19 +219,26 @@ class Explorer(look.Pane):
         If the server has gone to another step meanwhile, that change is still on its way to the
         browser and would press its own button there after this one: so the browser is told again.
         """
-        self.session.step = step
+        if page_of(step) != page_of(self.session.step):
+            views = self.session.choices.values
+            self.session.step = views.get("view", step) if step == "graph" else step
         look.later(look.tell_again, self.nav, "active")
 
     def show_step(self) -> None:
         """Bring the session's step to the front."""
         step = self.session.step
         is_new = step != self.pages.shown
-        self.pages.to_front(step)
-        if self.tour.step is not None:
-            self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
-        elif is_new:
-            self.toggle_drawer(step == "graph")
-        self.nav.value = step
+        if page_of(step) == "graph":
+            self.session.choices.values["view"] = step
+        self.pages.make(step)
+        # In one message, so that the browser lays out the page only once
+        with pn.io.unlocked():
+            self.pages.to_front(step)
+            if self.tour.step is not None:
+                self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
+            elif is_new:
+                self.toggle_drawer(step == "graph")
+            self.nav.value = page_of(step)
 
     def show_model(self) -> None:
         """Fill the drawer for a new model."""

@@ -54,23 +54,24 @@ class GraphControls:
             titles={"names": "names", "conflicts": "red"},
             height=250,
         )
+        #: what is about the graph alone
+        self.of_graph = [
+            look.column(self.level, self.hue, self.plan),
+            look.column(self.hops, self.focus, self.back),
+            look.column(
+                look.text(h("h2", "show")), self.only, self.singles, self.lanes, self.scopes
+            ),
+        ]
+        picture, near, filters = self.of_graph
         self.view = look.side(
-            self.level,
-            self.hue,
-            self.plan,
+            picture,
             self.find,
             self.regex,
             self.found,
-            self.hops,
-            self.focus,
-            self.back,
+            near,
             look.text(h("h2", "colours")),
             self.colours,
-            look.text(h("h2", "show")),
-            self.only,
-            self.singles,
-            self.lanes,
-            self.scopes,
+            filters,
             width=290,
         )
 

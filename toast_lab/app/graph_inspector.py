@@ -1,6 +1,6 @@
-"""The selection on the graph page, in words.
+"""The selection in words, and what can be done with it.
 
-It has facts, source line, chain, actions, the plan by hand, and the legend.
+It has facts, source line, the sides of a conflict, actions, the plan by hand, chain and legend.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from toast_lab.app import look
+from toast_lab.app import keys, look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
 from toast_lab.app.session import Session
+from toast_lab.app.sides_pane import SidesPane
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.views import selection_facts
 from toast_lab.views.graph_layout import lane_groups, op_label
@@ -32,18 +33,36 @@ STEPS_SHOWN = 14  #: steps of a chain, at most
 
 
 class GraphInspector:
-    """The right side of the graph page."""
+    """The right side of the page that shows the graph or the board."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._facts = look.text()
+        self.sides = SidesPane(session)
         self.actions = ActionButtons(session)
-        self._manual = look.text()
-        self.undo = look.button("Undo the last change", self.session.hand.undo, visible=False)
+        self.plan = look.text()
+        hand = session.hand
+        slim: dict[str, Any] = {
+            "sizing_mode": "fixed",
+            "width": 52,
+            "height": 26,
+            "margin": (2, 0, 0, 4),
+            "stylesheets": [look.SLIM_BUTTON],
+        }
+        self.undo = look.button("Undo", hand.undo, description=keys.tip("undo"), **slim)
+        self.redo = look.button("Redo", hand.redo, description=keys.tip("redo"), **slim)
         self._why = look.text()
-        self._legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
+        self.legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
         self.view = look.side(
-            self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330
+            self._facts,
+            self.sides,
+            self.actions,
+            # Beside the heading, where they are seen above an open drawer, too
+            look.row(look.text(h("h2", "plan by hand ", ESTIMATED)), self.undo, self.redo),
+            self.plan,
+            self._why,
+            self.legend,
+            width=340,
         )
 
     def show_selection(self) -> None:
@@ -54,7 +73,7 @@ class GraphInspector:
 
     def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
         """Show what the marks of the picture mean."""
-        self._legend.object = legend(folded, overlay)
+        self.legend.object = legend(folded, overlay)
 
     def chain(self) -> list[int]:
         """The shortest chain that causes the selected conflict."""
@@ -64,21 +83,24 @@ class GraphInspector:
         return selection_facts.chain(analysis, self.session.selection.conflicts[0])
 
     def show_actions(self) -> None:
-        """Show what sharding the selected colour would cost, and the manual plan so far."""
+        """Show what sharding the selected colour would cost, and the plan by hand so far."""
+        self.sides.refresh()
         self.actions.refresh()
+        # With one bit, a colour's actions are the sides
+        self.actions.view.visible = not self.sides.offers_all
         session = self.session
         item, base = session.plans.named("manual"), session.plans.named("unsharded")
-        lines: list[Any] = [h("h2", "manual plan")]
+        lines: list[Any] = []
         if item is not None and base is not None and item.plan.actions:
             lines.append(numbered(item.plan.actions))
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
-            speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
-            cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
-            lines.append(h("p", cost, " ", ESTIMATED))
+            step = f"{seconds_text(item.cost.time_s)} ({ratio:.2f}× unsharded speed)"
+            lines.append(h("p", f"{step}, {bytes_text(item.cost.peak_bytes)}"))
         else:
-            lines.append(quiet("Empty. To begin one, shard a selected colour on a mesh axis."))
-        self._manual.object = join(lines)
-        self.undo.visible = bool(session.hand.trail.past)
+            lines.append(quiet("Nothing is sharded yet."))
+        self.plan.object = join(lines)
+        trail = session.hand.trail
+        self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
 
     def _words(self) -> Safe:
         session, analysis = self.session, self.session.loaded.analysis

@@ -1,7 +1,4 @@
-"""The plan by hand in words.
-
-The pane has its price beside those of other plans, its actions, undo, redo and branches.
-"""
+"""The plan by hand in words: its price beside those of other plans, its actions and branches."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import panel as pn
 import param
 
-from toast_lab.app import assets, keys, look
+from toast_lab.app import assets, look
 from toast_lab.app.session import Session
 from toast_lab.explain.plan_by_hand import PlanAfterAction, collective_changes
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
@@ -20,7 +17,7 @@ NO_KEPT_PLAN = "(choose a kept plan)"
 
 
 class HistoryPane(look.Pane):
-    """Costs above, the actions as a table, the buttons below."""
+    """Costs on the left, the actions as a table on the right, the kept plans below."""
 
     at = param.Integer(default=0, doc="number of the action that is selected, 0 for the start")
 
@@ -31,7 +28,7 @@ class HistoryPane(look.Pane):
         self._followed: tuple[str, ...] | None = None
         field_options: dict[str, Any] = {
             "sizing_mode": "stretch_width",
-            "margin": (2, 0),
+            "margin": (2, 6, 2, 0),
             "stylesheets": [look.INPUT],
         }
         self.costs = look.text(stylesheets=[look.TEXT + COSTS])
@@ -46,26 +43,26 @@ class HistoryPane(look.Pane):
         # shows as selected, before another list has reached it
         look.on_row(self.table, self.pick)
         self._detail = look.text()
-        self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
-        self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
         self.kept_name = pn.widgets.TextInput(
             placeholder="its name", max_length=60, **field_options
         )
-        self.branch = look.button("Keep a copy", self._branch)
+        self.branch = look.button("Keep a copy", self._branch, margin=(2, 6, 2, 0))
         self.other = pn.widgets.Select(options=[NO_KEPT_PLAN], **field_options)
         look.watch_value(self.other, self._go_on)
         compare = look.button(
             "Compare with other plans →", lambda: setattr(session, "step", "compare")
         )
-        self.view = look.column(
-            self.costs,
+        taken = look.column(
             look.text(h("h2", "actions taken")),
             self.table,
             self._detail,
-            look.row(self.undo, pn.Spacer(width=6), self.redo),
-            look.row(self.kept_name, pn.Spacer(width=6), self.branch),
-            self.other,
             compare,
+            margin=(0, 0, 0, 12),
+        )
+        self.view = look.filled_column(
+            look.row(self.costs, taken),
+            look.row(self.kept_name, self.branch, self.other),
+            scroll=True,
         )
 
     def refresh(self) -> None:
@@ -82,8 +79,6 @@ class HistoryPane(look.Pane):
         if not frame.equals(self.table.value):
             self.table.value = frame
         self.table.selection = [self.at]
-        trail = session.hand.trail
-        self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
         self.branch.disabled = not actions
         names = [item.name for item in session.hand.branches()]
         self._quiet = True
@@ -101,7 +96,7 @@ class HistoryPane(look.Pane):
             sentence: Any = (
                 "The unsharded program."
                 if action_count
-                else "Nothing yet. Take an action on the left, or choose a side on the board."
+                else "Nothing yet. Select a colour or a conflict, and shard it on the right."
             )
         else:
             sent = collective_changes(steps[self.at - 1].sent, steps[self.at].sent)

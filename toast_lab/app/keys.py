@@ -20,10 +20,10 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("load", ("1",), "Load", "pages"),
-    Command("graph", ("2",), "Graph and conflicts", "pages"),
-    Command("hand", ("3",), "By hand", "pages"),
-    Command("search_page", ("4",), "Search", "pages"),
-    Command("compare", ("5",), "Compare and run", "pages"),
+    Command("graph", ("2",), "Understand: the graph", "pages"),
+    Command("hand", ("b",), "Understand: the conflict board", "pages"),
+    Command("search_page", ("3",), "Search", "pages"),
+    Command("compare", ("4",), "Use", "pages"),
     Command("search", ("/",), "find a value, op or colour in the graph", "selection"),
     Command("next_conflict", ("]",), "next conflict", "selection"),
     Command("previous_conflict", ("[",), "previous conflict", "selection"),

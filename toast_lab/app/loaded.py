@@ -154,6 +154,19 @@ class Selection(StatePart):
             return None
         return int(analysis.group[analysis.colour[self.names[0]]])
 
+    @property
+    def resolution(self) -> int | None:
+        """The resolution of the first selected conflict, or of the first name in a conflict."""
+        analysis = self._loaded.analysis
+        if analysis is None:
+            return None
+        conflicts = [analysis.conflicts[index] for index in self.conflicts[:1]]
+        if not conflicts and self.names:
+            of_name = {name: conflict for conflict in analysis.conflicts for name in conflict.sides}
+            conflicts = [of_name[name] for name in self.names if name in of_name]
+        sets = analysis.compatibility_sets
+        return next((sets[conflict.set].resolution for conflict in conflicts), None)
+
 
 def group_names(analysis: Analysis, group: int) -> tuple[int, ...]:
     """All dimension names of a colour group."""

@@ -1,4 +1,4 @@
-"""The five pages, one of them in front.
+"""The four pages, one of them in front.
 
 A page is made when it is first visited, or ahead of that while the user is idle: server and browser
 each need a third of a second for it, and a click should not wait for them.
@@ -14,11 +14,10 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.pages.compare_page import ComparePage
-from toast_lab.app.pages.graph_page import GraphPage
-from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
-from toast_lab.app.session import STEPS, Session
+from toast_lab.app.pages.understand_page import UnderstandPage
+from toast_lab.app.session import STEPS, Session, page_of
 
 #: the mark by which ``static/layout_once.js`` recognises the stack
 STACK_TAG = "page stack"
@@ -45,8 +44,8 @@ class PageStack(look.Pane):
     """Makes the pages of a session and shows one.
 
     Attributes:
-        by_step: the pages made so far.
-        shown: the step whose page is in front; empty before the first.
+        by_step: the pages made so far, the conflict board among them.
+        shown: the step that is in front; empty before the first.
     """
 
     def __init__(self, session: Session, *, offered: str = "", refusal: str = "") -> None:
@@ -57,8 +56,7 @@ class PageStack(look.Pane):
         self._bodies: dict[str, pn.Row] = {}
         self._makers: dict[str, Callable[[], Any]] = {
             "load": lambda: LoadPage(session, offered, refusal),
-            "graph": lambda: GraphPage(session),
-            "hand": lambda: HandPage(session),
+            "graph": lambda: UnderstandPage(session),
             "search": lambda: SearchPage(session),
             "compare": lambda: ComparePage(session),
         }
@@ -68,10 +66,8 @@ class PageStack(look.Pane):
         """Bring the page of a step to the front."""
         self.shown = step
         self.make(step)
-        # In one message, so that the browser lays out the page only once
-        with pn.io.unlocked():
-            for name, body in self._bodies.items():
-                body.visible = name == step
+        for name, body in self._bodies.items():
+            body.visible = name == page_of(step)
 
     @property
     def has_time(self) -> bool:
@@ -100,11 +96,17 @@ class PageStack(look.Pane):
         """Make the page of a step, unless it has been made."""
         if step in self.by_step:
             return
+        if step == "hand":
+            self.make("graph")
+            self.by_step[step] = self.by_step["graph"].make_board()
+            return
         page = self.by_step[step] = self._makers[step]()
         centre = pn.Column(
             page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
         )
+        # Hidden until it is built: the page before it would be above it meanwhile, and then every
+        # button would move under the pointer
         body = self._bodies[step] = look.filled_row(
-            page.left, centre, page.right, stylesheets=[look.BODY], visible=step == self.shown
+            page.left, centre, page.right, stylesheets=[look.BODY], visible=False
         )
         self.view.append(body)

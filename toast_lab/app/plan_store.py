@@ -55,7 +55,7 @@ class PlanStore(StatePart):
         default=frozenset(), doc="names of plans that are not in the pictures"
     )
     wanted: Any = param.String(default="", doc="name of the plan to be looked at next")
-    looked_at: Any = param.String(default="", doc="name of the plan that page 5 is about")
+    looked_at: Any = param.String(default="", doc="name of the plan that page 4 is about")
     exported: Any = param.Parameter(default=None, doc="the last plan_job.Exported")
     comparison: Any = param.Parameter(
         default=None, doc="the last toast_lab.compare.result.Comparison"

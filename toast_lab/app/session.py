@@ -38,9 +38,15 @@ from toast_lab.models import registry
 from toast_lab.sharding.space import renaming
 from toast_lab.views.search_curves import CurvePoint
 
+#: what a link can open; the graph and the conflict board, on which one plans by hand, are one page
 STEPS = ("load", "graph", "hand", "search", "compare")
 MAX_COLOUR_NAME = 40  #: characters
 Then = Callable[["Session"], None]
+
+
+def page_of(step: str) -> str:
+    """The page that shows a step."""
+    return "graph" if step == "hand" else step
 
 
 class LoadingContext(NamedTuple):
@@ -181,7 +187,7 @@ class Session(StatePart):
         shown_model = self.loaded.model
         message = f"{title[:1].upper()}{title[1:]}."
         if shown_model is not None:
-            message += f" Until it is loaded, pages 2 to 5 show {shown_model.name}."
+            message += f" Until it is loaded, pages 2 to 4 show {shown_model.name}."
         self.notices.say(message)
 
     def _loaded(self, job: Job) -> None:

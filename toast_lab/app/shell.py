@@ -1,4 +1,4 @@
-"""The frame around the five pages: theme, keys, the address bar, when Bokeh lays them out.
+"""The frame around the four pages: theme, keys, the address bar, when Bokeh lays them out.
 
 It also stands between server and browser: messages wait while the browser builds something, and the
 browser reports when its user is idle. The browser's half is ``static/shell.js``,

@@ -27,13 +27,14 @@ TARGETS: dict[str, tuple[str, str]] = {
     "drawer": ("", "drawer"),
     "code": ("", "strip.code_box"),
     "sizes": ("load", "left"),
-    "graph": ("graph", "centre"),
+    "graph": ("graph", "graph.centre"),
     "inspector": ("graph", "right"),
-    "colours": ("hand", "left"),
-    "actions": ("hand", "actions.view"),
+    "colours": ("graph", "left"),
+    "sides": ("graph", "graph.inspector.sides.view"),
+    "actions": ("graph", "graph.inspector.actions.view"),
+    "plan": ("graph", "graph.inspector.plan"),
     "board": ("hand", "upper"),
     "lower": ("hand", "lower"),
-    "history": ("hand", "history.costs"),
     "search": ("search", "left"),
     "curves": ("search", "centre"),
     "execute": ("compare", "right.execute"),
@@ -288,13 +289,13 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
     if toggle is not None:
         toggle(step.drawer)
     if step.page == "graph" and step.level:
-        level = find("graph", "controls.level")
+        level = find("graph", "graph.controls.level")
         if level is not None:
             level.value = step.level
     if step.page == "hand" and step.tab:
         tabs, tiles = find("hand", "tabs"), find("hand", "tiles")
         if tabs is not None:
-            tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
+            tabs.active = ("listing", "plan", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:
             _show_tensor(tiles, step.tensor(session))
     if step.page == "compare":

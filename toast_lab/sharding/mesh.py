@@ -60,6 +60,11 @@ class Mesh:
         """Number of devices."""
         return math.prod(self.sizes)
 
+    @property
+    def split_axes(self) -> list[str]:
+        """The axes of more than one device."""
+        return [axis for axis, size in zip(self.axes, self.sizes, strict=True) if size > 1]
+
     def size(self, axis: str) -> int:
         """Size of one axis by name."""
         return self.sizes[self.axes.index(axis)]

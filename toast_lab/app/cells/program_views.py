@@ -9,7 +9,7 @@ from toast_lab.app.cells.view import CellView, beside, every_tick, refused, show
 from toast_lab.app.graph_inspector import chain_steps
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.pages.graph_page import GraphPage
-from toast_lab.app.pages.hand_page import HandPage
+from toast_lab.app.pages.understand_page import UnderstandPage
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
@@ -300,7 +300,7 @@ class GraphCell(look.Pane):
         )
         listing_box = look.column(self.listing.pane, height=190, stylesheets=[look.CANVAS])
         self.view = look.filled_column(
-            look.filled_row(look.filled_column(self.graph.centre), side_tabs),
+            look.filled_row(look.filled_column(self.graph.head, self.graph.centre), side_tabs),
             self._message,
             listing_box,
         )
@@ -373,25 +373,26 @@ class ColoursCell(TableCell):
 
 
 class BoardCell(look.Pane):
-    """The explorer's page for sharding by hand.
+    """The explorer's page with the conflict board and the graph, the board in front.
 
-    It has the conflict board, the listing of one device, collectives, devices, costs and undo.
+    It has the listing of one device, collectives, devices, costs and undo.
     """
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         session.step = "hand"
         self.session = session
-        self.hand = HandPage(session)
-        every_tick(self.hand.tick)
+        self.page = UnderstandPage(session)
+        every_tick(self.page.make_board().tick)
+        every_tick(self.page.graph.tick)
         side_tabs = look.tabs(
-            ("Plan by hand", self.hand.right),
-            ("Colours", self.hand.left),
-            width=335,
+            ("Selection", self.page.right),
+            ("Show", self.page.left),
+            width=340,
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
         )
-        self.view = look.filled_row(self.hand.centre, side_tabs)
+        self.view = look.filled_row(self.page.centre, side_tabs)
 
 
 # -- heights that fit the contents, so that no frame is mostly empty -------------------------------

@@ -1,4 +1,4 @@
-"""Step 5: plans side by side, predicted, compiled and executed."""
+"""Step 4: plans side by side, predicted, compiled and executed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ComparePage:
             self.typed_name,
             add,
             look.text(
-                quiet("Plans also come from pages 3 and 4: by hand, searches and races."),
+                quiet("Plans also come from pages 2 and 3: by hand, searches and races."),
                 margin=(6, 0),
             ),
             width=216,

@@ -1,4 +1,4 @@
-"""Step 2: the coloured dimension graph and its conflicts."""
+"""The coloured dimension graph and its conflicts."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ class GraphPage:
         bar = look.row(
             self.zoom, self.reset, self.whole, self.unfold, self.fold, margin=(2, 0), height=26
         )
-        head = look.row(self._note, figure_menu("dimension graph"))
-        self.centre = look.canvas(head, bar, self._pane)
+        self.head = look.row(self._note, figure_menu("dimension graph"))
+        self.centre = look.canvas(bar, self._pane)
         self._watch()
+        self._shown()
         self.show_model()
 
     def _watch(self) -> None:
@@ -102,9 +103,13 @@ class GraphPage:
         )
 
     def _shown(self) -> None:
-        is_stale = self.session.loaded.analysis is not self._drawn
-        if is_stale and self.session.step == "graph":
+        step = self.session.step
+        for part in self.controls.of_graph:
+            part.visible = step != "hand"
+        if self.session.loaded.analysis is not self._drawn and step in ("graph", "hand"):
             self.show_model()
+        elif self.plot is None and step == "graph":
+            self.draw()
 
     def show_model(self) -> None:
         """Show a new model, starting at the level that suits its size, or new names of colours."""
@@ -134,10 +139,14 @@ class GraphPage:
     def draw(self) -> None:
         """Lay out and draw the graph with the settings of the controls.
 
-        A large graph is laid out in a thread, and ``tick`` draws the result.
+        A large graph is laid out in a thread, and ``tick`` draws the result. While the board is
+        shown instead, the picture is dropped, and drawn once it is shown again.
         """
         analysis, controls = self.session.loaded.analysis, self.controls
         if analysis is None or self._drawing:
+            return
+        if self.session.step == "hand":
+            self.plot = self._pane.object = None
             return
         graph_filter = GraphFilter(
             focus=self._focus,

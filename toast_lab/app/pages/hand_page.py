@@ -1,7 +1,4 @@
-"""Step 3: shard by hand.
-
-The conflict board, colours to shard, and the effect of every action on the program.
-"""
+"""The conflict board, and the effect of every action by hand on the program."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.beside import BesidePane
 from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
@@ -26,23 +22,19 @@ from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import ListingLine, listing_lines
 from toast_lab.pipeline import replicated
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
-from toast_lab.sharding.space import parse_action
 from toast_lab.views.by_hand_tables import collectives_frame
 from toast_lab.views.local_lines import LocalLine, local_lines
 from toast_lab.views.markup import h, one_line, quiet
-from toast_lab.views.program_table import colours_frame
 
 MANY_OPS = 1500  #: above this, a thread writes the listing, since it takes more than 50 ms
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
-COLOUR_COLUMNS = ["", "colour", "size", "on"]
 COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "action", "time", "bytes"]
 
 
 class HandPage:
-    """The page's three columns.
+    """The board above; the listing of one device, costs and actions, collectives, devices below.
 
-    Colours on the left; the board, the listing, collectives and devices in the centre; costs and
-    actions on the right.
+    It is the second view of the page that shows the graph, whose inspector chooses the sides.
     """
 
     def __init__(self, session: Session) -> None:
@@ -54,17 +46,9 @@ class HandPage:
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
         self._pending_listing = Pending()
-        self.colours = look.colour_table(COLOUR_COLUMNS, {"on": 70}, height=60)
-        self.colours.on_click(self._colour_clicked)
-        self.actions = ActionButtons(session, reasons=True)
-        self._hint = look.text(quiet("Select a colour, or a name in the listing or the graph."))
-        self.left = look.side(
-            look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290
-        )
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
         look.watch(self.history, self._show_collectives, "at")
-        self.right = look.side(self.history, width=310)
         self.beside = BesidePane(session)
         self.listing = listing_pane()
         look.watch_value(self.listing, self._line_picked, "picked")
@@ -82,6 +66,7 @@ class HandPage:
         self._tiles: TilesPane | None = None
         self._parts: list[tuple[str, Callable[[], list[Any]]]] = [
             ("One device's listing", lambda: [head, self.listing]),
+            ("Plan by hand", lambda: [self.history]),
             ("Collectives", lambda: [self.collectives]),
             ("Devices", lambda: [self.tiles]),
             ("Beside the search", lambda: [self.beside]),
@@ -168,9 +153,8 @@ class HandPage:
                 [],
                 None,
             )
-        self._show_colours()
         is_priced = session.plans.is_priced
-        for part in (self.upper, self.history.view, self.actions.view, self.lower):
+        for part in (self.upper, self.lower):
             part.visible = is_priced
         self._wait_words.visible = not is_priced
         if not is_priced:
@@ -178,7 +162,6 @@ class HandPage:
             self._stale = True  # the first price of a large program takes half a second
             return
         self.history.refresh()
-        self._show_actions()
         self.board.refresh()
         self._fit_board()
         self.beside.refresh()
@@ -192,8 +175,6 @@ class HandPage:
             return
         self.board.show_selection()
         self._fit_board()
-        self._show_colours()
-        self._show_actions()
         self._show_tiles()
         self._mark()
 
@@ -211,22 +192,6 @@ class HandPage:
     def _fit_board(self) -> None:
         # A new style sheet would be a new Bokeh model, for which Bokeh traverses the whole page
         self.upper.styles = {"--board-height": f"{self.board.height}px"}
-
-    def _show_actions(self) -> None:
-        self.actions.refresh()
-        self._hint.visible = self.session.selection.group is None
-
-    def _show_colours(self) -> None:
-        session = self.session
-        frame = _colours(session.loaded.problem, session.hand.actions)
-        if not frame.equals(self.colours.value):
-            self.colours.value = frame
-            look.show_rows(self.colours, 236)
-        group = session.selection.group
-        name = session.loaded.analysis.groups[group].name if group is not None else None
-        self.colours.selection = [i for i, colour in enumerate(frame["colour"]) if colour == name][
-            :1
-        ]
 
     def _show_collectives(self) -> None:
         session, steps = self.session, self.history.pair()
@@ -298,13 +263,6 @@ class HandPage:
         if picked and picked[0] < len(self._shown):
             self.session.selection.select_op(self._shown[picked[0]].op)
 
-    def _colour_clicked(self, event: Any) -> None:
-        analysis = self.session.loaded.analysis
-        if analysis is None:
-            return
-        colour = self.colours.value["colour"].iloc[event.row]
-        self.session.selection.select_group(analysis.group_index(colour))
-
 
 def _listings(
     problem: Problem, plan: ShardingPlan, earlier: ShardingPlan | None
@@ -314,22 +272,6 @@ def _listings(
         listing_lines(problem, plan),
         None if earlier is None else listing_lines(problem, earlier),
     )
-
-
-def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
-    """The colour table, with the axes and sides on which the plan by hand shards each colour."""
-    frame = colours_frame(problem.analysis)
-    axes_of: dict[int, list[str]] = {}
-    for action_text in actions:
-        action = parse_action(problem.analysis, problem.mesh, action_text)
-        bit_count = len(problem.analysis.groups[action.group].resolutions)
-        side = f"@{action.bits:0{bit_count}b}" if bit_count else ""
-        axes_of.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
-    frame["on"] = [
-        ", ".join(axes_of.get(group, ())) or ("–" if shardable else "never")
-        for group, shardable in zip(frame["group"], frame["shardable"], strict=True)
-    ]
-    return frame[COLOUR_COLUMNS]
 
 
 UPPER = (

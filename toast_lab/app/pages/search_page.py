@@ -1,4 +1,4 @@
-"""Step 4: watch a search, pause it, step it, and keep its best plan."""
+"""Step 3: watch a search, pause it, step it, and keep its best plan."""
 
 from __future__ import annotations
 

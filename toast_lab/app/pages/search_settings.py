@@ -19,7 +19,7 @@ from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.methods import METHODS, method_named
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import read_gib
-from toast_lab.views.markup import Safe, h, join, quiet
+from toast_lab.views.markup import Safe, h, join
 
 MOST_DEVICES = 4096
 MOST_SECONDS = 86_400
@@ -202,7 +202,16 @@ class SearchSettings:
 
     def _describe(self) -> None:
         method = str(self.method.value)
-        self._sentence.object = quiet(method_named(method).sentence())
+        # All sentences in one place, one of them seen: the button to run stands below, and would
+        # move under the pointer of whoever goes on to it if the room followed the sentence
+        self._sentence.object = h(
+            "div",
+            *[
+                h("p", method_named(name).sentence(), cls="quiet" if name == method else "unseen")
+                for name in METHODS
+            ],
+            cls="stacked",
+        )
         self._options_help.object = options_help(method)
         self.options.recheck()
 

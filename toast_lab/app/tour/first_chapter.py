@@ -66,11 +66,11 @@ def _conflict(session: Session) -> str:
 def _choice(session: Session) -> str:
     rows = [taken(session, (side,)) for side in SIDES]
     return (
-        "Two ways out, two rows of the board: cut the rows of the scores (side 0) or their columns "
-        "(side 1). All red lines follow: conflicts that one choice settles are a **compatibility "
-        f"set**. Unsharded, a step takes {price(taken(session, ()))}. The sides take nearly the "
-        f"same time, {seconds_text(rows[0].time_s)} and {seconds_text(rows[1].time_s)}. Begin "
-        "with side 1: what it sends is easier to read."
+        "Two ways out, both priced on the right: cut the rows of the scores (side 0) or their "
+        "columns (side 1). All red lines follow: conflicts that one choice settles are a "
+        f"**compatibility set**. Unsharded, a step takes {price(taken(session, ()))}. The sides "
+        f"take nearly the same time, {seconds_text(rows[0].time_s)} and "
+        f"{seconds_text(rows[1].time_s)}. Begin with side 1: what it sends is easier to read."
     )
 
 
@@ -108,8 +108,8 @@ def _run(session: Session) -> str:
 def _further(session: Session) -> str:
     return (
         "That is all: colours, one conflict, one choice, its price, and a run. A real model has "
-        "thousands of ops and tens of such choices; page **4 Search** tries them, and here, on "
-        "page **5**, their plans run and are exported into your code. Load your own model on page "
+        "thousands of ops and tens of such choices; page **3 Search** tries them, and here, on "
+        "page **4**, their plans run and are exported into your code. Load your own model on page "
         "**1**, or press Next: the chapters that follow are for readers of the paper, figure by "
         "figure."
     )
@@ -168,14 +168,14 @@ CHAPTER = Chapter(
             title="Choose a side",
             paper="the choice",
             scene=LONG_TEXT,
-            page="hand",
-            target=("board",),
+            page="graph",
+            target=("sides", "graph"),
             text=_choice,
             actions=(),
-            tab="listing",
+            level="names",
             select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
             task=TourTask(
-                ask=lambda session: "Choose side 1 on `s`, with the switch below the table.",
+                ask=lambda session: "Choose side 1 on `s`, with the switch on the right.",
                 done=lambda session: SIDES[1] in session.hand.actions,
                 do=lambda session: take(session, SIDES[1]),
                 after=_chosen,

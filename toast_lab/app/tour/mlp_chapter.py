@@ -35,11 +35,12 @@ def _system(session: Session) -> str:
     program, analysis = session.loaded.analysis.program, session.loaded.analysis
     return (
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO "
-        f"of JAX, {count(program.n_ops - program.n_arguments, 'op')}. **Graph** is the static "
-        f"analysis: it finds {analysis.names.n} dimension names and sorts them into colours. **By "
-        "hand** and **Search** pick colours to shard, priced by one cost model for "
-        f"`{session.loaded.problem.machine.name}` on the mesh `{session.loaded.problem.mesh}`. "
-        "**Compare** lowers plans to device-local code, compiles and runs them."
+        f"of JAX, {count(program.n_ops - program.n_arguments, 'op')}. **Understand** shows the "
+        f"static analysis: it finds {analysis.names.n} dimension names and sorts them into "
+        "colours. There you pick colours to shard, and **Search** picks them for you, both priced "
+        f"by one cost model for `{session.loaded.problem.machine.name}` on the mesh "
+        f"`{session.loaded.problem.mesh}`. **Use** lowers plans to device-local code, compiles and "
+        "runs them."
     )
 
 
@@ -118,7 +119,8 @@ def _batch(session: Session) -> str:
     return (
         f"The mesh `{session.loaded.problem.mesh}` has {session.loaded.problem.mesh.n_devices} "
         "devices. To cut the batch, colour `B` goes on axis `b`: select it on the left, then take "
-        f"the offer for `b`. Unsharded, a step takes {price(taken(session, ()))} by the cost model."
+        "the offer for `b` on the right. Unsharded, a step takes "
+        f"{price(taken(session, ()))} by the cost model."
     )
 
 
@@ -326,7 +328,7 @@ CHAPTER = Chapter(
             paper="section 4.5",
             scene=MLP,
             page="hand",
-            target=("history", "lower"),
+            target=("plan", "lower"),
             text=_back_and_forth,
             actions=(BATCH, MODEL),
             tab="collectives",

@@ -62,7 +62,7 @@ class Step:
     actions: tuple[str, ...] | None = None
     select: Callable[[Session], Selected] | None = None
     level: str = ""  #: of the graph
-    #: of the page by hand: listing, collectives, devices or beside; of the search page: race
+    #: below the board: listing, plan, collectives, devices or beside; of the search page: race
     tab: str = ""
     tensor: Words | None = None  #: name of the value whose parts the devices tab shows
     drawer: bool = False  #: whether the listing below is open

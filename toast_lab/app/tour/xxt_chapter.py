@@ -51,7 +51,7 @@ def _board(session: Session) -> str:
     return (
         "The conflict board has a row for each way out and a column for each mesh axis. Side 0 "
         f"cuts the rows of `z`, side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} "
-        f"and side 1 {price(rows[1])}. Choose a side with the switch below the table."
+        f"and side 1 {price(rows[1])}. Choose a side with the switch on the right."
     )
 
 
@@ -131,7 +131,7 @@ CHAPTER = Chapter(
             paper="section 3.4",
             scene=XXT,
             page="hand",
-            target=("board",),
+            target=("board", "sides"),
             text=_board,
             actions=(),
             tab="listing",
@@ -170,7 +170,7 @@ CHAPTER = Chapter(
             paper="section 3.4",
             scene=XXT,
             page="hand",
-            target=("board", "lower"),
+            target=("sides", "lower"),
             text=_flip,
             actions=SIDES[:1],
             tab="listing",

@@ -1,0 +1,58 @@
+"""Step 2: the dimension graph and the conflict board, two views with one inspector."""
+
+from __future__ import annotations
+
+from toast_lab.app import look
+from toast_lab.app.pages.graph_page import GraphPage
+from toast_lab.app.pages.hand_page import HandPage
+from toast_lab.app.session import Session
+
+VIEWS = {"Graph": "graph", "Conflict board": "hand"}
+
+
+class UnderstandPage:
+    """Settings on the left, the graph or the board in the centre, the selection on the right."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.graph = GraphPage(session)
+        self.board: HandPage | None = None
+        self.left, self.right = self.graph.left, self.graph.right
+        self.switch = look.switch(
+            options=VIEWS,
+            width=220,
+            height=28,
+            sizing_mode="fixed",
+            margin=(0, 10, 4, 0),
+            stylesheets=[look.SLIM_BUTTON],
+        )
+        look.watch_value(self.switch, lambda step: setattr(session, "step", step))
+        self._head = look.column(align="center")
+        self._board = look.filled_column(visible=False)
+        self.centre = look.filled_column(
+            look.row(self.switch, self._head, height=32), self.graph.centre, self._board
+        )
+        look.watch(session, self._show, "step")
+        self._show()
+
+    def make_board(self) -> HandPage:
+        """Make the second view, which is not there from the start."""
+        self.board = HandPage(self.session)
+        self._board.objects = [self.board.centre]
+        self._show()
+        return self.board
+
+    def _show(self) -> None:
+        step = self.session.step
+        if step not in VIEWS.values():
+            step = self.switch.value
+        is_board = step == "hand" and self.board is not None
+        self.switch.value = step
+        self.graph.centre.visible, self._board.visible = not is_board, is_board
+        self.graph.inspector.legend.visible = not is_board
+        head = self.board.board.head if is_board and self.board is not None else self.graph.head
+        self._head.objects = [head]
+
+    def tick(self) -> None:
+        """Process the results of threads; called at each tick of the page."""
+        self.graph.tick()
