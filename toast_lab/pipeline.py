@@ -37,7 +37,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
 from toast_lab.isolate import Cancelled
-from toast_lab.plan_verbs import WITHIN, Plan, Written, chosen
+from toast_lab.plan_verbs import Plan, Written, chosen
 from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
@@ -47,7 +47,7 @@ from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
-from toast_lab.written.written_front import WrittenFront
+from toast_lab.written.written_front import WITHIN, WrittenFront
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.

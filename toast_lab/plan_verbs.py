@@ -27,7 +27,7 @@ from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs
 from toast_lab.sharding.space import Action, renaming
 from toast_lab.sharding.state import State
 from toast_lab.written.front import BUDGET
-from toast_lab.written.written_front import WrittenFront
+from toast_lab.written.written_front import WITHIN, WrittenFront
 from toast_lab.written.written_plan import WrittenPlan
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.lowering.specs import Constraint
     from toast_lab.runtime.compiled import Compiled
-
-
-WITHIN = 0.05  #: how much of its C(s) a plan may lose by being written
 
 
 class Plan(ShardingPlan):

@@ -20,10 +20,11 @@ from toast_lab.files import file_name
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job, Watch
 from toast_lab.pipeline import replicated
-from toast_lab.plan_verbs import WITHIN, Plan, Written
+from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search.usual_plans import data_parallel, usual_plans
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.views.compare_table import PlanEntry
+from toast_lab.written.written_front import WITHIN
 
 if TYPE_CHECKING:
     from toast_lab.runtime.compiled import Compiled

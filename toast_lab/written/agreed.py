@@ -6,6 +6,7 @@ ends with go through the passes that JAX runs, with the user's own constraints i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from toast_lab import isolate
@@ -15,15 +16,27 @@ from toast_lab.sharding.plan import Spec
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.written.annotated import Edits, numbered
 from toast_lab.written.drafts import Draft, Drafts, drop_uneven
-from toast_lab.written.propagating import propagate_all
+from toast_lab.written.propagating import ReadAhead, propagate_all
 
 
 class Shardy:
-    """Propagates drafts of one program, each once."""
+    """Propagates drafts of one program.
 
-    def __init__(self, problem: Problem, model: Model, drafts: Drafts) -> None:
-        self.problem, self.drafts = problem, drafts
-        self.text = numbered(model.stablehlo, problem.analysis, problem.mesh)
+    Args:
+        problem: the one that the drafts are of.
+        model: the problem's model.
+        drafts: of the problem.
+        ahead: a child that has read the program, for the first call alone.
+    """
+
+    def __init__(
+        self, problem: Problem, model: Model, drafts: Drafts, ahead: ReadAhead | None = None
+    ) -> None:
+        self.problem, self.model, self.drafts, self.ahead = problem, model, drafts, ahead
+
+    @functools.cached_property
+    def _text(self) -> str:
+        return numbered(self.model.stablehlo, self.problem.analysis, self.problem.mesh)
 
     def propagated(
         self,
@@ -34,14 +47,14 @@ class Shardy:
     ) -> list[Sharding | None]:
         """The sharding that each draft leads to; None: Shardy refuses it, or time was over."""
         program, mesh = self.problem.analysis.program, self.problem.mesh
-        specs = propagate_all(
-            self.text,
-            program,
-            mesh,
-            [self._edits(draft) for draft in drafts],
-            time_limit_s=time_limit_s,
-            cancel=cancel,
-        )
+        edits = [self._edits(draft) for draft in drafts]
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            specs = ahead.propagate_all(edits, time_limit_s=time_limit_s, cancel=cancel)
+        else:
+            specs = propagate_all(
+                self._text, program, mesh, edits, time_limit_s=time_limit_s, cancel=cancel
+            )
         return [
             None if row is None else self._sharding(draft, row)
             for draft, row in zip(drafts, specs, strict=True)

@@ -48,8 +48,12 @@ def numbered(text: str, analysis: Analysis, mesh: Mesh) -> str:
         analysis: of the program.
         mesh: the mesh that the annotations are on; declared if the text does not have it.
     """
-    writer = _AsWritten(unsharded_plan(analysis, mesh))
-    return writer.write(text)
+    return numbered_by(unsharded_plan(analysis, mesh), text)
+
+
+def numbered_by(unsharded: ShardingPlan, text: str) -> str:
+    """``numbered``, given the plan that shards nothing, which a child process can be sent."""
+    return _AsWritten(unsharded).write(text)
 
 
 def edit(module: Any, program: Program, mesh: Mesh, edits: Edits) -> None:

@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from toast_lab import _jaxlib, fork_server, isolate
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir import canonical
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import OP_NUMBER
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.plan import Spec
-from toast_lab.written.annotated import Edits, edit
+from toast_lab.sharding.plan import ShardingPlan, Spec, unsharded_plan
+from toast_lab.written.annotated import Edits, edit, numbered_by
 
 before_fork = fork_server.import_jax
 
@@ -35,9 +36,16 @@ IN_CHILD = "toast_lab.written.propagating:propagate_in_child"
 class PropagationRequest(NamedTuple):
     """Input of the child process."""
 
-    numbered_text: str  #: from ``numbered``
+    text: str  #: the canonical module, or from ``numbered``
+    unsharded: ShardingPlan | None  #: to number the text by; None: it is numbered
     program: Program
     mesh: Mesh
+    asked: Asked | None  #: None: it follows as a command
+
+
+class Asked(NamedTuple):
+    """What a child propagates."""
+
     edits: tuple[Edits, ...]
     seconds: float
 
@@ -72,15 +80,15 @@ def propagate_all(
 
     def propagated(part: Sequence[Edits]) -> list[ValueSpecs | None]:
         request = PropagationRequest(
-            numbered_text, program, mesh, edits=tuple(part), seconds=time_limit_s
+            numbered_text, None, program, mesh=mesh, asked=Asked(tuple(part), time_limit_s)
         )
         specs: list[ValueSpecs | None] = isolate.run_in_child(
             IN_CHILD,
             request,
-            time_limit_s=2 * time_limit_s + 30.0,
+            time_limit_s=_patience_s(time_limit_s),
             on_event=on_event,
             cancel=cancel,
-            activity="propagating the shardings",
+            activity=_ACTIVITY,
         )
         return specs
 
@@ -95,12 +103,57 @@ def propagate_all(
     return outcomes
 
 
+class ReadAhead:
+    """A child that reads a program while nobody knows yet which edits it will propagate.
+
+    It propagates once. A context manager; leaving it ends the child.
+    """
+
+    def __init__(self, text: str, analysis: Analysis, mesh: Mesh) -> None:
+        """Start the child; ``text`` is the module that the analysed program was read from."""
+        unsharded = unsharded_plan(analysis, mesh)
+        request = PropagationRequest(text, unsharded, analysis.program, mesh=mesh, asked=None)
+        self._worker = isolate.ChildWorker(IN_CHILD, request, activity=_ACTIVITY)
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+
+    def propagate_all(
+        self, edits: Sequence[Edits], *, time_limit_s: float, cancel: isolate.Cancel | None = None
+    ) -> list[ValueSpecs | None]:
+        """``propagate_all`` of the program that was read. Raises what that does."""
+        self._worker.command(Asked(tuple(edits), time_limit_s))
+        specs: list[ValueSpecs | None] = self._worker.result(
+            _patience_s(time_limit_s), cancel=cancel
+        )
+        return specs
+
+
+_ACTIVITY = "propagating the shardings"
+
+
+def _patience_s(time_limit_s: float) -> float:
+    """Seconds after which a child that propagates is killed; reading takes time as well."""
+    return 2 * time_limit_s + 30.0
+
+
 def propagate_in_child(request: PropagationRequest) -> list[ValueSpecs | None]:
     """``propagate_all`` in this process."""
-    deadline = time.monotonic() + request.seconds
-    module = _jaxlib.parse_module(_jaxlib.make_context(), request.numbered_text)
+    text, started = request.text, time.monotonic()
+    if request.unsharded is not None:
+        text = numbered_by(request.unsharded, text)
+    module = _jaxlib.parse_module(_jaxlib.make_context(), text)
+    asked = request.asked
+    if asked is None:
+        asked, started = isolate.next_command(), time.monotonic()
+    if asked is None:  # the parent is gone
+        return []
+    deadline = started + asked.seconds
     outcomes: list[ValueSpecs | None] = []
-    for number, edits in enumerate(request.edits):
+    for number, edits in enumerate(asked.edits):
         if number and time.monotonic() > deadline:
             outcomes.append(None)
             continue
@@ -108,7 +161,7 @@ def propagate_in_child(request: PropagationRequest) -> list[ValueSpecs | None]:
             outcomes.append(_propagated(module, request, edits))
         except _jaxlib.ir.MLIRError:
             outcomes.append(None)
-        isolate.report(Tried(number + 1, len(request.edits)))
+        isolate.report(Tried(number + 1, len(asked.edits)))
     return outcomes
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from toast_lab import isolate
 from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
@@ -20,12 +20,13 @@ from toast_lab.text import as_html, bytes_text, table
 from toast_lab.written.agreed import Shardy
 from toast_lab.written.drafts import Draft, DraftRow, Drafts
 from toast_lab.written.front import BUDGET, SMALLEST_GAIN, front_of, unbeaten
-from toast_lab.written.propagating import IN_CHILD
+from toast_lab.written.propagating import ReadAhead
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
 
 #: Seconds that Shardy takes for one plan; for t2b of 12,000 ops it was 2.4 s.
 _SHARDY_S_PER_OP = 2e-4
 _LEAST_S = 1.0  #: least time of a search
+WITHIN = 0.05  #: how much of its C(s) a plan may lose by being written
 
 WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
 
@@ -148,6 +149,11 @@ class ImitatedFront(WrittenFront[WrittenT]):
             self.unlimited,
         )
 
+    def propagate_first(self, size: int | None) -> None:
+        """Have the row propagated that is usually asked for first."""
+        with contextlib.suppress(InvalidProblem):  # which the caller who asks for it is told
+            self._one(lambda front: front.within(WITHIN) if size is None else front.of_size(size))
+
     def _one(self, choose: Callable[[WrittenFront[Any]], DraftRow]) -> WrittenT | None:
         """The row that is chosen among the drafts, unless Shardy makes something dearer of it."""
         if "rows" in self.__dict__ or not self._choices:
@@ -192,37 +198,43 @@ def write(
     started, plan = time.monotonic(), sources[0]
     model = plan.own_model(problem.analysis.model if model is None else model)
     plan.check_is_of(problem.analysis.program, problem.mesh)
-    # Children start while sites are found
-    isolate.warm_up(IN_CHILD)
-    sites = sites_of(problem.analysis.program, model, in_packages=in_packages)
-    drafts = Drafts(problem, sites)
-    unlimited = problem.pricer().full(plan)
-    shardy = Shardy(problem, model, drafts)
+    # Shardy reads the program while sites are looked for
+    with ReadAhead(model.stablehlo, problem.analysis, problem.mesh) as ahead:
+        sites = sites_of(problem.analysis.program, model, in_packages=in_packages)
+        drafts = Drafts(problem, sites)
+        unlimited = problem.pricer().full(plan)
+        shardy = Shardy(problem, model, drafts, ahead)
 
-    known: dict[Draft, WrittenT | None] = {}
-    pins = problem.pins
+        known: dict[Draft, WrittenT | None] = {}
+        pins = problem.pins
 
-    def finished(draft: Draft, sharding: Sharding) -> WrittenT:
-        written = written_of(drafts, draft, sharding)
-        return finish(dataclasses.replace(written, digests=sites.digests, unlimited=unlimited))
+        def finished(draft: Draft, sharding: Sharding) -> WrittenT:
+            written = written_of(drafts, draft, sharding)
+            return finish(dataclasses.replace(written, digests=sites.digests, unlimited=unlimited))
 
-    def agreed(rows: Sequence[DraftRow]) -> list[WrittenT | None]:
-        new = [row.draft for row in rows if row.draft not in known]
-        for draft, sharding in zip(new, shardy.propagated(new), strict=True):
-            known[draft] = None
-            if sharding is not None and (pins is None or not pins.broken(*sharding)):
-                known[draft] = finished(draft, sharding)
-        return [known[row.draft] for row in rows]
+        def agreed(rows: Sequence[DraftRow]) -> list[WrittenT | None]:
+            new = [row.draft for row in rows if row.draft not in known]
+            for draft, sharding in zip(new, shardy.propagated(new), strict=True):
+                known[draft] = None
+                if sharding is not None and (pins is None or not pins.broken(*sharding)):
+                    known[draft] = finished(draft, sharding)
+            return [known[row.draft] for row in rows]
 
-    if budget.seconds is not None:
-        around_s = time.monotonic() - started + _SHARDY_S_PER_OP * problem.analysis.program.n_ops
-        budget = dataclasses.replace(budget, seconds=max(budget.seconds - around_s, _LEAST_S))
-    pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
-    drafts.may_change_roles = pays
-    imitated = front_of(
-        drafts, sources if pays else [plan], budget=budget, size=size, cancel=cancel
-    )
-    return ImitatedFront(imitated, agreed, unlimited)
+        if budget.seconds is not None:
+            spent_s = time.monotonic() - started
+            later_s = _SHARDY_S_PER_OP * problem.analysis.program.n_ops
+            seconds = max(budget.seconds - spent_s - later_s, _LEAST_S)
+            budget = dataclasses.replace(budget, seconds=seconds)
+        pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
+        drafts.may_change_roles = pays
+        imitated = front_of(
+            drafts, sources if pays else [plan], budget=budget, size=size, cancel=cancel
+        )
+        front = ImitatedFront(imitated, agreed, unlimited)
+        if cancel is None or not cancel():
+            front.propagate_first(size)
+    shardy.ahead = None
+    return front
 
 
 def written_of(drafts: Drafts, draft: Draft, sharding: Sharding) -> WrittenPlan:
