@@ -73,6 +73,16 @@ class Drafts:
         #: arguments that stand for all of their role where rules are counted
         self.samples = [int(argument) for members in self.members for argument in members[:2]]
         self.uses_of = Ragged.by_key(self.program.use_value, self.program.n_values)
+        numbers: dict[tuple[int, ...], int] = {}
+        #: of each value, the number of its dims in ``all_dims``
+        self.dims_of = np.array(
+            [
+                numbers.setdefault(self.program.dims(value), len(numbers))
+                for value in range(self.program.n_values)
+            ],
+            np.int64,
+        )
+        self.all_dims = list(numbers)
         self.own_constraints = _own_constraints(self.program, problem.mesh)
         self.priced: dict[Draft, Quick] = {}
         self.rule_counts: dict[tuple[Layout, ...], int] = {}
@@ -110,12 +120,13 @@ class Drafts:
         """
         program, n_axes = self.program, len(self.problem.mesh.axes)
         suggested = dict[tuple[int, Layout], None]()
-        kept = _tuples(unpacked_layouts(plan.lowered.layouts, n_axes))
-        wanted = _tuples(unpacked_layouts(plan.lowered.wanted, n_axes))
-        of_dims: dict[tuple[int, ...], dict[Layout, None]] = {}
-        values = [*range(program.n_values), *program.use_value.tolist()]
-        for value, layout in zip(values, (*kept, *wanted), strict=True):
-            of_dims.setdefault(program.dims(value), {})[layout] = None
+        kept = unpacked_layouts(plan.lowered.layouts, n_axes)
+        wanted = unpacked_layouts(plan.lowered.wanted, n_axes)
+        of_dims: dict[tuple[int, ...], list[Layout]] = {}
+        dims_of_all = np.concatenate([self.dims_of, self.dims_of[program.use_value]])
+        rows = np.column_stack([dims_of_all, np.concatenate([kept, wanted])])
+        for dims, *layout in np.unique(rows, axis=0).tolist():
+            of_dims.setdefault(self.all_dims[dims], []).append(tuple(layout))
         distinct: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         for number, site in enumerate(self.sites):
             if site.values and site.rank and not site.refusal:
@@ -123,11 +134,11 @@ class Drafts:
         for number in distinct.values():
             site = self.sites[number]
             layouts = [
-                _most_frequent(kept[value] for value in own_values)
+                _most_frequent(_tuples(kept[list(own_values)]))
                 for own_values in (site.values, site.cotangents)
                 if own_values
             ]
-            layouts += [wanted[use] for use in self.uses_of.row(site.values[-1])]
+            layouts += _tuples(wanted[self.uses_of.row(site.values[-1])])
             sizes = program.dims(site.values[0])
             parts = [part for layout in layouts for part in _parts(layout)]
             suggested.update(

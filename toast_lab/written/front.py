@@ -5,7 +5,8 @@ arguments' shardings, one for each role, and suggestions for constraints. It the
 
 * tries single roles and constraints of all sources, once and in random order, on each of the best
   starts, which are arguments alone or with all that is suggested;
-* goes on with them where that led furthest, until no change gains;
+* does so again, in other orders, from those that led furthest: where it ends depends on the order;
+* goes on from the best, until no change gains;
 * makes a few random changes to the best, and improves it again, until that gains nothing more;
 * gives up rules and constraints for as little as possible.
 
@@ -36,8 +37,9 @@ SMALLEST_GAIN = 0.001
 #: how much worse than the source a draft may get while constraints are given up, in rising steps
 _LOSS_LEVELS = (0.0, 0.005, 0.02, 0.05, 0.2)
 _MOST_STARTS = 4  #: starts that are swept, beside the best arguments alone
-_MOST_ENDS = 2  #: starts from which the second stage goes
-_SHAKES = 3  #: random changes with which the third stage leaves a plan that no change improves
+_MOST_AGAIN = 2  #: starts that are swept again
+_SWEEPS_AGAIN = 2  #: ... and how often
+_SHAKES = 3  #: random changes with which the last stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
 _FRONT_ROWS = 12  #: most rows of a front
 #: Of writing a plan: for a large program the seconds count, for a small one the drafts.
@@ -108,10 +110,13 @@ class _FrontSearch:
         first, *others = sorted(starts, key=self.objective)[:_MOST_STARTS]
         # The fewest constraints are none
         fewest = min(alone, key=self.objective)
-        ends = [self.swept(start, edits) for start in dict.fromkeys([first, fewest, *others])]
-        for end in sorted(ends, key=self.objective)[:_MOST_ENDS]:
-            ends.append(self.improve(end, edits))
-        best = min(ends, key=self.objective)
+        end_of = {
+            start: self.swept(start, edits) for start in dict.fromkeys([first, fewest, *others])
+        }
+        ends = list(end_of.values())
+        for start in sorted(end_of, key=lambda start: self.objective(end_of[start]))[:_MOST_AGAIN]:
+            ends += [self.swept(start, edits) for _ in range(_SWEEPS_AGAIN)]
+        best = self.improve(min(ends, key=self.objective), edits)
         idle = 0
         while idle < _MOST_IDLE:
             other = self.improve(self.shaken(best, edits), edits)
