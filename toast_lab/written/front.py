@@ -41,6 +41,7 @@ _MOST_AGAIN = 2  #: starts that are swept again
 _SWEEPS_AGAIN = 2  #: ... and how often
 _SHAKES = 3  #: random changes with which the last stage leaves a plan that no change improves
 _MOST_IDLE = 8  #: ... and how often in a row it does so for nothing
+_LEAST_DRAFTS = 100  #: drafts that are priced even if no time is left: a second of a large program
 _FRONT_ROWS = 12  #: most rows of a front
 #: Of writing a plan: for a large program the seconds count, for a small one the drafts.
 BUDGET = Budget(seconds=10.0, evaluations=4000)
@@ -130,7 +131,8 @@ class _FrontSearch:
         """C(s) of a draft. Raises UsedUp."""
         if draft not in self.seen and len(self.seen) >= self.most_drafts:
             raise UsedUp
-        if time.monotonic() > self.deadline or (self.cancel is not None and self.cancel()):
+        is_late = time.monotonic() > self.deadline and len(self.seen) >= _LEAST_DRAFTS
+        if is_late or (self.cancel is not None and self.cancel()):
             raise UsedUp
         self.seen.add(draft)
         return self.drafts.price(draft).score

@@ -25,7 +25,6 @@ from toast_lab.written.written_plan import ShardingRule, SiteConstraint, Written
 
 #: Seconds that Shardy takes for one plan; for t2b of 12,000 ops it was 2.4 s.
 _SHARDY_S_PER_OP = 2e-4
-_LEAST_S = 1.0  #: least time of a search
 WITHIN = 0.05  #: how much of its C(s) a plan may lose by being written
 
 WrittenT = TypeVar("WrittenT", bound=WrittenPlan)
@@ -186,7 +185,7 @@ def write(
             anybody gets for nothing.
         model: the problem's model; by default that of its analysis.
         budget: of all of it: the search has the seconds that finding sites and propagating one
-            plan leave, but at least one.
+            plan leave, but prices a hundred drafts at least.
         in_packages: installed packages whose source may be constrained too.
         size: most rules and constraints, see ``WrittenFront.of_size``; None: no limit.
         cancel: polled; True ends the search with what it has.
@@ -214,7 +213,8 @@ def write(
 
         def agreed(rows: Sequence[DraftRow]) -> list[WrittenT | None]:
             new = [row.draft for row in rows if row.draft not in known]
-            for draft, sharding in zip(new, shardy.propagated(new), strict=True):
+            shardings = shardy.propagated(new) if new else []
+            for draft, sharding in zip(new, shardings, strict=True):
                 known[draft] = None
                 if sharding is not None and (pins is None or not pins.broken(*sharding)):
                     known[draft] = finished(draft, sharding)
@@ -223,7 +223,7 @@ def write(
         if budget.seconds is not None:
             spent_s = time.monotonic() - started
             later_s = _SHARDY_S_PER_OP * problem.analysis.program.n_ops
-            seconds = max(budget.seconds - spent_s - later_s, _LEAST_S)
+            seconds = max(budget.seconds - spent_s - later_s, 0.0)
             budget = dataclasses.replace(budget, seconds=seconds)
         pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
         drafts.may_change_roles = pays
