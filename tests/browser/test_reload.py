@@ -24,6 +24,7 @@ PATIENCE_S, MOVING_S, LOOKS_MS = 25, 3, 300
 ENDLESS = "tests.browser.endless:make"
 #: moves by itself, or is counted in seconds
 CLOCKS = re.compile(r"\d+ s\b|\d+\.\d s\b")
+STEPS_OF_PAGES = {1: "load", 2: "(graph|hand)", 3: "search", 4: "compare"}
 NAMES = [state.name for state in STATES]
 #: names begin with the page
 LAST_OF_PAGES = [
@@ -188,6 +189,8 @@ def test_whatever_goes_on_is_there_after_a_reload(
     differences = [lost(page, name, moves=activity.page > 0)]
     for number in pages:
         go(page, number)
+        # A page that is not built yet leaves the one before in front
+        expect(page).to_have_url(re.compile(f"step={STEPS_OF_PAGES[number]}"), timeout=SLOW)
         differences.append(lost(page, f"{name}, page {number}", moves=number == activity.page))
     assert not any(differences), "\n".join(filter(None, differences))
     assert activity.said in seen(page)

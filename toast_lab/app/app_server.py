@@ -219,7 +219,9 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             )
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
-        if view.model and location is not None and session.work.awaits("load"):
+        # A page that is loaded anew while it loads another model than that of its address goes on
+        is_asked = predecessor is None or session.loading_built_in[0] == view.model
+        if view.model and location is not None and session.work.awaits("load") and is_asked:
             explorer.address.lead_to(link.asked(location.search))
             page_title = TITLES[page_of(view.step or session.step)].strip("12345 ")
             session.notices.say(

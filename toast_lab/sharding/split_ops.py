@@ -13,8 +13,18 @@ On each mesh axis an op is split
 * else along a factor that it sums over, if the axis cuts that dim of one operand and nothing else;
 * else not at all: operands that are cut are gathered for it.
 
-Partitioners decide alike in nearly all ops; where XLA does not, the comparison with the compiled
-program (``runtime.diff``) shows it. Start reading at ``OpSplits``.
+XLA compares how many parts a dim has in two tensors, not along which axes. So a product does not
+
+* sum along a dim that one operand has in more parts than the other, apart from axes that it is
+  split along otherwise: operands are gathered whole, and it is computed as it is kept. If the other
+  operand has the dim whole, and another axis splits the product, it sums all the same;
+* follow an axis of a dim that the result has in more parts than the operand because the axis of the
+  sum cuts it as well, if that is the major axis there, or if the other operand is cut along the
+  axis, too: each part of the sum is computed whole along it.
+
+``tests/sharding/test_split_ops.py`` compares this with compiled products. Partitioners decide alike
+in nearly all ops; where XLA does not, the comparison with the compiled program (``runtime.diff``)
+shows it. Start reading at ``OpSplits``.
 """
 
 from __future__ import annotations
@@ -101,6 +111,30 @@ def split_ops(
             factor = _factor(touches, n_uses, op, axis, computed, read)
             if factor >= 0 and touches.can_split[factor]:
                 op_factor[op, axis] = factor
+        kept_axes = 0
+        for axis in axes:
+            factor = op_factor[op, axis]
+            if factor >= 0 and touches.factor_class[factor] == PASS:
+                kept_axes |= 1 << axis
+        for axis in axes:
+            factor = op_factor[op, axis]
+            if factor >= 0 and touches.factor_class[factor] == REDUCTION:
+                more, less = _cutting_axes(touches, n_uses, op, factor, read)
+                if (more ^ less) & ~kept_axes and (less or not kept_axes):
+                    op_factor[op, axis] = -1
+        for axis in axes:
+            factor = op_factor[op, axis]
+            if factor >= 0 and touches.factor_class[factor] == PASS:
+                for summed in axes:
+                    if (
+                        summed != axis
+                        and op_factor[op, summed] >= 0
+                        and touches.factor_class[op_factor[op, summed]] == REDUCTION
+                        and _is_in_more_parts(
+                            touches, n_uses, op, factor, axis, summed, computed, read
+                        )
+                    ):
+                        op_factor[op, axis] = -1
 
 
 @helper
@@ -130,7 +164,9 @@ def _factor(
                     kept = factor
     sums = first >= 0 and not others and touches.factor_class[first] == REDUCTION
     if sums and times > 1:
-        return first
+        more, less = _cutting_axes(touches, n_uses, op, first, read)
+        if kept < 0 or more == less:
+            return first
     if kept >= 0:
         if (
             touches.is_shared[kept]
@@ -140,6 +176,51 @@ def _factor(
             return looked_up
         return kept
     return first if sums else -1
+
+
+@helper
+def _cutting_axes(
+    touches: Touches, n_uses: int, op: int, factor: int, read: np.ndarray
+) -> tuple[int, int]:
+    """Bits of the axes that cut a factor in any operand that has it, and in all of them."""
+    any_operand, all_operands = 0, -1
+    for row in range(touches.ptr[op], touches.ptr[op + 1]):
+        touch = touches.touch[row]
+        if touch < n_uses:
+            for place in range(touches.dim_ptr[touch], touches.dim_ptr[touch + 1]):
+                if touches.dim_factor[place] == factor:
+                    dim, cutting = place - touches.dim_ptr[touch], 0
+                    for axis in range(read.shape[1]):
+                        if read[touches.value[touch], axis] == dim:
+                            cutting |= 1 << axis
+                    any_operand |= cutting
+                    all_operands &= cutting
+    return any_operand, all_operands
+
+
+@helper
+def _is_in_more_parts(
+    touches: Touches,
+    n_uses: int,
+    op: int,
+    factor: int,
+    axis: int,
+    summed: int,
+    computed: np.ndarray,
+    read: np.ndarray,
+) -> bool:
+    """Does the axis of a sum cut a factor of the result, so that XLA leaves another axis of it?"""
+    cut, competes = False, False
+    for row in range(touches.ptr[op], touches.ptr[op + 1]):
+        touch = touches.touch[row]
+        value = touches.value[touch]
+        if touch >= n_uses:
+            dim = computed[value, summed]
+            cut |= dim >= 0 and touches.dim_factor[touches.dim_ptr[touch] + dim] == factor
+        else:
+            dim = read[value, axis]
+            competes |= dim >= 0 and touches.dim_factor[touches.dim_ptr[touch] + dim] != factor
+    return cut and (summed < axis or competes)
 
 
 def _shared_factors(program: Program) -> np.ndarray:

@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 from toast_lab.search.limits import Budget
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.written.drafts import Draft, DraftRow, Drafts, Layout
-from toast_lab.written.written_plan import WrittenPlan
+from toast_lab.written.written_plan import WrittenPlan, WrittenSize
 
 RowT = TypeVar("RowT", bound=DraftRow | WrittenPlan)
 
@@ -154,9 +154,10 @@ class _FrontSearch:
 
     def objective(self, draft: Draft) -> float:
         """C(s), a little higher for each rule and constraint; infinite where it has too many."""
-        if self.drafts.size(draft).total > self.size:
+        size = self.drafts.size(draft)
+        if size.total > self.size:
             return math.inf
-        return self.score(draft) * (1.0 + SMALLEST_GAIN * self.drafts.size(draft).total)
+        return self.score(draft) * _weight(size)
 
     def shaken(self, draft: Draft, edits: Sequence[Edit]) -> Draft:
         """``draft`` after a few random edits."""
@@ -225,6 +226,15 @@ def front_of(
     return _worth_propagating(unbeaten(map(drafts.row, fewer)), size)
 
 
+def _weight(size: WrittenSize) -> float:
+    """By how much C(s) counts more for what has to be written.
+
+    Of two that cost the same, an argument that arrives in parts is better than one that is cut on
+    the way, which compilers may convert and copy whole before.
+    """
+    return 1.0 + SMALLEST_GAIN * (size.rules + 2 * size.constraints)
+
+
 def _without_idle(drafts: Drafts, row: DraftRow) -> Draft:
     """The row's draft without constraints that a later one has made idle."""
     draft, score = row.draft, row.cost.score
@@ -273,7 +283,10 @@ def unbeaten(rows: Iterable[RowT]) -> tuple[RowT, ...]:
     Each further rule or constraint gains at least ``SMALLEST_GAIN`` of C(s).
     """
     kept: list[RowT] = []
-    for row in sorted(rows, key=lambda row: (row.size.total, not row.cost.fits, row.cost.score)):
+    for row in sorted(
+        rows,
+        key=lambda row: (row.size.total, not row.cost.fits, row.cost.score * _weight(row.size)),
+    ):
         last = kept[-1] if kept else None
         if last is not None and last.cost.fits and not row.cost.fits:
             continue
