@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("panel")
 
-from toast_lab.app import link
-from toast_lab.app.address import Address
+from toast_lab.app import address, link
+from toast_lab.app.address import Address, AddressedSteps
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
 from toast_lab.jobs.job import Registry
@@ -165,3 +165,15 @@ def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session
     session.step = "search"
     address.flush()
     assert shell.query[1]
+
+
+def test_a_step_that_the_address_may_still_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = AddressedSteps()
+    steps.name("graph")
+    steps.name("hand")
+    assert steps.may_name("hand")
+    assert steps.may_name("graph"), "the browser may not have been told yet"
+    assert not steps.may_name("compare")
+    monkeypatch.setattr(address, "LATE_S", 0.0)
+    assert not steps.may_name("graph")
+    assert steps.may_name("hand")

@@ -6,11 +6,33 @@ session, whose address is then the one that the browser already shows, so this c
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 from toast_lab.app import link, look
 from toast_lab.app.session import STEPS
 from toast_lab.app.shell import Shell
+
+#: Seconds that the address of a page may take from a busy server to its browser.
+LATE_S = 5.0
+
+
+class AddressedSteps:
+    """The steps that the address of a page has named, and until when."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def name(self, step: str) -> None:
+        """The address names another step, once the browser is told."""
+        now = time.monotonic()
+        self._until = {old: min(until, now) for old, until in self._until.items()}
+        self._until[step] = math.inf
+
+    def may_name(self, step: str) -> bool:
+        """Might the browser show an address with this step, since it was not told yet?"""
+        return self._until.get(step, -math.inf) > time.monotonic() - LATE_S
 
 
 class Address:
@@ -20,18 +42,20 @@ class Address:
         extra: fields of the server itself, such as the key of this page's state.
         bound_for: fields of the link that was opened, while its model is loaded; the address keeps
             them, so that a copy or a reload meanwhile leads there, too. ``lead_to`` sets it.
+        steps: the steps that it has named.
     """
 
     def __init__(self, session: Any, shell: Shell) -> None:
         self.session, self.shell = session, shell
         self.extra: dict[str, str] = {}
         self.bound_for: list[tuple[str, str]] = []
+        self.steps = AddressedSteps()
         self._dirty, self._loading = True, ""
         # Model and step of the last address. The view that the page begins with counts, written or
         # not: going back leads to it even if the user left before a busy server had written it.
         self._at: tuple[str, str] | None = None
         if session.loaded.analysis is not None:
-            self._at = self._view(link.write(session))
+            self._stand_at(self._view(link.write(session)))
         for source, names in (
             (session, ["step"]),
             (session.loaded, ["which", "sizes", "problem"]),
@@ -41,6 +65,10 @@ class Address:
         ):
             source.param.watch(lambda *_: self._changed(), names)
         look.watch_value(shell, self._arrived, "arrived")
+
+    def _stand_at(self, view: tuple[str, str]) -> None:
+        self._at = view
+        self.steps.name(view[1])
 
     def _changed(self) -> None:
         self._dirty = True
@@ -53,7 +81,7 @@ class Address:
         """
         self.bound_for = asked
         fields = dict(asked)
-        self._at = (fields.get("model", ""), fields.get("step") or STEPS[0])
+        self._stand_at((fields.get("model", ""), fields.get("step") or STEPS[0]))
 
     def flush(self) -> None:
         """Write the address if something changed."""
@@ -74,7 +102,7 @@ class Address:
         query = link.query([*pairs, *self.extra.items()])
         view = self._view(pairs)
         push = self._at is not None and view != self._at
-        self._at = view
+        self._stand_at(view)
         if self.shell.query[:1] != [query]:
             self.shell.query = [query, push]
 
@@ -86,7 +114,7 @@ class Address:
         """Bring the page to the view of the address, after back or forward."""
         view, _ = link.read(str(arrived[0]) if arrived else "", STEPS)
         step = view.step or STEPS[0]
-        self._at = (view.model or self.session.loaded.which, step)
+        self._stand_at((view.model or self.session.loaded.which, step))
         if view.model and view.model != self.session.loaded.which and not self.session.work.busy:
             link.open_view(self.session, view._replace(step=step))
         else:

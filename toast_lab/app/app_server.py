@@ -33,6 +33,7 @@ from toast_lab.prepare import prepare as prepare_kernels
 from toast_lab.prepare import start_early
 
 KEPT_SESSIONS = 32
+#: sessions by key, with the steps that their addresses named
 _KEPT: OrderedDict[str, Any] = OrderedDict()
 
 
@@ -180,19 +181,17 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             return pn.pane.Str("Not served under this name.")
         location = pn.state.location
         fields = _query(location)
-        predecessor = _KEPT.get(fields.get("state", ""))
+        predecessor, its_steps = _KEPT.get(fields.get("state", ""), (None, None))
         session = predecessor.fork() if predecessor is not None else Session()
         key = secrets.token_urlsafe(16)
-        _KEPT[key] = session
-        while len(_KEPT) > KEPT_SESSIONS:
-            _KEPT.popitem(last=False)
         job = JOBS.find(fields.get("job", "")) if predecessor is None else None
         if job is not None:
             session.adopt(job)  # its id cannot be guessed; adopting it starts nothing
         view, refused_fields = link.read(location.search if location is not None else "", STEPS)
         if predecessor is not None:
-            # A load that is under way takes its session to the link's page by itself
-            if not session.work.runs("load"):
+            # A load that is under way takes its session to the link's page by itself. A page that
+            # is loaded anew before its address was written stays where it has gone meanwhile.
+            if not session.work.runs("load") and not its_steps.may_name(view.step):
                 session.step = view.step or session.step
         else:
             if session.loaded.analysis is None and not view.model:
@@ -219,6 +218,9 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             )
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
+        _KEPT[key] = session, explorer.address.steps
+        while len(_KEPT) > KEPT_SESSIONS:
+            _KEPT.popitem(last=False)
         # A page that is loaded anew while it loads another model than that of its address goes on
         is_asked = predecessor is None or session.loading_built_in[0] == view.model
         if view.model and location is not None and session.work.awaits("load") and is_asked:

@@ -106,7 +106,8 @@ class Drafts:
 
     def role_layouts(self, plan: ShardingPlan) -> tuple[Layout, ...]:
         """The layout that most arguments of each role have under a plan."""
-        rows = _tuples(unpacked_layouts(plan.kept_layouts(), len(self.problem.mesh.axes)))
+        kept = plan.kept_layouts()[: self.program.n_arguments]
+        rows = _tuples(unpacked_layouts(kept, len(self.problem.mesh.axes)))
         return tuple(
             _most_frequent(rows[argument] for argument in members) for members in self.members
         )
