@@ -133,7 +133,7 @@ def test_names_of_user_code_are_shown_and_never_run(
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row", has_text="%3").locator("visible=true").first.click()
     expect(page.get_by_text("why both dims have one colour")).to_be_visible()
-    page.get_by_role("button", name=re.compile("^data")).first.click()
+    page.get_by_role("button", name=re.compile("^side")).first.click()
     expect(page.get_by_text(re.compile("^manual plan: <img")).first).to_be_visible(timeout=SLOW)
     page.get_by_label(re.compile("^find")).fill("<img src=x onerror=1>")
     page.get_by_label(re.compile("^find")).press("Enter")
