@@ -177,7 +177,7 @@ def write(
     """Find the written plans that come close to a plan whose every op is sharded, or are better.
 
     The arguments of a plan that costs more than no sharding at all, which would be the smallest,
-    stay as it has them.
+    stay as it has them, unless a size is given.
 
     Args:
         problem: the one that the plan is for.
@@ -226,7 +226,7 @@ def write(
             seconds = max(budget.seconds - spent_s - later_s, 0.0)
             budget = dataclasses.replace(budget, seconds=seconds)
         pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
-        drafts.may_change_roles = pays
+        drafts.may_change_roles = pays or size is not None
         imitated = front_of(
             drafts, sources if pays else [plan], budget=budget, size=size, cancel=cancel
         )
