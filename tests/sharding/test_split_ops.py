@@ -20,7 +20,7 @@ from toast_lab.sharding.split_ops import OpSplits
 SIZES = {"b": 16, "s": 32, "h": 128, "f": 64}
 AXES = {"d": 2, "m": 4}
 OUT, IN, WEIGHT = "bsh,hf->bsf", "bsf,fh->bsh", "bsf,bsh->fh"
-BOTH, SWAPPED = ("d", "m"), ("m", "d")
+BOTH = ("d", "m")
 #: einsum, specs of both operands and of the result
 PRODUCTS: dict[str, tuple[str, Any, Any, Any]] = {
     "tensor parallel": (OUT, P("d", None, "m"), P("m"), P("d")),
@@ -47,11 +47,7 @@ PRODUCTS: dict[str, tuple[str, Any, Any, Any]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_is_split_as_xla_splits_it(name: str) -> None:
     einsum, *specs = PRODUCTS[name]
-    operands = [
-        jax.ShapeDtypeStruct([SIZES[dim] for dim in dims], "float32")
-        for dims in einsum.partition("->")[0].split(",")
-    ]
-    model = from_jax(lambda left, right: jnp.einsum(einsum, left, right), *operands)
+    model = from_jax(lambda left, right: jnp.einsum(einsum, left, right), *_operands(einsum))
     program, mesh = model.program, make_mesh(AXES)
     assert program.kind[-1] == "dot_general"
     cut = np.full((program.n_values, len(AXES)), -1, np.int8)
@@ -76,11 +72,14 @@ def compiled_flops(name: str) -> float:
         in_shardings=tuple(placed),
         out_shardings=result,
     )
-    shapes = [
+    return float(product.lower(*_operands(einsum)).compile().cost_analysis()["flops"])
+
+
+def _operands(einsum: str) -> list[jax.ShapeDtypeStruct]:
+    return [
         jax.ShapeDtypeStruct([SIZES[dim] for dim in dims], "float32")
         for dims in einsum.partition("->")[0].split(",")
     ]
-    return float(product.lower(*shapes).compile().cost_analysis()["flops"])
 
 
 def _axes(entry: Any) -> tuple[str, ...]:

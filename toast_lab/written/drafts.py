@@ -63,7 +63,6 @@ class Drafts:
         self.problem, self.program = problem, problem.analysis.program
         self.sites = sites.sites
         self.pricer = problem.pricer()
-        self.may_change_roles = True  #: False: a search keeps arguments as its source has them
         self.propagation = WrittenPropagation(problem.analysis, problem.mesh)
         #: role of each argument, and of results that follow an argument, by their numbers
         self.role_of, self.results = _roles(self.program)

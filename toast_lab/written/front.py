@@ -79,8 +79,10 @@ class _FrontSearch:
         cancel: Callable[[], bool] | None = None,
         size: float = math.inf,
         earlier: _FrontSearch | None = None,
+        *,
+        keep_arguments: bool = False,
     ) -> None:
-        self.drafts, self.cancel = drafts, cancel
+        self.drafts, self.cancel, self.keep_arguments = drafts, cancel, keep_arguments
         self.deadline = math.inf if budget.seconds is None else time.monotonic() + budget.seconds
         self.size = size  #: most rules and constraints of a draft
         self.seen: set[Draft] = set() if earlier is None else earlier.seen
@@ -107,7 +109,7 @@ class _FrontSearch:
             full = start._replace(constraints=frozenset(dict(reversed(suggested)).items()))
             alone[start] = starts[min(start, full, key=self.objective)] = None
             options.update(dict.fromkeys(suggested))
-        edits = [*role_edits(self.drafts, alone), *_site_edits(list(options))]
+        edits = [*self.role_edits(alone), *_site_edits(list(options))]
         first, *others = sorted(starts, key=self.objective)[:_MOST_STARTS]
         # The fewest constraints are none
         fewest = min(alone, key=self.objective)
@@ -165,6 +167,20 @@ class _FrontSearch:
             draft = edit.of(draft)
         return draft
 
+    def role_edits(self, starts: Iterable[Draft]) -> list[Edit]:
+        """Edits that give a role of arguments a layout that it, or another role, has somewhere."""
+        if self.keep_arguments:
+            return []
+        drafts = self.drafts
+        whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
+        layouts = dict.fromkeys([whole, *(layout for start in starts for layout in start.roles)])
+        return [
+            Edit(-1, role, layout)
+            for role, members in enumerate(drafts.members)
+            for layout in layouts
+            if drafts.fits(layout, drafts.program.dims(int(members[0])))
+        ]
+
     def smaller(self, draft: Draft, level: float) -> Draft:
         """``draft`` with fewer rules and constraints, as long as C(s) stays within ``level``."""
         while True:
@@ -176,7 +192,7 @@ class _FrontSearch:
     def fewer(self, draft: Draft) -> list[Draft]:
         """``draft`` with one constraint less, or with another role so that it has fewer rules."""
         total = self.drafts.size(draft).total
-        changes = [edit.of(draft) for edit in role_edits(self.drafts, [draft])]
+        changes = [edit.of(draft) for edit in self.role_edits([draft])]
         return [
             *(draft.without(site) for site, _ in draft.constraints),
             *(changed for changed in changes if self.drafts.size(changed).total < total),
@@ -198,6 +214,7 @@ def front_of(
     *,
     budget: Budget = BUDGET,
     size: int | None = None,
+    keep_arguments: bool = False,
     cancel: Callable[[], bool] | None = None,
 ) -> tuple[DraftRow, ...]:
     """The drafts that no smaller one beats, the smallest first.
@@ -208,17 +225,19 @@ def front_of(
         budget: seconds, and drafts to price.
         size: most rules and constraints; where none of so few fits into memory, the smallest that
             fits is given as well.
+        keep_arguments: the arguments stay as the sources have them; only constraints are tried.
         cancel: polled; True ends the search with what it has.
     """
     # Preparing kernels takes no time of the search, and a search without time still has a draft
     first = Draft(drafts.role_layouts(sources[0]), frozenset())
     drafts.price(first)
-    search = _FrontSearch(drafts, budget, cancel, math.inf if size is None else size)
+    most = math.inf if size is None else size
+    search = _FrontSearch(drafts, budget, cancel, most, keep_arguments=keep_arguments)
     search.seen.add(first)
     search.run(sources)
     if size is not None and not any(row.cost.fits and row.size.total <= size for row in search):
         # Nothing so small fits; look how large the smallest is that does
-        search = _FrontSearch(drafts, budget, cancel, earlier=search)
+        search = _FrontSearch(drafts, budget, cancel, earlier=search, keep_arguments=keep_arguments)
         search.run(sources)
     kept = unbeaten(search)
     # The budget may be used up before all was tried; this takes little
@@ -244,19 +263,6 @@ def _without_idle(drafts: Drafts, row: DraftRow) -> Draft:
         if fewer_score <= score * (1.0 + SMALLEST_GAIN / 2):
             draft, score = fewer, fewer_score
     return draft
-
-
-def role_edits(drafts: Drafts, starts: Iterable[Draft]) -> list[Edit]:
-    """Edits that give a role of arguments a layout that it, or another role, has somewhere."""
-    whole: Layout = (-1,) * len(drafts.problem.mesh.axes)
-    layouts = dict.fromkeys([whole, *(layout for start in starts for layout in start.roles)])
-    return [
-        Edit(-1, role, layout)
-        for role, members in enumerate(drafts.members)
-        for layout in layouts
-        if drafts.may_change_roles
-        if drafts.fits(layout, drafts.program.dims(int(members[0])))
-    ]
 
 
 def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:

@@ -226,9 +226,13 @@ def write(
             seconds = max(budget.seconds - spent_s - later_s, 0.0)
             budget = dataclasses.replace(budget, seconds=seconds)
         pays = unlimited.score <= problem.pricer().score(*problem.baseline)[0]
-        drafts.may_change_roles = pays or size is not None
         imitated = front_of(
-            drafts, sources if pays else [plan], budget=budget, size=size, cancel=cancel
+            drafts,
+            sources if pays else [plan],
+            budget=budget,
+            size=size,
+            keep_arguments=not pays and size is None,
+            cancel=cancel,
         )
         front = ImitatedFront(imitated, agreed, unlimited)
         if cancel is None or not cancel():
