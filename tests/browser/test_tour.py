@@ -155,6 +155,8 @@ def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Pa
     )
     rows.locator("visible=true").nth(1).click()
     expect(page.get_by_role("heading", name=re.compile("shard D on"))).to_be_visible()
+    # the page draws the buttons after their heading
+    expect(page.get_by_role("button", name=re.compile("^data: ")).first).to_be_visible()
     page.evaluate(
         """() => {
           const all = []
