@@ -132,6 +132,16 @@ def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
     return pn.widgets.RadioButtonGroup(**{**defaults, **kwargs})
 
 
+def unfolds(name: str, form: Any, **kwargs: Any) -> pn.widgets.Toggle:
+    """A button that shows ``form`` while it is pressed."""
+    toggle = pn.widgets.Toggle(
+        name=name, **{"sizing_mode": "fixed", "stylesheets": [BUTTON], **kwargs}
+    )
+    form.visible = False
+    watch_value(toggle, lambda pressed: form.param.update(visible=pressed))
+    return toggle
+
+
 def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
     """A switch for the scale of a chart's y axis; ``act`` redraws the chart."""
     scale = switch(

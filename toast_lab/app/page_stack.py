@@ -101,12 +101,16 @@ class PageStack(look.Pane):
             self.by_step[step] = self.by_step["graph"].make_board()
             return
         page = self.by_step[step] = self._makers[step]()
+        left = [page.left] if page.left is not None else []
         centre = pn.Column(
-            page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
+            page.centre,
+            sizing_mode="stretch_both",
+            margin=(0, 8, 0, 8 * len(left)),
+            stylesheets=[look.MIDDLE],
         )
         # Hidden until it is built: the page before it would be above it meanwhile, and then every
         # button would move under the pointer
         body = self._bodies[step] = look.filled_row(
-            page.left, centre, page.right, stylesheets=[look.BODY], visible=False
+            *left, centre, page.right, stylesheets=[look.BODY], visible=False
         )
         self.view.append(body)

@@ -13,6 +13,7 @@ from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
+from toast_lab.compare.kept_runs import ONE_DEVICE
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
@@ -66,6 +67,8 @@ class PlanStore(StatePart):
         default={}, doc="by problem and key, the Plan that keeps how it is written"
     )
 
+    kept: Any = param.Dict(default={}, doc="KeptRuns of each plan, by its name")
+
     def __init__(self, loaded: LoadedState, notices: Notices, work: Work, exports: Work) -> None:
         super().__init__()
         self._loaded, self._notices, self._work = loaded, notices, work
@@ -90,11 +93,21 @@ class PlanStore(StatePart):
         return [item for item in self.items if item.name not in self.hidden]
 
     def entries(self) -> list[PlanEntry]:
-        """All plans as the comparison takes them."""
+        """All plans as the comparison takes them, each with its last execution."""
         return [
-            item.entry(number, item.name not in self.hidden, self.written_size(item))
+            self._with_run(item).entry(
+                number, item.name not in self.hidden, self.written_size(item)
+            )
             for number, item in enumerate(self.items)
         ]
+
+    def _with_run(self, item: PlanItem) -> PlanItem:
+        """A plan that was not executed here, with its last execution of an earlier day, if any."""
+        runs = [run for run in self.kept.get(item.name, ()) if run.name != ONE_DEVICE]
+        if item.run is not None or not runs:
+            return item
+        dated = f"{runs[0].devices}, {runs[0].time_utc[:10]}"
+        return item._replace(run=runs[0]._replace(devices=dated))
 
     def searched(self) -> list[PlanItem]:
         """Plans that searches found for this mesh and machine."""

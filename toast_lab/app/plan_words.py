@@ -10,7 +10,7 @@ from toast_lab.views.markup import Safe, h, join, numbered, quiet
 from toast_lab.written import traits as told
 
 MAX_ACTIONS = 40
-MORE = "Its rules and constraints: Words on page 4."
+MORE = "Its rules and constraints: page 4, Use."
 
 
 def plan_words(plan: ShardingPlan) -> Safe:

@@ -6,10 +6,10 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from toast_lab.compare import provenance
-from toast_lab.compare.comparison_store import ComparisonStore
+from toast_lab.compare.kept_runs import ONE_DEVICE, KeptRun, kept_runs, plan_digest
 from toast_lab.compare.result import Comparison
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, StoreError, ToastError, join_offenders
@@ -20,28 +20,11 @@ from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.runtime.run import Run
 from toast_lab.search.action_path import PathStep
 from toast_lab.search.contract import SearchResult
-from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.compare_table import PlanEntry
 
 Planned = ShardingPlan | SearchResult[Any]
 Measured = Run | Comparison | Mapping[str, Run]
-
-
-class KeptRun(NamedTuple):
-    """A stored measurement, with the fields of a ``Run`` that the tables of plans read."""
-
-    median_s: float | None
-    spread_s: float | None
-    step_times_s: tuple[float, ...]
-    #: peak memory of the compiled program, in bytes
-    peak_bytes: int | None
-    #: peak of an accelerator's allocator, in bytes
-    allocator_peak_bytes: int | None
-    max_relative_error: float | None
-    devices: str
-    device_kind: str
-    time_utc: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,7 +208,7 @@ def _runs_of(plans: Mapping[str, ShardingPlan], measured: Measured | None) -> di
             for row in measured.all_rows
             if row.status == "ok" and row.plan is not None
         }
-        digests = {name: _digest(plan) for name, plan in plans.items()}
+        digests = {name: plan_digest(plan) for name, plan in plans.items()}
         runs = {name: rows[digest] for name, digest in digests.items() if digest in rows}
         if rows and not runs:
             raise InvalidInput(
@@ -240,10 +223,6 @@ def _runs_of(plans: Mapping[str, ShardingPlan], measured: Measured | None) -> di
             f"plans are {', '.join(plans)}"
         )
     return dict(measured)
-
-
-def _digest(plan: ShardingPlan) -> str:
-    return provenance.plan_digest(plan_file.to_json(plan))
 
 
 # -- kept from before ------------------------------------------------------------------------------
@@ -265,28 +244,9 @@ def _kept_compiled(problem: Problem, plan: ShardingPlan) -> Compiled | None:
 
 def _kept_run(problem: Problem, plan: ShardingPlan) -> KeptRun | None:
     """The newest stored measurement of this plan, preferably on accelerators and not on CPUs."""
-    digest = problem.analysis.program.digest()
-    with contextlib.suppress(StoreError), ComparisonStore(read_only=True) as store:
-        plan_digest = _digest(plan)
-        rows = [
-            row
-            for row in store.rows(problem.analysis.model.name)
-            if (row["program_digest"], row["plan_digest"]) == (digest, plan_digest)
-            and row["status"] == "ok"
-        ]
-        rows.sort(key=lambda row: row["device_kind"] == "cpu")
-        if rows:
-            row = store.get(rows[0]["id"])
-            batches = row["measured"].get("batches_s") or ()
-            return KeptRun(
-                median_s=row["median_s"],
-                spread_s=row["spread_s"],
-                step_times_s=tuple(time_s for batch in batches for time_s in batch),
-                peak_bytes=row["peak_bytes"],
-                allocator_peak_bytes=row["allocator_peak_bytes"],
-                max_relative_error=row["max_relative_error"],
-                devices=row["devices"],
-                device_kind=row["device_kind"],
-                time_utc=row["time_utc"],
-            )
-    return None
+    runs: tuple[KeptRun, ...] = ()
+    # A report does without a store that cannot be read
+    with contextlib.suppress(StoreError):
+        runs = kept_runs(problem.analysis, {"": plan})[""]
+    runs = tuple(run for run in runs if run.name != ONE_DEVICE)
+    return min(runs, key=lambda run: run.device_kind == "cpu", default=None)

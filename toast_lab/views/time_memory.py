@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from toast_lab.views.compare_table import PlanEntry, bytes_text, compare_frame, seconds_text
+from toast_lab.views.compare_table import PlanEntry, compare_frame
 
 SOURCES = (("estimated", "time_s", "peak_bytes"), ("measured", "measured_s", "measured_peak_bytes"))
 
@@ -43,17 +43,4 @@ def time_memory_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             table_rows.append((entry.name, source, y, x, point_index in on_front, entry.number))
     return pd.DataFrame(
         table_rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
-    )
-
-
-def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
-    """``time_memory_frame`` as text for display."""
-    return pd.DataFrame(
-        {
-            "plan": frame["plan"],
-            "source": frame["source"],
-            "step": [seconds_text(value) for value in frame["time_s"]],
-            "peak": [bytes_text(value) for value in frame["peak_bytes"]],
-            "front": ["on it" if is_best else "–" for is_best in frame["on_front"]],
-        }
     )

@@ -28,11 +28,11 @@ from toast_lab.views.memory_timeline import (
     shown_peaks,
     timeline_frame,
 )
-from toast_lab.views.time_memory import shown_time_memory, time_memory_frame
+from toast_lab.views.time_memory import time_memory_frame
 
 
 class Picture:
-    """A figure above a table of the same data, its twin.
+    """A figure above a table of the same data, its twin, unless another table is that.
 
     Args:
         session: the session whose plans are shown.
@@ -50,14 +50,16 @@ class Picture:
         self._pane = look.figure(least_px=180)
         self._words = look.text(one_line(self.words), margin=(5, 0, 0, 2))
         self._frame = self.frame([])
-        self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
+        if self.twin_height:
+            self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
         self.view = look.filled_column(*self.parts(), stylesheets=[look.SCROLLING])
 
     def parts(self) -> list[Any]:
         """The parts from top to bottom."""
         menu = figure_menu(self.figure)
         csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
-        return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
+        twins = [self.twin] if self.twin_height else []
+        return [heading(self._words, *self.controls(), menu, csv), self._pane, *twins]
 
     def controls(self) -> Sequence[Any]:
         """Widgets to the right of the words."""
@@ -70,7 +72,8 @@ class Picture:
         entries = self.session.plans.entries()
         self._frame = self.frame(entries)
         self._pane.object = self.draw(entries)
-        self.twin.value = self.twin_frame(entries)
+        if self.twin_height:
+            self.twin.value = self.twin_frame(entries)
 
     def follow(self, _: PlanItem | None) -> None:
         """Follow the selection of another plan; most pictures show all plans alike."""
@@ -114,6 +117,7 @@ class TimeMemory(Picture):
     title = "Time & memory"
     figure = "time against memory"
     words = "Hollow: estimated. Filled: measured. Lines join the best trade-offs of both."
+    twin_height = 0  # the table of plans has the same numbers
 
     def frame(self, entries: list[PlanEntry]) -> Any:
         """The data to draw, in SI units."""
@@ -128,10 +132,6 @@ class TimeMemory(Picture):
         plot = bokeh_figure(time_memory_chart(self._frame, entries, limit_bytes))
         self.on_tap(plot, "estimated measured")
         return plot
-
-    def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table, formatted for reading."""
-        return shown_time_memory(self._frame)
 
 
 class Breakdown(Picture):
@@ -181,7 +181,7 @@ class Breakdown(Picture):
 class Timelines(Picture):
     """Memory in program order, and the values in memory when the selected plan peaks."""
 
-    title = "Memory"
+    title = "Where memory goes"
     figure = "memory timelines"
     words = "Estimated bytes of one device, op by op. Click a peak to see what is in memory there."
     twin_height = 128

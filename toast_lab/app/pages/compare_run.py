@@ -1,12 +1,8 @@
-"""The right side of the comparison page.
-
-It executes, compiles and exports the selected plan, and shows its facts.
-"""
+"""Executing, compiling and exporting the selected plan, and what that has found so far."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import panel as pn
@@ -14,15 +10,15 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.plan_store import EXPORTS
-from toast_lab.app.plan_words import plan_words
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
+from toast_lab.compare.kept_runs import KeptRun
 from toast_lab.cost.problem import Cost
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.runtime import topologies as known
 from toast_lab.runtime.compiled import Compiled
-from toast_lab.views.compare_table import of_other_machine, ratio_text
+from toast_lab.views.compare_table import of_other_machine, ratio_text, spread_text
 from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
@@ -43,70 +39,71 @@ DEVICES = {
     "any attached devices": "auto",
 }
 ATTACHED = "attached GPUs"
+#: options of a button to the right of a field with a label
+BESIDE_A_FIELD: dict[str, Any] = {
+    "sizing_mode": "fixed",
+    "width": 84,
+    "margin": (23, 0, 0, 6),
+}
 
 
-class RunPane(look.Pane):
-    """Actions on the selected plan, and its facts. ``show_plan`` brings it up to date."""
+class Verbs(look.Pane):
+    """What can be done with the selected plan: execute, compile and export it.
+
+    Settings stand beside the button that needs them, and those that few people change behind it.
+    """
 
     def __init__(self, session: Session, save: Saver) -> None:
         super().__init__()
         self.session, self.save = session, save
         self.item: PlanItem | None = None
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (2, 0),
-            "stylesheets": [look.INPUT],
-        }
-        self._head = look.text()
         self.execute = look.button(
-            "Execute the selected plan",
+            "Execute",
             lambda: self._run([self.item] if self.item else []),
             button_type="primary",
+            sizing_mode="fixed",
+            width=84,
         )
         self.every = look.button(
-            "Execute the checked plans in turns", lambda: self._run(session.plans.in_pictures())
+            "Execute checked",
+            lambda: self._run(session.plans.in_pictures()),
         )
-        self.devices = pn.widgets.Select(name="devices", options=DEVICES, **common)
-        self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
-        self.warmup = pn.widgets.IntInput(name="warm-up steps", value=2, start=1, end=100, **common)
+        self.devices = pn.widgets.Select(name="execute on", options=DEVICES, **look.FIELD)
+        self.repeats = pn.widgets.IntInput(
+            name="repeats", value=10, start=1, end=1000, **look.FIELD
+        )
+        self.warmup = pn.widgets.IntInput(
+            name="warm-up steps", value=2, start=1, end=100, **look.FIELD
+        )
+        form = look.column(self.devices, look.row(self.repeats, pn.Spacer(width=8), self.warmup))
+        self.how = look.unfolds("settings", form, width=72, margin=(2, 0, 2, 6))
+        session.choices.keep("run, settings", self.how)
         self._progress, self._exporting = look.text(), look.text()
+        self.topology = pn.widgets.Select(name="compile for", options=[], **look.FIELD)
         self.compile = look.button(
-            "Compile the selected plan",
+            "Compile",
             lambda: self._act(
                 lambda name: session.plans.start_compile(name, str(self.topology.value))
             ),
+            **BESIDE_A_FIELD,
         )
-        self.topology = pn.widgets.Select(name="compile for", options=[], **common)
-        self.kind = pn.widgets.Select(name="export as", options=EXPORTS, **common)
+        self.kind = pn.widgets.Select(name="export as", options=EXPORTS, **look.FIELD)
         self.export = look.button(
-            "Export the selected plan",
+            "Export",
             lambda: self._act(lambda name: session.plans.start_export(name, str(self.kind.value))),
-        )
-        self.remove = look.button(
-            "Remove it from the table", lambda: self._act(session.remove_plan)
+            **BESIDE_A_FIELD,
         )
         for widget in (self.devices, self.repeats, self.warmup, self.topology, self.kind):
             session.choices.keep(f"run, {widget.name}", widget)
-        self._facts = look.text()
-        numbers = look.row(self.repeats, pn.Spacer(width=8), self.warmup)
-        self.view = look.side(
-            self._head,
-            self.execute,
-            self.every,
+        gap = pn.Spacer(width=6)
+        self.view = look.column(
+            look.row(self.execute, gap, self.every, self.how),
+            form,
             self._progress,
-            self.devices,
-            numbers,
-            look.text(h("h2", "compile only")),
-            self.topology,
-            self.compile,
-            look.text(h("h2", "export")),
-            self.kind,
-            self.export,
+            look.row(self.topology, self.compile),
+            look.row(self.kind, self.export),
             self._exporting,
-            self._facts,
-            self.remove,
             save,
-            width=300,
         )
         look.watch(session.work, self.show_job, "changes")
         look.watch(session.exports, self.show_job, "changes")
@@ -131,17 +128,10 @@ class RunPane(look.Pane):
             self.session.plans.start_runs(names, how)
 
     def show_plan(self, item: PlanItem | None) -> None:
-        """Show a plan: its actions, and its numbers with the origin of each."""
+        """Act on this plan from now on."""
         self.item = item
-        self.remove.disabled = item is None or item.name == "unsharded"
-        if item is None:
-            self._head.object = quiet("Select a plan.")
-            self._facts.object = ""
-        else:
-            self._head.object = _head(item)
-            self._facts.object = _plan_words(item)
-            count = item.problem.mesh.n_devices
-            options = topologies(count, item.problem.machine.name)
+        if item is not None:
+            options = topologies(item.problem.mesh.n_devices, item.problem.machine.name)
             if options != self.topology.options:
                 chosen = (
                     self.topology.value
@@ -160,11 +150,10 @@ class RunPane(look.Pane):
         # An export runs beside other jobs, so neither has to wait for the other
         self.export.disabled = session.exports.busy or item is None
         self.every.disabled = session.work.busy or not shown_count
-        checked = "checked plan" if shown_count == 1 else f"{shown_count} checked plans in turns"
-        self.every.name = f"Execute the {checked}"
+        self.every.name = f"Execute {shown_count} checked"
         job = session.work.job
         shown_job = None if job is None or job.kind not in KINDS else job
-        idle = "Runs in separate processes. CPU times say nothing about accelerators."
+        idle = "In separate processes. CPU times say nothing about accelerators."
         for pane, message in (
             (
                 self._progress,
@@ -277,19 +266,15 @@ def _ended(session: Session) -> str:
     return f"{job.message}. {session.plans.comparison.order}."
 
 
-def _head(item: PlanItem) -> Safe:
-    return join([h("h2", item.name), plan_words(item.plan)])
-
-
-def _plan_words(item: PlanItem) -> Safe:
+def found_words(item: PlanItem, kept: Sequence[KeptRun]) -> Safe:
+    """What executing and compiling a plan gave, now and on earlier days."""
     cost, run, result = item.cost, item.run, item.compiler_result
     elements: list[Any] = [h("p", item.note, cls="red")] if item.note else []
     if run is not None:
-        spread = run.spread_s or 0.0
         rows: Facts = [
             (
                 "step",
-                f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = "
+                f"{seconds_text(run.median_s)} {spread_text(run.spread_s)}, n = "
                 f"{len(run.step_times_s)}",
             ),
             ("of estimate", _of_estimate(run, item)),
@@ -304,43 +289,28 @@ def _plan_words(item: PlanItem) -> Safe:
             _shared_cores(item),
             _certificate(run),
         ]
+    if kept:
+        elements += [
+            h("h2", "kept executions ", h("span", "measured", cls="tag measured")),
+            facts([(when_text(kept_run), _kept_text(kept_run)) for kept_run in kept]),
+        ]
     if result is not None:
         rows = compiled_rows(result, cost, item.problem.machine.name)
         elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
-    free_bytes = cost.memory_limit_bytes - cost.peak_bytes
-    fits: object = (
-        f"yes, {bytes_text(free_bytes)} free"
-        if free_bytes >= 0
-        else h("span", f"no, {bytes_text(-free_bytes)} over", cls="red")
+    return join([*elements, h("h2", "price ", ESTIMATED), facts([("priced by", cost.priced_by)])])
+
+
+def when_text(run: KeptRun) -> str:
+    """When a run was measured: ``2026-11-30 14:02``, in UTC."""
+    return run.time_utc[:16].replace("T", " ")
+
+
+def _kept_text(run: KeptRun) -> str:
+    differs = ", DIFFERS from unsharded" if run.passed is False else ""
+    return (
+        f"{seconds_text(run.median_s)} {spread_text(run.spread_s)}, {run.name}, {run.devices}"
+        f"{differs}"
     )
-    estimated: Facts = [
-        ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
-        ("compute", seconds_text(cost.compute_s)),
-        ("collectives", seconds_text(cost.comm_s)),
-        ("priced by", cost.priced_by),
-        ("peak memory", f"{bytes_text(cost.peak_bytes)} of {bytes_text(cost.memory_limit_bytes)}"),
-        ("fits", fits),
-        ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
-    ]
-    elements += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
-    predicted = Counter(
-        "collective_permute" if collective.kind == "permute" else collective.kind
-        for collective in cost.collectives
-    )
-    compiled = (
-        Counter(collective.kind for collective in result.collectives if collective.axes != ())
-        if result is not None
-        else None
-    )
-    kinds = sorted(set(predicted) | set(compiled or {}))
-    if kinds:
-        heading = "collectives: estimated" + (" / compiled" if compiled is not None else "")
-        counts = [
-            (kind, f"{predicted[kind]}" + (f" / {compiled[kind]}" if compiled is not None else ""))
-            for kind in kinds
-        ]
-        elements += [h("h2", heading), facts(counts)]
-    return join(elements)
 
 
 def _shared_cores(item: PlanItem) -> Safe:
@@ -350,7 +320,7 @@ def _shared_cores(item: PlanItem) -> Safe:
         return join([])
     return quiet(
         f"Each of {count} virtual devices does the whole program, all on this machine's cores: it "
-        "is no time of one device, which Runs has."
+        "is no time of one device, which stands among the kept executions."
     )
 
 

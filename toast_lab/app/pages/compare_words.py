@@ -1,51 +1,68 @@
-"""The selected plan in words: its panel, and its rules and constraints."""
+"""The right side of the page Use: the selected plan in words, and what can be done with it."""
 
 from __future__ import annotations
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
+from toast_lab.app.pages.compare_run import Verbs, found_words
 from toast_lab.app.plan_facts import Lookup, ranked
 from toast_lab.app.plan_pane import PlanPane
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views.markup import h, one_line
+from toast_lab.views.markup import h, quiet
 from toast_lab.written.screen import spec_code
 from toast_lab.written.written_plan import WrittenPlan
 
 
-class PlanWords:
-    """The plan's panel and, once they are found, the rules and constraints that write it."""
+class PlanSide(look.Pane):
+    """What can be done with the plan, its panel, its rules and constraints, and what was found.
 
-    title = "Words"
+    Rules and constraints are there once somebody has asked for them.
+    """
 
     def __init__(self, session: Session, save: Saver) -> None:
+        super().__init__()
         self._session = session
         self._item: PlanItem | None = None
         self._choices = Lookup(ranked)
         #: the plan whose choices are still to be shown
         self._ranked: ShardingPlan | WrittenPlan | None = None
-        self._words = look.text(margin=(5, 0, 0, 2))
+        self._head = look.text()
+        self.verbs = Verbs(session, save)
         self.panel = PlanPane()
+        self.size = look.text()
         self.text = look.text(margin=(4, 2))
-        self.write = look.button(
-            "Find its rules and constraints", self._write, button_type="primary"
-        )
+        self.write = look.button("Find its rules and constraints", self._write)
         csv = csv_button(
             save,
             lambda: f"rules of {self._item.name}" if self._item else "rules",
             self._raw,
             session.notices.say,
         )
-        self.view = look.filled_column(
-            heading(self._words, csv),
-            look.filled_column(self.panel, self.write, self.text, scroll=True),
+        self._found = look.text()
+        self.remove = look.button("Remove it from the table", self._remove)
+        self.view = look.side(
+            self._head,
+            self.verbs,
+            self.panel,
+            heading(self.size, csv),
+            self.write,
+            look.row(self.text, scroll=True),
+            self._found,
+            self.remove,
+            width=340,
         )
         look.watch(session.exports, self._show_job, "changes")
+        self.show_plan(None)
 
     def _write(self) -> None:
         if self._item is not None:
             self._session.plans.start_writing(self._item.name)
+
+    def _remove(self) -> None:
+        if self._item is not None:
+            self._session.remove_plan(self._item.name)
 
     def _show_job(self) -> None:
         self.write.disabled = self._session.exports.busy
@@ -66,15 +83,22 @@ class PlanWords:
         columns = ["what", "role or line", "pattern or variable", "spec"]
         return pd.DataFrame(rows, columns=columns)
 
-    def refresh(self, item: PlanItem | None) -> None:
-        """Show the selected plan."""
+    def show_plan(self, item: PlanItem | None) -> None:
+        """Show a plan; with None, ask for one."""
         self._item = item
+        self.verbs.show_plan(item)
         self.panel.show_plan(item, self._session.plans.items)
+        self.remove.disabled = item is None or item.name == "unsharded"
         if item is None:
+            self._head.object = quiet("Select a plan.")
+            self._found.object = self.size.object = self.text.object = ""
+            self.write.visible = False
             return
+        self._head.object = h("h2", item.name)
+        self._found.object = found_words(item, self._session.plans.kept.get(item.name, ()))
         written = self._session.plans.written(item)
         summary, *lines = ["not written yet"] if written is None else str(written).splitlines()
-        self._words.object = one_line(f"{item.name}: {summary}")
+        self.size.object = h("p", h("b", "Rules and constraints: "), summary, cls="one")
         self._text = "\n".join(lines) or ("" if written is None else "Nothing has to be written.")
         self.write.visible = written is None
         self._show_job()
