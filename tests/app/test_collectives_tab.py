@@ -52,7 +52,7 @@ def test_prices_say_what_they_come_from(jobs: Registry) -> None:
     session.plans.add_typed("S@1->data", "rows")
     item = session.plans.named("rows")
     assert item is not None
-    assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run._plan_words(item))
+    assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run.found_words(item, ()))
     (reason, *_) = why(item.problem, item.plan, 0)
     assert " by rule" in compare_collectives._reason(reason)
 
@@ -63,7 +63,7 @@ def test_the_same_export_twice_gives_two_files() -> None:
     session.load("attention")
     save, files = saver(), []
     save.hand_over = lambda file, text: files.append(file)  # type: ignore[method-assign]
-    compare_run.RunPane(session, save)
+    compare_run.Verbs(session, save)
     for _ in range(2):
         session.plans.exported = Exported("plan.py", "import jax", ())
     assert files == ["plan.py", "plan.py"]

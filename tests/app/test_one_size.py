@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import toast_lab as tl
-from toast_lab.app.pages.compare_words import PlanWords
+from toast_lab.app.pages.compare_words import PlanSide
 from toast_lab.app.saver import saver
 from toast_lab.app.session import Session
 from toast_lab.cli import main
@@ -67,22 +67,23 @@ def test_one_plan_has_one_size_everywhere(
     session.plans.add_typed(", ".join(ACTIONS), "ours")
     item = session.plans.named("ours")
     assert item is not None
-    pane = PlanWords(session, saver())
-    pane.refresh(item)
-    assert "not written yet" in pane._words.object
+    pane = PlanSide(session, saver())
+    pane.show_plan(item)
+    assert "not written yet" in pane.size.object
     pane._write()
     deadline = time.monotonic() + TIME_S
     while session.exports.busy:
         session.tick()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    pane.refresh(session.plans.named("ours"))
-    assert counted(pane._words.object) == size
+    pane.show_plan(session.plans.named("ours"))
+    assert counted(pane.size.object) == size
     assert len(pane._raw()) == written.size.total
-    while "What each choice saves" not in pane.text.object:
+    while not pane.text.object:
         pane.tick()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    assert pane.text.object.count("<li>") == written.size.total
 
     # Its report
     session.plans.start_export("ours", "report")

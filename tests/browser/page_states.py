@@ -200,6 +200,18 @@ def _compare(page: Page, _: Subject) -> None:
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
 
 
+def _forms(page: Page, _: Subject) -> None:
+    for name in ("Type a plan", "settings"):
+        button(page, name).click()
+    expect(page.get_by_label("execute on").locator("visible=true")).to_be_visible(timeout=SLOW)
+
+
+def _breakdown(page: Page, subject: Subject) -> None:
+    for name in ("Type a plan", "settings"):
+        button(page, name).click()
+    _pressed("Where time goes", "together")(page, subject)
+
+
 def _leave_for_tour(page: Page, _: Subject) -> None:
     button(page, "Tour").click()
     expect(page.locator(".words p").first).not_to_contain_text("One moment", timeout=SLOW)
@@ -224,8 +236,17 @@ def _tour_code(page: Page, _: Subject) -> None:
 
 HEADER = ("1  Load", "2  Understand", "3  Search", "4  Use", "Tour")
 UNDERSTAND = (*HEADER, "Graph", "Conflict board", "Undo", "Redo")
-COMPARE = (*HEADER, "Add data parallel", "Add typed plan", "data parallel", "unsharded")
-COMPARE_FIELDS = ("actions (colour->axis, ...)", "name of that plan")
+COMPARE = (
+    *HEADER,
+    "Add data parallel",
+    "Type a plan",
+    "data parallel",
+    "unsharded",
+    "Time & memory",
+    "Where time goes",
+    "Where memory goes",
+)
+COMPARE_FIELDS = ("compile for", "export as")
 SEARCHED = (*HEADER, "Run the search", "Pause", "Step", "Round", "Stop and keep the best", "Resume")
 
 STATES: tuple[PageState, ...] = (
@@ -323,29 +344,32 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "compare",
         _compare,
-        (*COMPARE, "Time & memory", "Execute the selected plan"),
+        (*COMPARE, "Execute", "settings"),
         fields=COMPARE_FIELDS,
         figures=("time against memory",),
-        rows=4,
+        rows=3,
+    ),
+    PageState(
+        "compare, forms",
+        _forms,
+        (*COMPARE, "Add typed plan", "repeats"),
+        fields=(*COMPARE_FIELDS, "actions (colour->axis, ...)", "name of that plan", "execute on"),
+        rows=3,
     ),
     PageState(
         "compare, breakdown",
-        _opened("Breakdown", "together"),
-        (*COMPARE, "by mesh axis"),
+        _breakdown,
+        (*COMPARE, "Breakdown", "by mesh axis"),
         fields=COMPARE_FIELDS,
         rows=4,
     ),
-    PageState("compare, timeline", _opened("Timeline", "exposed, compiled"), COMPARE, rows=2),
-    PageState("compare, memory", _opened("Memory", "Click a peak"), COMPARE, rows=2),
-    PageState("compare, A | B", _opened("A | B", "collectives"), COMPARE, rows=2),
-    PageState("compare, collectives", _opened("Collectives", "all_reduce"), COMPARE, rows=3),
+    PageState("compare, timeline", _pressed("Timeline", "exposed, compiled"), COMPARE, rows=2),
     PageState(
-        "compare, ops", _opened("Ops", "ops and collectives that take time"), COMPARE, rows=4
+        "compare, ops", _pressed("Ops", "ops and collectives that take time"), COMPARE, rows=4
     ),
-    PageState(
-        "compare, runs", _opened("Runs", "No plan has been executed|kept rows of"), COMPARE, rows=2
-    ),
-    PageState("compare, words", _opened("Words", "^data parallel: "), COMPARE, rows=2),
+    PageState("compare, memory", _pressed("Where memory goes", "Click a peak"), COMPARE, rows=2),
+    PageState("compare, A | B", _pressed("A | B", "collectives"), COMPARE, rows=2),
+    PageState("compare, collectives", _pressed("Collectives", "all_reduce"), COMPARE, rows=3),
     PageState("tour", _leave_for_tour, (*HEADER, "Next →", "Leave", "Figures"), rows=0),
     # The strip of the tour leaves the page less height than anything else
     PageState(

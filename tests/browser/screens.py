@@ -108,15 +108,18 @@ def compare(page: Page) -> Places:
     )
     return [
         _rows(page, "free"),
-        [page.get_by_text("Time & memory"), page.get_by_text("Words", exact=True)],
-        page.get_by_role("button", name=re.compile("^Execute the ")).all(),
+        [
+            page.get_by_role("button", name="Time & memory"),
+            page.get_by_role("button", name="Collectives").locator("visible=true"),
+        ],
+        page.get_by_role("button", name=re.compile("^Execute")).all(),
         [
             page.get_by_label("compile for").locator("visible=true"),
-            page.get_by_role("button", name="Compile the selected plan"),
+            page.get_by_role("button", name="Compile", exact=True),
         ],
         [
             page.get_by_label("export as"),
-            page.get_by_role("button", name="Export the selected plan"),
+            page.get_by_role("button", name="Export", exact=True),
         ],
     ]
 

@@ -105,7 +105,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     expect(page.locator(".tabulator-row:visible", has_text=word)).to_have_count(1)
 
     page.get_by_role("button", name="Compare & execute").click()
-    execute = page.get_by_role("button", name="Execute the selected plan")
+    execute = page.get_by_role("button", name="Execute", exact=True)
     expect(execute).to_be_enabled()
     execute.click()
     expect(page.get_by_text(re.compile(r"executed on cpu:8")).first).to_be_visible(timeout=SLOW)

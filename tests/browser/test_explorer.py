@@ -171,12 +171,12 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     page.get_by_role("button", name="Add data parallel").click()
     row = page.locator(".tabulator-row", has_text="data parallel").first
     expect(row).to_be_visible()
-    page.get_by_role("button", name="Execute the selected plan").click()
+    page.get_by_role("button", name="Execute", exact=True).click()
     expect(page.get_by_text("data parallel: executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(row).to_contain_text("cpu:8")
     best = page.locator(".tabulator-row", has_text="mcts (seed 0)").first
     best.click()
-    page.get_by_role("button", name="Execute the selected plan").click()
+    page.get_by_role("button", name="Execute", exact=True).click()
     expect(page.get_by_text("mcts (seed 0): executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(best).to_contain_text("cpu:8")
     expect(page.get_by_text(re.compile("relative to unsharded")).first).to_be_visible()
@@ -261,6 +261,7 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     expect(page.get_by_role("button", name="Run the search")).to_be_disabled()
     expect(page.get_by_text("on data=4,model=2 of").first).to_be_visible()
     go(page, "4.*Use")
+    page.get_by_role("button", name="Type a plan").click()
     page.get_by_label(re.compile("^actions")).fill("Z->data")
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called 'Z'").first).to_be_visible()

@@ -126,8 +126,9 @@ def _race(page: Page) -> None:
 def _execute(page: Page, repeats: str = "1000") -> None:
     go(page, 4)
     row(page, "unsharded").click()
+    button(page, "settings").click()
     fill(page, "repeats", repeats)
-    button(page, "Execute the selected plan").click()
+    button(page, "Execute").click()
 
 
 def _executed(page: Page) -> None:

@@ -140,12 +140,13 @@ def test_names_of_user_code_are_shown_and_never_run(
     page.get_by_role("button", name=re.compile("4.*Use")).click()
     page.get_by_role("button", name="Add data parallel").click()
     expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
+    page.get_by_role("button", name="Type a plan").click()
     page.get_by_label(re.compile("^name of that plan")).fill("<img src=x onerror=document.title=1>")
     page.get_by_label(re.compile("^actions")).fill("<img src=x onerror=document.title=1>->data")
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called '<img").first).to_be_visible()
-    for name in ("Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs"):
-        page.get_by_text(name, exact=True).filter(visible=True).first.click()
+    for name in ("Where time goes", "Ops", "Where memory goes", "A | B", "Collectives"):
+        page.get_by_role("button", name=name, exact=True).filter(visible=True).first.click()
         page.wait_for_timeout(200)
     page.get_by_text("Log", exact=True).click()
     page.get_by_role("button", name="Show").click()

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.scheduled import KEPT, compiled_for
-from tests.browser.test_compare_page import row, tab
+from tests.browser.test_compare_page import ask, row
 from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
@@ -52,7 +52,8 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     go(page, "4.*Use")
     page.get_by_role("button", name="Add data parallel").click()
     expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
-    tab(page, "Timeline")
+    ask(page, "Where time goes")
+    ask(page, "Timeline")
     expect(page.get_by_text("compile it to see the compiler's schedule above")).to_be_visible(
         timeout=SLOW
     )
@@ -79,7 +80,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     page.get_by_role("button", name="Show", exact=True).click()
     # The headings move while the section opens
     expect(page.get_by_role("button", name="Hide", exact=True)).to_be_visible(timeout=SLOW)
-    tab(page, "Source")
+    page.get_by_text("Source", exact=True).filter(visible=True).first.click()
     number = line.rpartition(":")[2]
     expect(
         page.get_by_role("option", name=re.compile(rf"^{number}\b"), selected=True)
@@ -91,8 +92,10 @@ def compile_while_a_field_changes(page: Page) -> None:
 
     Panel handles such a click outside the document's lock.
     """
-    field = page.get_by_label("devices", exact=True).element_handle()
-    button = page.get_by_role("button", name="Compile the selected plan").element_handle()
+    page.get_by_role("button", name="settings", exact=True).click()
+    expect(page.get_by_label("execute on", exact=True)).to_be_visible()
+    field = page.get_by_label("execute on", exact=True).element_handle()
+    button = page.get_by_role("button", name="Compile", exact=True).element_handle()
     page.evaluate(
         """([field, button]) => {
           field.selectedIndex = 1

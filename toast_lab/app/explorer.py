@@ -443,6 +443,7 @@ DOING = {
     "compile": "compiling",
     "audit": "auditing",
     "export": "exporting",
+    "write": "writing",
 }
 HEAD = assets.sheet("head")
 BAR = assets.sheet("bar")

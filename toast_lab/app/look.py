@@ -35,6 +35,8 @@ CHART = assets.sheet("chart")
 #: the same for the page's body, which on a narrow screen grows with its content
 GROWING = assets.sheet("growing")
 BODY = assets.sheet("body")
+#: the same for a page with one side column, which may be as wide as a narrow screen
+BODY_OF_ONE = BODY.replace("calc(50% - 4px)", "100%")
 SIDE = CARD + assets.sheet("side")
 MIDDLE = assets.sheet("middle")
 ROOT = assets.sheet("root")
@@ -135,7 +137,7 @@ def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
 def unfolds(name: str, form: Any, **kwargs: Any) -> pn.widgets.Toggle:
     """A button that shows ``form`` while it is pressed."""
     toggle = pn.widgets.Toggle(
-        name=name, **{"sizing_mode": "fixed", "stylesheets": [BUTTON], **kwargs}
+        name=name, **{"sizing_mode": "fixed", "stylesheets": [SLIM_BUTTON], **kwargs}
     )
     form.visible = False
     watch_value(toggle, lambda pressed: form.param.update(visible=pressed))

@@ -111,6 +111,10 @@ class PageStack(look.Pane):
         # Hidden until it is built: the page before it would be above it meanwhile, and then every
         # button would move under the pointer
         body = self._bodies[step] = look.filled_row(
-            *left, centre, page.right, stylesheets=[look.BODY], visible=False
+            *left,
+            centre,
+            page.right,
+            stylesheets=[look.BODY if left else look.BODY_OF_ONE],
+            visible=False,
         )
         self.view.append(body)

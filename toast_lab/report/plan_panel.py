@@ -132,8 +132,7 @@ def _drawn(tile: Tile) -> Safe:
     ]
     return h(
         "div",
-        h("span", tile.title, cls="quiet"),
-        h("b", tile.value, cls="big"),
-        *remarks,
+        h("div", h("span", tile.title, cls="quiet"), h("b", tile.value, cls="big")),
+        h("div", *remarks),
         cls="tile",
     )

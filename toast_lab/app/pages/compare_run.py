@@ -63,10 +63,12 @@ class Verbs(look.Pane):
             button_type="primary",
             sizing_mode="fixed",
             width=84,
+            stylesheets=[look.SLIM_BUTTON],
         )
         self.every = look.button(
             "Execute checked",
             lambda: self._run(session.plans.in_pictures()),
+            stylesheets=[look.SLIM_BUTTON],
         )
         self.devices = pn.widgets.Select(name="execute on", options=DEVICES, **look.FIELD)
         self.repeats = pn.widgets.IntInput(

@@ -10,7 +10,9 @@ from toast_lab.app.plan_pane import PlanPane
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views.markup import h, quiet
+from toast_lab.text import line_text
+from toast_lab.views.markup import Safe, h, quiet
+from toast_lab.written.choices import Choices, saves
 from toast_lab.written.screen import spec_code
 from toast_lab.written.written_plan import WrittenPlan
 
@@ -48,7 +50,7 @@ class PlanSide(look.Pane):
             self.panel,
             heading(self.size, csv),
             self.write,
-            look.row(self.text, scroll=True),
+            self.text,
             self._found,
             self.remove,
             width=340,
@@ -97,21 +99,34 @@ class PlanSide(look.Pane):
         self._head.object = h("h2", item.name)
         self._found.object = found_words(item, self._session.plans.kept.get(item.name, ()))
         written = self._session.plans.written(item)
-        summary, *lines = ["not written yet"] if written is None else str(written).splitlines()
-        self.size.object = h("p", h("b", "Rules and constraints: "), summary, cls="one")
-        self._text = "\n".join(lines) or ("" if written is None else "Nothing has to be written.")
+        size = "not written yet" if written is None else str(written.size)
+        self.size.object = h("p", h("b", "Rules and constraints: "), size, cls="one")
         self.write.visible = written is None
         self._show_job()
-        self.text.object = h("pre", self._text)
+        self.text.object = ""
         self._ranked = item.plan if written is None else written
         self.tick()
 
     def tick(self) -> None:
-        """Take the panel, and what each choice saves below the plan, once they are worked out."""
+        """Take the panel, and the choices with what each saves, once they are worked out."""
         self.panel.tick()
         if self._item is None or self._ranked is None:
             return
         rows = self._choices.get(self._ranked, self._item.problem)
         if rows is not None:
-            self.text.object = h("pre", f"{self._text}\n\n{rows}".lstrip())
+            self.text.object = quiet(rows) if isinstance(rows, str) else _choice_list(rows)
             self._ranked = None
+
+
+def _choice_list(rows: Choices) -> Safe:
+    """Rules and constraints, or actions and sides, each with what it saves."""
+    lines = [
+        h(
+            "li",
+            h("code", row.text),
+            h("span", f" {line_text(row.where)}" if row.where else "", cls="quiet"),
+            h("div", saves(row), cls="quiet"),
+        )
+        for row in rows
+    ]
+    return h("ul", *lines, cls="log") if lines else quiet("It has no choices: nothing is cut.")

@@ -31,7 +31,7 @@ def _result(session: Session) -> str:
 
 
 RUN_PLAN = TourTask(
-    ask=lambda session: "Press **Execute the selected plan**, on the right.",
+    ask=lambda session: "Press **Execute**, on the right.",
     done=_has_run,
     do=lambda session: session.plans.start_runs([MANUAL]),
     after=_result,
