@@ -52,7 +52,7 @@ def test_prices_say_what_they_come_from(jobs: Registry) -> None:
     session.plans.add_typed("S@1->data", "rows")
     item = session.plans.named("rows")
     assert item is not None
-    assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run.found_words(item, ()))
+    assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run.outcome_words(item, ()))
     (reason, *_) = why(item.problem, item.plan, 0)
     assert " by rule" in compare_collectives._reason(reason)
 

@@ -291,7 +291,7 @@ class ComparePage:
                 pane.tick()
         if self.session.job is not None:
             self.right.verbs.show_job()
-        found = self._kept.done()
-        if found is not None and found.subject == self._kept_of:
+        kept = self._kept.done()
+        if kept is not None and kept.subject == self._kept_of:
             with self.session.notices.guarded():
-                self.session.plans.kept = found.future.result()
+                self.session.plans.kept = kept.future.result()

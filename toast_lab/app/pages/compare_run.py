@@ -268,7 +268,7 @@ def _ended(session: Session) -> str:
     return f"{job.message}. {session.plans.comparison.order}."
 
 
-def found_words(item: PlanItem, kept: Sequence[KeptRun]) -> Safe:
+def outcome_words(item: PlanItem, kept: Sequence[KeptRun]) -> Safe:
     """What executing and compiling a plan gave, now and on earlier days."""
     cost, run, result = item.cost, item.run, item.compiler_result
     elements: list[Any] = [h("p", item.note, cls="red")] if item.note else []

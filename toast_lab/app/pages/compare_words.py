@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.pages.compare_run import Verbs, found_words
+from toast_lab.app.pages.compare_run import Verbs, outcome_words
 from toast_lab.app.plan_facts import Lookup, ranked
 from toast_lab.app.plan_pane import PlanPane
 from toast_lab.app.saver import Saver, csv_button, heading
@@ -42,7 +42,7 @@ class PlanSide(look.Pane):
             self._raw,
             session.notices.say,
         )
-        self._found = look.text()
+        self._outcome = look.text()
         self.remove = look.button("Remove it from the table", self._remove)
         self.view = look.side(
             self._head,
@@ -51,7 +51,7 @@ class PlanSide(look.Pane):
             heading(self.size, csv),
             self.write,
             self.text,
-            self._found,
+            self._outcome,
             self.remove,
             width=340,
         )
@@ -93,11 +93,11 @@ class PlanSide(look.Pane):
         self.remove.disabled = item is None or item.name == "unsharded"
         if item is None:
             self._head.object = quiet("Select a plan.")
-            self._found.object = self.size.object = self.text.object = ""
+            self._outcome.object = self.size.object = self.text.object = ""
             self.write.visible = False
             return
         self._head.object = h("h2", item.name)
-        self._found.object = found_words(item, self._session.plans.kept.get(item.name, ()))
+        self._outcome.object = outcome_words(item, self._session.plans.kept.get(item.name, ()))
         written = self._session.plans.written(item)
         size = "not written yet" if written is None else str(written.size)
         self.size.object = h("p", h("b", "Rules and constraints: "), size, cls="one")
