@@ -317,7 +317,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "search",
         _search,
-        (*SEARCHED, "Curves", "Live", "log", "actions of the best plan", "best step"),
+        (*SEARCHED, "Curves", "Live", "log", "actions of the best plan", "step, estimated"),
         fields=("method", "seconds", "confirm with"),
         figures=("search curves",),
     ),

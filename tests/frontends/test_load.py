@@ -54,6 +54,17 @@ def test_a_users_module(write: Callable[[str], str]) -> None:
     assert name not in sys.modules, "user code must stay in the child"
 
 
+def test_a_file_of_a_folder_that_is_not_on_the_path(tmp_path: Path) -> None:
+    file = tmp_path / "my_net.py"
+    file.write_text(HEAD + "def make():\n    return net, ({'w': shape(4, 8)}, shape(2, 4))\n")
+    assert load(f"{file}:make").program.dims(0) == (4, 8)
+    (tmp_path / "json.py").write_text(file.read_text())
+    with pytest.raises(FrontendError, match=r"another module is called json, too .*rename"):
+        load(f"{tmp_path / 'json.py'}:make")
+    with pytest.raises(FrontendError, match=r"there is no file .*gone\.py"):
+        load(f"{tmp_path / 'gone.py'}:make")
+
+
 def test_sizes_are_known_by_the_names_that_the_user_gave_them(write: Callable[[str], str]) -> None:
     name = write(
         "def make(batch=2, *, width=8, rate=0.1, bias=True):\n"

@@ -42,7 +42,10 @@ MIDDLE = assets.sheet("middle")
 ROOT = assets.sheet("root")
 BUTTON = assets.sheet("button")
 SLIM_BUTTON = BUTTON + ".bk-btn { padding: 2px 8px; }"
-LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; white-space: pre-line; }"
+LEFT_BUTTON = BUTTON + (
+    ".bk-btn { text-align: left; padding: 6px 10px; white-space: pre-line; "
+    "overflow-wrap: anywhere; }"
+)
 INPUT = assets.sheet("input")
 TABS = assets.sheet("tabs")
 TABLE = assets.sheet("table")

@@ -11,7 +11,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.pending import Pending
-from toast_lab.report.plan_panel import CSS, Rival, plan_panel
+from toast_lab.report.plan_panel import CSS, best_of, plan_panel
 
 _THREAD = concurrent.futures.ThreadPoolExecutor(1, "plan panel")
 
@@ -31,17 +31,14 @@ class PlanPane(look.Pane):
             self._subject, self.view.object = (), ""
             return
         others = [
-            other
-            for other in items
-            if other.name != item.name and other.problem is item.problem and other.cost.fits
+            other for other in items if other.name != item.name and other.problem is item.problem
         ]
-        best = min(others, key=lambda other: other.cost.score, default=None)
-        subject = (item.plan, item.cost, best)
+        best = best_of(others)
+        subject = (item.plan, item.cost, best and best.cost)
         if [*map(id, subject)] == [*map(id, self._subject)]:
             return
         self._subject = subject
-        rival = None if best is None else Rival(best.name, best.cost)
-        future = _THREAD.submit(plan_panel, item.problem, item.plan, item.cost, best=rival)
+        future = _THREAD.submit(plan_panel, item.problem, item.plan, item.cost, best=best)
         self._pending.start(subject, future)
         if pn.state.curdoc is None:
             concurrent.futures.wait([future])

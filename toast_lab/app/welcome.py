@@ -25,7 +25,7 @@ UPLOAD_HELP = (
     "never run. A machine file (.toml) goes to the field on the right."
 )
 OWN_HELP = (
-    "A Python model: start the server with it, toast-lab serve my.module:make, where make() "
+    "A Python model: start the server with it, toast-lab serve my_file.py:make, where make() "
     "returns (fn, args)."
 )
 

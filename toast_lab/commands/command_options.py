@@ -15,8 +15,8 @@ from toast_lab.search.methods import methods_text
 from toast_lab.text import read_gib
 
 MODEL_HELP = (
-    'a built-in model (see "toast-lab models"), your own as package.module:make, or a '
-    "StableHLO file"
+    'a built-in model (see "toast-lab models"), your own as package.module:make or file.py:make, '
+    "or a StableHLO file"
 )
 PIN_HELP = (
     "an action that every plan must contain, or the sharding of an argument or result: "

@@ -60,6 +60,6 @@ def _show(console: output.Out, models: list[JsonObject]) -> None:
             parameter_rows,
         )
     console.print(
-        'Your own: "package.module:make", where make(**sizes) returns (fn, args); or a '
-        "StableHLO file."
+        'Your own: "package.module:make" or "file.py:make", where make(**sizes) returns '
+        "(fn, args); or a StableHLO file."
     )

@@ -15,7 +15,7 @@ def add_options(parser: ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="a built-in model or your own as package.module:make",
+        help="a built-in model or your own as package.module:make or file.py:make",
     )
     add_option(
         "--port", type=command_options.port, default=5006, help="port of the server (%(default)s)"

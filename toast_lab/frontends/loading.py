@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import pickle
 import re
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from toast_lab import fork_server, isolate
@@ -41,7 +43,7 @@ def load(
     cancel: Any = None,
     **sizes: Any,
 ) -> Model:
-    """A built-in model by name, or the user's own as ``"package.module:make"``.
+    """A built-in model by name, or the user's own: ``"package.module:make"``, ``"file.py:make"``.
 
     ``make(**sizes)`` returns ``(fn, args)`` or ``(fn, args, options)``. The options are a dict with
     ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
@@ -231,13 +233,13 @@ def _arguments(args: Any) -> tuple[Any, ...]:
 
 
 def _example_of(which: str, sizes: dict[str, Any]) -> Any:
-    module_name, _, attribute = which.partition(":")
+    module_name, attribute = _module_and_name(which)
     try:
         make = getattr(importlib.import_module(module_name), attribute)
     except ImportError as error:
         raise FrontendError(
             f"{which}: cannot import {module_name}: {error}. Is it on the path (the current "
-            "folder is)?"
+            "folder is)? A file can be named, too: path/to/file.py:make"
         ) from None
     except AttributeError:
         raise FrontendError(f"{which}: module {module_name} has no {attribute}") from None
@@ -255,9 +257,30 @@ def _example_of(which: str, sizes: dict[str, Any]) -> Any:
         ) from None
 
 
+def _module_and_name(which: str) -> tuple[str, str]:
+    """The module to import, and what to take from it; the folder of a file gets onto the path."""
+    module_name, _, attribute = which.partition(":")
+    if not module_name.endswith(".py"):
+        return module_name, attribute
+    file = Path(module_name).resolve()
+    if not file.is_file():
+        raise FrontendError(f"{which}: there is no file {module_name}")
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.find_spec(file.stem)
+    if spec is None or spec.origin is None or Path(spec.origin).resolve() != file:
+        raise FrontendError(
+            f"{which}: another module is called {file.stem}, too "
+            f"({'built in' if spec is None else spec.origin}); rename the file, or give the model "
+            "as package.module:make"
+        )
+    return file.stem, attribute
+
+
 def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, bool | int | float | str]:
     """The numbers, words and switches that ``make`` was called with, including defaults."""
-    module_name, _, attribute = which.partition(":")
+    module_name, attribute = _module_and_name(which)
     make = getattr(importlib.import_module(module_name), attribute)
     try:
         signature = inspect.signature(make)

@@ -100,11 +100,15 @@ class SearchFacts:
             ("state", f"{state}, {job.worked_s:.1f} s" if job is not None else state),
             ("simulations", f"{searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
-            ("best step", f"{seconds_text(best_s)}{speed}" if best_s else "–"),
-            ("best peak", f"{bytes_text(best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
-            ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
         ]
-        if seen is None and not is_searching:
+        if self._best_item() is None:  # else the panel says it
+            limit_text = bytes_text(problem.memory_limit_bytes)
+            rows += [
+                ("best step", f"{seconds_text(best_s)}{speed}" if best_s else "–"),
+                ("best peak", f"{bytes_text(best_bytes)} of {limit_text}"),
+                ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
+            ]
+        else:
             rows.append(("written", self._written()))
         if seen is not None:
             as_of = f"simulation {self.state.shown:,}, best plan from simulation {seen.index:,}"
