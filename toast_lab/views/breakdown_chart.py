@@ -9,7 +9,7 @@ import holoviews as hv
 import pandas as pd
 
 from toast_lab.views.breakdown import share_text
-from toast_lab.views.chart_style import GridAcross, chart, drawn, hover, on_glyph
+from toast_lab.views.chart_style import chart, drawn, grid_across, hover, on_glyph
 from toast_lab.views.compare_table import PlanEntry, seconds_text, time_unit
 from toast_lab.views.palette import style
 
@@ -91,7 +91,7 @@ def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
         legend="top" if elements else None,
         legend_columns=4,
         zoom=None,
-        hooks=[GridAcross()],
+        hooks=[grid_across],
     )
 
 

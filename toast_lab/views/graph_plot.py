@@ -238,6 +238,12 @@ class GraphPlot:
         y_range.update(start=bottom, end=top)
 
     @property
+    def size_px(self) -> tuple[float, float]:
+        """Width and height at which all rows and lanes can be read."""
+        row_px = 52 if self._row_count < 8 else 26 if self._row_count < 30 else 17
+        return 190.0 + 84 * self._width, 60.0 + row_px * self._row_count
+
+    @property
     def _row_count(self) -> int:
         return max(len(self.layout.rows), 1)
 

@@ -1,19 +1,13 @@
-"""Charts as files: a HoloViews element as SVG or PNG, without a browser.
+"""Charts and diagrams as files, SVG or PNG, without a browser.
 
-This module draws every data chart in a file or in a page without scripts: the static form of
-notebook views, the figures of the evaluation and of the accuracy page, and the files of
-``tl.charts.save``. It takes the elements that pages show (``chart_style``), reads their rows and
-the options that are meant for Bokeh, and draws them with matplotlib (``chart_axes``). So each chart
-is written once, and what ``.opts`` changes on screen it changes in the file.
+This module draws every picture in a file or in a page without scripts: the static form of notebook
+views, the figures of the evaluation and of the accuracy page, and the files of ``tl.charts.save``.
+It takes the HoloViews elements (``chart_style``) and the Bokeh figures that pages show, and draws
+the Bokeh figures with matplotlib (``drawn_figure``). So each picture is written once, and what
+``.opts`` changes on screen it changes in the file. Bokeh makes SVG only inside a browser, and
+HoloViews' matplotlib renderer has options of its own, so every chart would be written twice.
 
-Bokeh makes SVG only inside a browser. HoloViews has a matplotlib renderer, whose options are not
-those of Bokeh, so that every chart would have to be written twice; it also draws all rows of an
-element with one marker, and resets matplotlib's global settings while it draws, which code in a
-notebook would notice.
-
-Dimension graphs, search trees and device tiles are not data charts; ``views.svg`` draws those. The
-explorer saves what is on screen, with its size and zoom (``app/figure_export``); reports show these
-elements as interactive figures.
+The explorer saves what is on screen, with its size and zoom (``app/figure_export``).
 
 Equal rows give equal bytes: there are no dates and no random names. Texts are escaped, and written
 as text. Lines and letters have mid tones, so that they are visible on white and on near-black; an
@@ -32,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
+from bokeh.models import Plot
 
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import write_whole
@@ -40,7 +35,7 @@ from toast_lab.views.palette import NEUTRAL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from toast_lab.views.chart_axes import ChartAxes
+    from toast_lab.views.drawn_figure import FigureAxes
 
 #: width and height of a chart, in pixels
 SIZE_PX = (680.0, 280.0)
@@ -80,7 +75,8 @@ def chart_svg(
     """A chart as SVG text, for a page or for a file of its own.
 
     Args:
-        chart: an element, an overlay or a layout; a dynamic map is drawn as it is now.
+        chart: an element, an overlay or a layout; a dynamic map is drawn as it is now. Or a Bokeh
+            figure.
         size_px: width and height of each chart of a layout.
         one_legend: one legend below all charts of a layout, in place of one for each.
         ground: colour of the background; None: there is none.
@@ -160,10 +156,11 @@ def _write(
 
 def _figure(
     parts: Sequence[Any], columns: int, size_px: tuple[float, float], *, one_legend: bool
-) -> tuple[Figure, list[ChartAxes]]:
+) -> tuple[Figure, list[FigureAxes]]:
     from matplotlib.figure import Figure
 
-    from toast_lab.views.chart_axes import ChartAxes, merged, write_legend
+    from toast_lab.views.chart_style import bokeh_figure
+    from toast_lab.views.drawn_figure import FigureAxes, merged, write_legend
 
     row_count = max(1, -(-len(parts) // columns))
     width, height = size_px[0] * columns, size_px[1] * row_count
@@ -172,7 +169,8 @@ def _figure(
     drawn = []
     for position, part in enumerate(parts, 1):
         axes = figure.add_subplot(row_count, columns, position)
-        drawn.append(ChartAxes(axes, part, size_px[0], with_legend=not one_legend))
+        figure_of = part if isinstance(part, Plot) else bokeh_figure(part)
+        drawn.append(FigureAxes(axes, figure_of, size_px[0], with_legend=not one_legend))
     if one_legend:
         keys = merged(part.keys for part in drawn)
         location: dict[str, Any] = {"loc": "outside lower center"}

@@ -176,6 +176,12 @@ class TilesPlot:
         """Draw another tensor on the same mesh."""
         self.source.data = tile_columns(self.mesh, shape, spec, dims)
 
+    @property
+    def size_px(self) -> tuple[float, float]:
+        """Width and height at which the texts of all cells can be read."""
+        rows, columns = grid(self.mesh)
+        return 60.0 + 120.0 * columns, 30.0 + 76.0 * rows
+
     def _draw(self) -> figure:
         rows, columns = grid(self.mesh)
         picture = new_figure(
