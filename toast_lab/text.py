@@ -181,6 +181,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most ``most`` letters, the last of which is an ellipsis if some are left out.
+
+    >>> shortened("hidden_features", 10), shortened("x", 10)
+    ('hidden_fe…', 'x')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def first_items_text(items: Iterable[object], limit: int = 3) -> str:
     """The first ``limit`` items, and the number of items left out."""
     texts = [str(item) for item in items]

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, output, stopping
+from toast_lab.commands import command_options, common, output
 from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
@@ -222,7 +222,7 @@ def run_gaps(args: Namespace) -> int:
 
     choice = Choice.make(models=args.models, machines=args.machines)
     folder = Path(args.out)
-    with output.progress("proving") as update, stopping.stop_gently() as stopped:
+    with output.stoppable("proving") as (update, stopped):
         rows = gaps.run_gaps(
             choice.cases,
             choice.machines,

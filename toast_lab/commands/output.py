@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from toast_lab.commands import keeping
+from toast_lab.commands import keeping, stopping
 from toast_lab.files import not_saved, write_whole
+from toast_lab.isolate import Cancel
 from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ def working(activity: str) -> Iterator[None]:
     """Show a progress bar for work of unknown length."""
     with progress(activity):
         yield
+
+
+@contextlib.contextmanager
+def stoppable(activity: str) -> Iterator[tuple[Callable[[float | None, str], None], Cancel]]:
+    """Show a progress bar for work that Ctrl-C or SIGTERM ends gently.
+
+    Gives ``update`` as ``progress`` does, and a function that tells whether to stop.
+    """
+    with progress(activity) as update, stopping.stop_gently() as stopped:
+        yield update, stopped
 
 
 # -- to text ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from toast_lab.commands import command_options, common, output, stopping
+from toast_lab.commands import command_options, common, output
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
-    with output.progress("replaying") as update, stopping.stop_gently() as stopped:
+    with output.stoppable("replaying") as (update, stopped):
         replayed = replay(
             model,
             plan,

@@ -21,12 +21,11 @@ from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.ir.model import Model
 from toast_lab.jobs.orders import CurrentOrder
+from toast_lab.jobs.plan_parts import PlanParts, parts_of
 from toast_lab.pipeline import judged_search
 from toast_lab.prepare import load_present
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import added_methods, register_if_unknown
-from toast_lab.sharding.plan import ShardingPlan, make_plan
-from toast_lab.sharding.sharding import Sharding
 from toast_lab.written.screen import written_text
 from toast_lab.written.written_plan import WrittenSize
 
@@ -68,25 +67,6 @@ class ConfirmRequest:
     budget: Budget = dataclasses.field(default_factory=Budget)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     added_methods: Mapping[str, str] = dataclasses.field(default_factory=added_methods)
-
-
-class PlanParts(NamedTuple):
-    """The data from which another process can rebuild a plan."""
-
-    sharding: Sharding
-    actions: tuple[str, ...]
-    key: int
-    judged: Mapping[str, Any] | None = None
-
-    def plan(self, problem: Problem) -> ShardingPlan:
-        """The plan, as a plan of the problem that was searched."""
-        plan = make_plan(problem.analysis, problem.mesh, self.sharding, self.actions, key=self.key)
-        return plan if self.judged is None else dataclasses.replace(plan, judged=self.judged)
-
-
-def parts_of(plan: ShardingPlan) -> PlanParts:
-    """A plan without its program."""
-    return PlanParts(plan.sharding, plan.history, plan.key, plan.judged)
 
 
 class PricePoint(NamedTuple):

@@ -16,7 +16,8 @@ from toast_lab.report.plan_sections import ReportListing
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views import selection_facts
-from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout, start_level, where
+from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout
+from toast_lab.views.graph_rows import start_level, where
 from toast_lab.views.overlay import name_axes
 
 #: a graph of source lines with more rows than this shows functions instead

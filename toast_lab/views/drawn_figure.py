@@ -24,6 +24,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from toast_lab.errors import InvalidProblem
+from toast_lab.text import shortened
 from toast_lab.views.palette import NEUTRAL
 
 LETTER_PX = 6.3  #: approximate width of a letter of a legend
@@ -369,14 +370,6 @@ def _outlines(glyphs: _Glyphs) -> list[np.ndarray]:
 
 
 # -- legends ---------------------------------------------------------------------------------------
-def merged(keys: Iterable[Keys]) -> Keys:
-    """The keys of several charts, each label once."""
-    merged_keys = Keys()
-    for chart_keys in keys:
-        merged_keys = {**chart_keys, **merged_keys}
-    return merged_keys
-
-
 def write_legend(where: Any, keys: Keys, width_px: float, **place: Any) -> float:
     """Write a legend in as many columns as ``width_px`` takes, and give its height in pixels.
 
@@ -499,8 +492,7 @@ def _closed(outlines: Sequence[np.ndarray]) -> Outline:
 
 def _line(text: Any) -> str:
     """A name as one short line of letters that XML allows."""
-    line = _FORBIDDEN.sub("\ufffd", " ".join(str(text).split()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return shortened(_FORBIDDEN.sub("\ufffd", " ".join(str(text).split())), LONGEST)
 
 
 def _log_locator(low: float, high: float) -> Any:

@@ -40,13 +40,9 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_layout import (
-    ConflictEdge,
-    GraphLayout,
-    GraphRow,
-    Outline,
-    chain_path,
-)
+from toast_lab.text import shortened
+from toast_lab.views.graph_layout import ConflictEdge, GraphLayout, Outline, chain_path
+from toast_lab.views.graph_rows import GraphRow
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
@@ -628,7 +624,7 @@ def _told_apart(names: Sequence[str], longest: int) -> dict[str, str]:
     >>> _told_apart(["hidden_features", "x"], 10).values()
     dict_values(['hidden_fe…', 'x'])
     """
-    begun = {name: _begun(name, longest) for name in names}
+    begun = {name: shortened(name, longest) for name in names}
     if len(set(begun.values())) == len(begun):
         return begun
     return {name: _abbreviated(name, longest) for name in names}
@@ -643,11 +639,7 @@ def _abbreviated(name: str, longest: int) -> str:
         shorter = "".join(f"{word[:kept]}{rest}" for word, rest in parts)
         if len(shorter) <= longest:
             return shorter
-    return _begun(name, longest)
-
-
-def _begun(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return shortened(name, longest)
 
 
 def _cut(label: str, width: int) -> str:

@@ -160,7 +160,7 @@ def _figure(
     from matplotlib.figure import Figure
 
     from toast_lab.views.chart_style import bokeh_figure
-    from toast_lab.views.drawn_figure import FigureAxes, merged, write_legend
+    from toast_lab.views.drawn_figure import FigureAxes, write_legend
 
     row_count = max(1, -(-len(parts) // columns))
     width, height = size_px[0] * columns, size_px[1] * row_count
@@ -172,9 +172,9 @@ def _figure(
         figure_of = part if isinstance(part, Plot) else bokeh_figure(part)
         drawn.append(FigureAxes(axes, figure_of, size_px[0], with_legend=not one_legend))
     if one_legend:
-        keys = merged(part.keys for part in drawn)
-        location: dict[str, Any] = {"loc": "outside lower center"}
-        write_legend(figure, keys, width, **location)
+        keys = {label: look for part in drawn[::-1] for label, look in part.keys.items()}
+        in_order = {label: keys[label] for part in drawn for label in part.keys}
+        write_legend(figure, in_order, width, loc="outside lower center")
     return figure, drawn
 
 

@@ -17,8 +17,9 @@ from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
 from toast_lab.views import selection_facts
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
+from toast_lab.views.graph_layout import GraphFilter, graph_layout
 from toast_lab.views.graph_plot import GraphPlot, nodes_frame
+from toast_lab.views.graph_rows import LEVELS, start_level
 from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.saved_chart import chart_svg
