@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toast_lab.files import write_whole
 
@@ -53,6 +53,21 @@ def table(
     if len(all_rows) > limit:
         lines.append(f"... and {len(all_rows) - limit} more{rest}")
     return "\n".join(lines)
+
+
+class Table(NamedTuple):
+    """A table of a report, for every renderer.
+
+    A column's title starts with ">" for numbers, or with "~" for texts that may be folded.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+
+    def __str__(self) -> str:
+        columns = [column.lstrip("~") for column in self.columns]
+        return f"{self.title}\n{table(columns, self.rows)}"
 
 
 def bounded(lines: Sequence[str], limit: int, rest: str) -> str:

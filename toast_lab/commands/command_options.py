@@ -249,6 +249,29 @@ def rows(parser: ArgumentParser, contents: str) -> None:
     )
 
 
+def planned(parser: ArgumentParser) -> None:
+    """Options of a command about a plan: one that is given, or the best that a search finds."""
+    problem(parser)
+    plan(parser)
+    search(parser, seconds=10.0)
+    save(parser)
+
+
+def timed(parser: ArgumentParser) -> None:
+    """Options of a command that times steps on inputs of its own."""
+    parser.add_argument(
+        "--repeats", type=positive_int, default=10, help="timed steps of each plan (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of the random inputs (%(default)s)"
+    )
+
+
+def everything(parser: ArgumentParser) -> None:
+    """The option ``--all``."""
+    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+
+
 def save(parser: ArgumentParser) -> None:
     """The option ``--save``, which writes the plan to a file."""
     parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")

@@ -24,12 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
         help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or '
         "mpirun (%(default)s)",
     )
-    add_option(
-        "--repeats",
-        type=command_options.positive_int,
-        default=10,
-        help="timed steps of each plan (%(default)s)",
-    )
+    command_options.timed(parser)
     add_option(
         "--rounds",
         type=command_options.positive_int,
@@ -55,12 +50,6 @@ def add_options(parser: ArgumentParser) -> None:
         "--no-gradients",
         action="store_true",
         help="compare only the outputs with the unsharded program, not the gradients",
-    )
-    add_option(
-        "--seed",
-        type=command_options.seed,
-        default=0,
-        help="seed of the inputs and of the order (%(default)s)",
     )
     add_option(
         "--plan-time-limit",

@@ -18,15 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)'
     )
-    parser.add_argument(
-        "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=command_options.seed,
-        default=0,
-        help="seed of the random inputs (%(default)s)",
-    )
+    command_options.timed(parser)
 
 
 def run(args: Namespace) -> int:

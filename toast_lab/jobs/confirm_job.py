@@ -241,15 +241,8 @@ class _Reporter:
             if at_s - self._sent_at < REPORT_EVERY_S and self._best_s != float("inf"):
                 return
             self._best_s, self._sent_at = last.best_time_s, at_s
-            self.send(
-                PricePoint(
-                    at_s=at_s,
-                    round=self._round,
-                    best_s=last.best_time_s,
-                    best_bytes=last.best_peak_bytes,
-                    simulations=self._simulations,
-                )
-            )
+            prices = last.best_time_s, last.best_peak_bytes
+            self.send(PricePoint(at_s, self._round, *prices, self._simulations))
 
     def judged(self, event: JudgeEvent) -> None:
         """Report a step of the loop."""
@@ -258,27 +251,12 @@ class _Reporter:
             self._round, self._best_s, self._simulations = event.round, float("inf"), 0
         if event.stage == "searched" and event.priced_s is not None:
             # The search's final price, which the throttle may have swallowed
-            self.send(
-                PricePoint(
-                    at_s=at_s,
-                    round=event.round,
-                    best_s=event.priced_s,
-                    best_bytes=float("nan"),
-                    simulations=self._simulations,
-                )
-            )
+            prices = event.priced_s, float("nan")
+            self.send(PricePoint(at_s, event.round, *prices, self._simulations))
         if event.verdict is not None:
             self.send(_judged_plan(at_s, event.verdict))
-        self.send(
-            JudgeStep(
-                at_s=at_s,
-                stage=event.stage,
-                round=event.round,
-                compiles=event.compiles,
-                most_compiles=event.most_compiles,
-                priced_s=event.priced_s,
-            )
-        )
+        compiles = event.compiles, event.most_compiles
+        self.send(JudgeStep(at_s, event.stage, event.round, *compiles, event.priced_s))
 
 
 def _judged_plan(at_s: float, verdict: Verdict[Any]) -> JudgedPlan:

@@ -278,15 +278,7 @@ def _kept_run(problem: Problem, plan: ShardingPlan) -> KeptRun | None:
         if rows:
             row = store.get(rows[0]["id"])
             batches = row["measured"].get("batches_s") or ()
-            return KeptRun(
-                median_s=row["median_s"],
-                spread_s=row["spread_s"],
-                step_times_s=tuple(time_s for batch in batches for time_s in batch),
-                peak_bytes=row["peak_bytes"],
-                allocator_peak_bytes=row["allocator_peak_bytes"],
-                max_relative_error=row["max_relative_error"],
-                devices=row["devices"],
-                device_kind=row["device_kind"],
-                time_utc=row["time_utc"],
-            )
+            fields: dict[str, Any] = {name: row.get(name) for name in KeptRun._fields}
+            fields["step_times_s"] = tuple(time_s for batch in batches for time_s in batch)
+            return KeptRun(**fields)
     return None

@@ -505,17 +505,10 @@ class GraphPlot:
 def _add_tools(
     plot: figure, *, markers: Any, red_lines: Any, set_outlines: list[Any], scrolls: bool
 ) -> None:
-    name_hover = HoverTool(
-        renderers=[markers],
-        tooltips=[
-            ("name", "@title"),
-            ("size", "@sizes"),
-            ("colour", "@colour"),
-            ("row", "@row"),
-            ("line", "@where"),
-            ("shown as", "@text"),
-        ],
-    )
+    texts = ("title", "sizes", "colour", "row", "where", "text")
+    titles = ("name", "size", "colour", "row", "line", "shown as")
+    rows = [(title, f"@{text}") for title, text in zip(titles, texts, strict=True)]
+    name_hover = HoverTool(renderers=[markers], tooltips=rows)
     conflict_hover = HoverTool(
         renderers=[red_lines],
         tooltips=[("conflict", "@title")],

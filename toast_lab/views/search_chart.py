@@ -37,11 +37,15 @@ class _Quantity(NamedTuple):
 
     name: str
     title: str
-    best: str
-    tried: str
+    column: str  #: ending of its columns
     unit: float
     whole: float
     limit: float = 0.0
+
+    @property
+    def best(self) -> str:
+        """The column of the best plan."""
+        return f"best_{self.column}"
 
 
 def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
@@ -50,32 +54,13 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     byte_name, byte_scale = byte_unit(scales.unsharded_bytes)
     limit, whole_s = scales.memory_limit_bytes, scales.unsharded_s / time_scale
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
+    time = f"step ({time_name}), estimated; unsharded {whole_s:.3g}"
+    memory = f"peak ({byte_name}), estimated{limit_text}"
+    whole_bytes = scales.unsharded_bytes / byte_scale
     return (
-        _Quantity(
-            name="curve cost",
-            title="C(s), estimated; unsharded 1",
-            best="best_score",
-            tried="tried_score",
-            unit=1.0,
-            whole=1.0,
-        ),
-        _Quantity(
-            name="curve time",
-            title=f"step ({time_name}), estimated; unsharded {whole_s:.3g}",
-            best="best_s",
-            tried="tried_s",
-            unit=time_scale,
-            whole=whole_s,
-        ),
-        _Quantity(
-            name="curve memory",
-            title=f"peak ({byte_name}), estimated{limit_text}",
-            best="best_bytes",
-            tried="tried_bytes",
-            unit=byte_scale,
-            whole=scales.unsharded_bytes / byte_scale,
-            limit=limit / byte_scale,
-        ),
+        _Quantity("cost", "C(s), estimated; unsharded 1", "score", 1.0, 1.0),
+        _Quantity("time", time, "s", time_scale, whole_s),
+        _Quantity("memory", memory, "bytes", byte_scale, whole_bytes, limit / byte_scale),
     )
 
 
@@ -97,7 +82,7 @@ def search_charts(
 
 
 def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, keyed: bool) -> Any:
-    best, tried = quantity.best, quantity.tried
+    best, tried = quantity.best, f"tried_{quantity.column}"
     scaled = frame.assign(**{name: frame[name] / quantity.unit for name in (best, tried)})
     tooltips = [
         ("simulation", "@simulation"),
@@ -131,12 +116,12 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         if quantity.limit <= IN_VIEW * quantity.whole:
             in_view.append(quantity.limit)
         elements.append(_level(quantity.limit, CONFLICT))
-    if quantity.name != "curve memory":
+    if quantity.name != "memory":
         elements.append(_level(quantity.whole, NEUTRAL))
     ends = scaled[best].dropna().tolist()[-1:]
     return chart(
         elements,
-        name=quantity.name,
+        name=f"curve {quantity.name}",
         title=quantity.title,
         xlabel="simulations",
         ylabel="",
