@@ -56,6 +56,8 @@ def test_blocks_of_a_tree_are_as_wide_as_their_visits() -> None:
         [0.4 * whole, 0.6 * whole], 0.01
     )
     assert {"root", "a->b", "<i> & more"} <= set(texts(root))
+    assert {"0", "3"} <= set(texts(root)), "no rows below the first four"
+    assert "4" not in texts(root)
 
 
 def test_tiles_are_filled_where_a_device_holds_something() -> None:

@@ -36,10 +36,10 @@ def run(args: Namespace) -> int:
         args,
         "compiled",
         CompiledStore,
-        COLUMNS,
-        shown,
-        _show,
-        lambda one: {**one[0], "result": one[1].to_json()},
+        columns=COLUMNS,
+        shown=shown,
+        show_one=_show,
+        one_data=lambda one: {**one[0], "result": one[1].to_json()},
     )
 
 

@@ -38,6 +38,7 @@ def run(
     args: Namespace,
     command: str,
     store_type: Any,
+    *,
     columns: Sequence[str],
     shown: Mapping[str, Callable[[JsonObject], object]],
     show_one: Callable[[output.Out, Any], None],

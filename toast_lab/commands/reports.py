@@ -74,7 +74,8 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
 
     Dims at which an action stops are listed only with ``everything``.
     """
-    _show(console, "Coverage", report, report.tables(with_dims=everything), everything)
+    console.print(f"Coverage: {report.headline()}.")
+    _show(console, report.tables(with_dims=everything), everything)
     left_out = 0 if everything else sum(bool(row.colours) for row in report.other_rows)
     if left_out:
         kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
@@ -87,12 +88,10 @@ def show_divisibility(
     console: output.Out, report: Divisibility, *, everything: bool = False
 ) -> None:
     """Print one line, and a table for each kind of problem that occurs."""
-    _show(console, "Divisibility", report, report.tables(), everything)
+    console.print(f"Divisibility: {report.headline()}.")
+    _show(console, report.tables(), everything)
 
 
-def _show(
-    console: output.Out, name: str, report: Any, tables: list[Table], everything: bool
-) -> None:
-    console.print(f"{name}: {report.headline()}.")
+def _show(console: output.Out, tables: list[Table], everything: bool) -> None:
     for table in tables:
         console.table(*table, None if everything else SHOWN_ROWS)

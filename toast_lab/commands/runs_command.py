@@ -36,7 +36,9 @@ def run(args: Namespace) -> int:
         ">error": lambda row: or_dash("{:.0e}".format, row["max_relative_error"]),
         ">predicted": lambda row: or_dash(time_text, row["predicted_time_s"]),
     }
-    return kept_rows.run(args, "runs", ComparisonStore, COLUMNS, shown, _show)
+    return kept_rows.run(
+        args, "runs", ComparisonStore, columns=COLUMNS, shown=shown, show_one=_show
+    )
 
 
 def _show(console: output.Out, row: JsonObject) -> None:

@@ -302,9 +302,10 @@ class FigureAxes:
             }
         if texts is not None:
             labels = ["\n".join(map(_line, str(text).split("\n"))) for text in texts.values()]
-            view = drawn.get_view_interval()
+            start, end = drawn.get_view_interval()
             drawn.set_ticks(list(texts), labels=labels)
-            drawn.set_view_interval(*view, ignore=True)
+            # Ticks beyond the ends would extend the axis
+            drawn.set_view_interval(start, end, ignore=True)
             return
         drawn.set_major_formatter(FuncFormatter(number_text))
         if drawn.get_scale() == "log":

@@ -56,11 +56,11 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
     time = f"step ({time_name}), estimated; unsharded {whole_s:.3g}"
     memory = f"peak ({byte_name}), estimated{limit_text}"
-    whole_bytes = scales.unsharded_bytes / byte_scale
+    drawn_bytes = {"whole": scales.unsharded_bytes / byte_scale, "limit": limit / byte_scale}
     return (
-        _Quantity("cost", "C(s), estimated; unsharded 1", "score", 1.0, 1.0),
-        _Quantity("time", time, "s", time_scale, whole_s),
-        _Quantity("memory", memory, "bytes", byte_scale, whole_bytes, limit / byte_scale),
+        _Quantity("cost", "C(s), estimated; unsharded 1", "score", 1.0, whole=1.0),
+        _Quantity("time", time, "s", time_scale, whole=whole_s),
+        _Quantity("memory", memory, "bytes", byte_scale, **drawn_bytes),
     )
 
 

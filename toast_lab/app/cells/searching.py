@@ -138,9 +138,14 @@ def tree(
             return h("p", "No simulation yet.")
         plot = IciclePlot()
         plot.show(scene)
+        height = 40.0 * (1 + int(scene.blocks.level.max()))
         return join(
             [
-                Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, 280.0))),
+                Safe(
+                    chart_svg(
+                        plot.figure, size_px=(WIDTH_PX, 40.0 * (1 + scene.blocks.level.max()))
+                    )
+                ),
                 h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
             ]
         )
