@@ -141,11 +141,7 @@ def tree(
         height = 40.0 * (1 + int(scene.blocks.level.max()))
         return join(
             [
-                Safe(
-                    chart_svg(
-                        plot.figure, size_px=(WIDTH_PX, 40.0 * (1 + scene.blocks.level.max()))
-                    )
-                ),
+                Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
                 h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
             ]
         )
