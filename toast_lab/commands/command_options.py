@@ -6,7 +6,13 @@ mean the same in all commands.
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    ArgumentParser,
+    ArgumentTypeError,
+    _ActionsContainer,
+    _SubParsersAction,
+)
 from collections.abc import Callable
 
 from toast_lab import checks
@@ -138,12 +144,17 @@ def pins(parser: ArgumentParser) -> None:
     )
 
 
+def actions(parser: _ActionsContainer) -> None:
+    """The option ``--actions``, which gives a plan."""
+    parser.add_argument(
+        "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
+    )
+
+
 def plan(parser: ArgumentParser) -> None:
     """Options that give a plan, as actions or as a file."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
-    )
+    actions(group)
     group.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
 
 

@@ -248,16 +248,12 @@ def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
     """Print time and memory, beside those of the unsharded program."""
     base_time, base_peak = problem.baseline
     fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
+    relative = f"{cost.relative_time:.3f} of unsharded"
     console.table(
         f"Estimate for one device of {problem.machine.name}, mesh {problem.mesh}",
         ("", ">unsharded", ">sharded", ""),
         [
-            (
-                "time of a step",
-                time_text(base_time),
-                time_text(cost.time_s),
-                f"{cost.relative_time:.3f} of unsharded",
-            ),
+            ("time of a step", time_text(base_time), time_text(cost.time_s), relative),
             ("  compute", "", time_text(cost.compute_s), ""),
             ("  communication", "", time_text(cost.comm_s), f"{len(cost.collectives)} collectives"),
             ("  if overlapped", "", time_text(cost.overlapped_s), ""),

@@ -152,36 +152,21 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Canc
 def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
     task_columns = ("model", "sizes", "mesh", "machine", "method", "seed")
-    console.table(
-        f"{len(rows)} searches, {data['made']} of them new",
+    results = (">score", ">time", ">peak", "fits", "status", ">s")
+    cells = [
         (
-            "~model",
-            "~sizes",
-            "mesh",
-            "machine",
-            "method",
-            ">seed",
-            ">score",
-            ">time",
-            ">peak",
-            "fits",
-            "status",
-            ">s",
-        ),
-        [
-            (
-                *(row[column] for column in task_columns),
-                or_dash("{:.4f}".format, row["score"]),
-                or_dash(output.time_text, row["time_s"]),
-                or_dash(bytes_text, row["peak_bytes"]),
-                {True: "yes", False: "no", None: "-"}[row["fits"]],
-                row["status"],
-                or_dash("{:.2f}".format, row["elapsed_s"]),
-            )
-            for row in rows
-        ],
-        60,
-    )
+            *(row[column] for column in task_columns),
+            or_dash("{:.4f}".format, row["score"]),
+            or_dash(output.time_text, row["time_s"]),
+            or_dash(bytes_text, row["peak_bytes"]),
+            {True: "yes", False: "no", None: "-"}[row["fits"]],
+            row["status"],
+            or_dash("{:.2f}".format, row["elapsed_s"]),
+        )
+        for row in rows
+    ]
+    columns = ("~model", "~sizes", *task_columns[2:-1], ">seed", *results)
+    console.table(f"{len(rows)} searches, {data['made']} of them new", columns, cells, 60)
     for row in rows:
         if row["status"] in ("CRASHED", "FAILED"):
             console.print(

@@ -199,13 +199,9 @@ def _difference_parts(change: Difference) -> list[Safe]:
             for row in change.collectives[:MOST_CHANGES]
         ]
         columns = ("collective", "line", ">before", ">after", ">time")
-        parts.append(
-            details(
-                f"Collectives that change ({len(change.collectives):,})",
-                rows_table(columns, rows, "collectives that change"),
-                opened=True,
-            )
-        )
+        table = rows_table(columns, rows, "collectives that change")
+        heading = f"Collectives that change ({len(change.collectives):,})"
+        parts.append(details(heading, table, opened=True))
     if change.tensors:
         rows = [
             (
@@ -218,12 +214,8 @@ def _difference_parts(change: Difference) -> list[Safe]:
             for row in change.tensors[:MOST_CHANGES]
         ]
         columns = ("~tensor", "line", "~before", "~after", ">memory")
-        parts.append(
-            details(
-                f"Tensors whose sharding differs ({len(change.tensors):,})",
-                rows_table(columns, rows, "tensors whose sharding differs"),
-            )
-        )
+        table = rows_table(columns, rows, "tensors whose sharding differs")
+        parts.append(details(f"Tensors whose sharding differs ({len(change.tensors):,})", table))
     return parts
 
 

@@ -136,15 +136,8 @@ def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) 
             for row, alike in enumerate(rows)
         ],
         "board": [
-            sorted(
-                row_of[conflict]
-                for conflict in {
-                    conflict
-                    for set_index in sets[:1]
-                    for conflict in analysis.compatibility_sets[set_index].conflicts
-                }
-            )
-            for sets in board_sets
+            sorted(row_of[conflict] for conflict in analysis.compatibility_sets[first].conflicts)
+            for first, *_ in board_sets
         ],
         "lines": [_line_data(analysis, listing.lines[line_index]) for line_index in listing.shown],
         "lineOfOp": list(listing.line_of_op),
@@ -211,7 +204,6 @@ def _conflict_data(
 
 
 def _line_data(analysis: Analysis, line: Any) -> dict[str, Any]:
-    facts = [("line", line.text)] if line.collective else []
-    facts += [("device-local", line.text)] if not line.collective else []
+    facts = [("line" if line.collective else "device-local", line.text)]
     facts += selection_facts.op_facts(analysis, line.op)
     return {"title": line.name or line.text, "facts": facts, "op": line.op}
