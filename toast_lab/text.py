@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toast_lab.files import write_whole
 
@@ -53,6 +53,21 @@ def table(
     if len(all_rows) > limit:
         lines.append(f"... and {len(all_rows) - limit} more{rest}")
     return "\n".join(lines)
+
+
+class Table(NamedTuple):
+    """A table of a report, for every renderer.
+
+    A column's title starts with ">" for numbers, or with "~" for texts that may be folded.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+
+    def __str__(self) -> str:
+        columns = [column.lstrip("~") for column in self.columns]
+        return f"{self.title}\n{table(columns, self.rows)}"
 
 
 def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
@@ -179,6 +194,15 @@ def gap_text(gap: float | None, *, of_all: bool = False) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 constraint``, ``2 constraints``, ``1,200 constraints``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most ``most`` letters, the last of which is an ellipsis if some are left out.
+
+    >>> shortened("hidden_features", 10), shortened("x", 10)
+    ('hidden_fe…', 'x')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def first_items_text(items: Iterable[object], limit: int = 3) -> str:

@@ -50,6 +50,5 @@ def _plot(panel: Panel, groups: Sequence[str]) -> Any:
         title=panel.title,
         xlabel="compiled",
         ylabel="priced",
-        legend=None,
         **options,
     )

@@ -217,7 +217,7 @@ def test_str_tables_what_is_held() -> None:
         in text
     )
     assert (
-        "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for "
+        "custom_call      2      0  80.0%  all    model.py:7  no sharding rule for "
         "custom_call @secret"
     ) in text
 

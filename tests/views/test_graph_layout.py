@@ -15,6 +15,7 @@ import toast_lab as tl
 from tests.helpers import traced
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.views import graph_layout as gl
+from toast_lab.views import graph_rows
 from toast_lab.views.graph_plot import MANY_LANES, GraphPlot, nodes_frame
 
 
@@ -84,7 +85,7 @@ def test_layout_is_deterministic(transformer: Analysis) -> None:
     assert np.array_equal(first.node_of, second.node_of)
 
 
-@pytest.mark.parametrize("level", gl.LEVELS)
+@pytest.mark.parametrize("level", graph_rows.LEVELS)
 def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str) -> None:
     layout = gl.graph_layout(transformer, level, gl.GraphFilter(singles=True))
     shown = sorted(n for node in layout.nodes for n in node.names)

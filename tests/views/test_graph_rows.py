@@ -15,7 +15,7 @@ from toast_lab.errors import ToastError
 from toast_lab.ir import locations, source_lines
 from toast_lab.views import graph_layout as gl
 from toast_lab.views import overlay, selection_facts
-from toast_lab.views.graph_rows import op_scopes, scopes
+from toast_lab.views.graph_rows import LEVELS, op_scopes, scopes
 from toast_lab.views.palette import NEUTRAL
 from toast_lab.views.patterns import LONGEST, containing, matching
 
@@ -136,7 +136,7 @@ def test_shares_of_the_time_add_up_over_ops() -> None:
 def test_the_chain_runs_from_side_to_side_through_nodes_that_are_shown(three: Analysis) -> None:
     conflict = three.conflicts[0]
     names = selection_facts.chain(three, 0)
-    for level in gl.LEVELS:
+    for level in LEVELS:
         layout = gl.graph_layout(three, level)
         path = gl.chain_path(layout, names)
         assert path[0] == layout.node_of[conflict.sides[0]]

@@ -147,12 +147,11 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert time.title.text == "step (µs), estimated; unsharded 5"
     assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
     assert memory.x_range is time.x_range is cost.x_range
-    # The line stays level until a better plan comes
-    assert curves.line_source.data["simulation"] == [1, 2, 2, 3, 3]
-    assert np.allclose(curves.line_source.data["best_s"], [2, 2, 1, 1, 2 / 3])
+    line = next(one for one in time.renderers if one.name == "best so far")
+    assert line.data_source is curves.source
+    assert line.glyph.mode == "after", "level until a better plan comes"
     curves.restart(points[2:])
-    for source in (curves.source, curves.line_source):
-        assert source.data["simulation"] == [3]
+    assert curves.source.data["simulation"] == [3]
 
 
 def test_a_long_search_is_thinned_and_keeps_its_improvements() -> None:
@@ -170,8 +169,7 @@ def test_a_long_search_is_thinned_and_keeps_its_improvements() -> None:
     assert len(drawn) <= MOST_DRAWN
     assert drawn == sorted(drawn)
     assert {1000, 2000, 3000, 4 * MOST_DRAWN} <= set(drawn)
-    line = curves.line_source.data
-    assert line["simulation"][-1] == drawn[-1]
+    line = curves.source.data
     # The line falls only at improvements
     falls = [
         line["simulation"][i + 1]

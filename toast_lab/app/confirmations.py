@@ -19,9 +19,9 @@ from toast_lab.jobs.confirm_job import (
     RUN_CONFIRMED,
     ConfirmRequest,
     ConfirmState,
-    PlanParts,
 )
 from toast_lab.jobs.job import Job
+from toast_lab.jobs.plan_parts import PlanParts
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.search.contract import Budget
 from toast_lab.views.compare_table import seconds_text

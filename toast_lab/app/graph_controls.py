@@ -6,8 +6,8 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views.graph_layout import LEVELS, lane_groups, start_level
-from toast_lab.views.graph_rows import scopes
+from toast_lab.views.graph_layout import lane_groups
+from toast_lab.views.graph_rows import LEVELS, scopes, start_level
 from toast_lab.views.markup import h
 from toast_lab.views.overlay import OVERLAYS
 from toast_lab.views.program_table import colours_frame

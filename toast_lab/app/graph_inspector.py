@@ -15,7 +15,8 @@ from toast_lab.app.session import Session
 from toast_lab.app.sides_pane import SidesPane
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.views import selection_facts
-from toast_lab.views.graph_layout import lane_groups, op_label
+from toast_lab.views.graph_layout import lane_groups
+from toast_lab.views.graph_rows import op_label
 from toast_lab.views.markup import (
     ESTIMATED,
     Safe,

@@ -22,8 +22,8 @@ from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.orders import RUN, Order
 from toast_lab.jobs.race_job import RaceState, best_row, race_methods
-from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
-from toast_lab.search.contract import Budget
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchRequest
+from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import renaming
@@ -300,12 +300,12 @@ class Searches(StatePart):
             ]
 
     def _ended(self, job: Job) -> None:
-        end: SearchEnd = job.result
+        end: SearchResult[Any] = job.result
         problem = self.problem
         assert problem is not None
-        self.best_actions, self.gap = self._named(end.actions), end.gap
+        self.best_actions, self.gap = self._named(end.plan.actions), end.gap
         self.note = f"{end.message} {gap_text(end.gap)}".rstrip()
-        plan = end.plan(job.about["problem"]).named_as_in(problem.analysis)
+        plan = end.plan.plan(job.about["problem"]).named_as_in(problem.analysis)
         self._keep(plan, end.cost, f"{end.method} (seed {end.seed})")
 
     def _lost(self, job: Job) -> None:

@@ -110,7 +110,7 @@ def _bars(methods: Sequence[str], by_method: Mapping[str, Row]) -> list[Any]:
         options = {"background_fill_color": ground} if ground else {}
         elements.append(
             drawn(
-                hv.Labels(label_points, ["left", "top"], "text"),
+                hv.Labels(label_points, ["position", "height"], "text"),
                 angle=90,
                 text_baseline=baseline,
                 text_color=ink,
@@ -341,7 +341,7 @@ def _steps(seconds: Sequence[float], ratios: Sequence[float], method: str) -> li
 def _panel(elements: Sequence[Any], title: str, **options: Any) -> Any:
     """One chart of a layout, without a legend of its own: the whole layout has one."""
     labels = {"xlabel": "", "ylabel": "", **options}
-    return chart(elements, name=title or "panel", title=title, legend=None, zoom=None, **labels)
+    return chart(elements, name=title or "panel", title=title, zoom=None, **labels)
 
 
 def _hue(method: str) -> str:

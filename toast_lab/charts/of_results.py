@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.files import PathLike
-from toast_lab.jobs.background import RunningRace, RunningSearch
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
@@ -99,20 +99,19 @@ def search(
     _in_notebook()
     chart_index = KINDS.get(kind or "score", 0)
     if isinstance(result, RunningSearch):
-        scales = _scales(result.problem, scale)
+        problem = result.problem
+        scales = SearchScales(problem.memory_limit_bytes, *problem.baseline, scale_type=scale)
         charts = _live(
-            _SearchFollower(result),
+            result,
+            _search_frame(result),
             lambda frame: search_charts(frame, scales, legend_at=chart_index),
+            len(KINDS),
         )
     else:
         snapshot = search_snapshot(result)
         scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded, scale_type=scale)
-        charts = search_charts(curve_frame(snapshot.points), scales, legend_at=chart_index)
-    return hv.Layout(list(charts)) if kind is None else charts[chart_index]
-
-
-def _scales(problem: Problem, scale: str) -> SearchScales:
-    return SearchScales(problem.memory_limit_bytes, *problem.baseline, scale_type=scale)
+        charts = [*search_charts(curve_frame(snapshot.points), scales, legend_at=chart_index)]
+    return hv.Layout(charts) if kind is None else charts[chart_index]
 
 
 def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log") -> Any:
@@ -143,13 +142,10 @@ def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log")
     def draw(frame: pd.DataFrame) -> tuple[Any]:
         return (race_chart(frame, methods, kind, unsharded=unsharded, scale_type=scale),)
 
-    if isinstance(result, RunningRace):
-        return _live(_RaceFollower(result), draw)[0]
-    return draw(_race_frame(result))[0]
+    def frame() -> pd.DataFrame:
+        return points_frame(race_points(result), {row.method: row.elapsed_s for row in result.rows})
 
-
-def _race_frame(result: Race | RunningRace) -> pd.DataFrame:
-    return points_frame(race_points(result), {row.method: row.elapsed_s for row in result.rows})
+    return _live(result, frame, draw, 1)[0] if isinstance(result, RunningRace) else draw(frame())[0]
 
 
 def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
@@ -181,51 +177,34 @@ def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
     return charts[0] if len(charts) == 1 else hv.Layout(list(charts))
 
 
-class _SearchFollower:
-    """The rows of a running search."""
+def _search_frame(run: RunningSearch) -> Callable[[], pd.DataFrame]:
+    """Reads the simulations to draw: all improvements, and ever fewer of the others."""
+    log, points = Follower(run), list[CurvePoint]()
 
-    charts = len(KINDS)
+    def frame() -> pd.DataFrame:
+        points.extend(log.read())
+        if len(points) > 2 * MAX_POINTS:
+            points[:] = thinned(points, MAX_POINTS // 2)
+        return curve_frame(points)
 
-    def __init__(self, run: RunningSearch) -> None:
-        self.run, self._log = run, Follower(run)
-        self._points: list[CurvePoint] = []
-
-    def frame(self) -> pd.DataFrame:
-        """The simulations to draw: all improvements, and ever fewer of the others."""
-        self._points = [*self._points, *self._log.read()]
-        if len(self._points) > 2 * MAX_POINTS:
-            self._points = thinned(self._points, MAX_POINTS // 2)
-        return curve_frame(self._points)
+    return frame
 
 
-class _RaceFollower:
-    """The rows of a running race."""
-
-    charts = 1
-
-    def __init__(self, run: RunningRace) -> None:
-        self.run = run
-
-    def frame(self) -> pd.DataFrame:
-        """All improvements so far."""
-        return _race_frame(self.run)
-
-
-def _live(follower: Any, draw: Any) -> tuple[Any, ...]:
-    """Dynamic maps of charts that are drawn anew until ``follower.run`` ends."""
-    pipe = hv.streams.Pipe(data=follower.frame())
+def _live(run: Running, frame: Callable[[], pd.DataFrame], draw: Any, count: int) -> list[Any]:
+    """Dynamic maps of ``count`` charts that are drawn anew until ``run`` ends."""
+    pipe = hv.streams.Pipe(data=frame())
     ended = threading.Event()
 
     def follow() -> None:
-        while follower.run.running and not ended.wait(FOLLOW_EVERY_S):
-            pipe.send(follower.frame())
-        pipe.send(follower.frame())
+        while run.running and not ended.wait(FOLLOW_EVERY_S):
+            pipe.send(frame())
+        pipe.send(frame())
 
     threading.Thread(target=follow, name="live chart", daemon=True).start()
-    return tuple(
+    return [
         hv.DynamicMap(lambda data, index=index: draw(data)[index], streams=[pipe])
-        for index in range(follower.charts)
-    )
+        for index in range(count)
+    ]
 
 
 def time_memory(plans: Any, problem: Problem | None = None) -> Any:

@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--names", action="store_true", help="print the program, every dim with its own name"
     )
-    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+    command_options.everything(parser)
 
 
 def run(args: Namespace) -> int:
@@ -143,23 +143,18 @@ def _show(
     groups = [group for group in analysis.groups if group.size > 1]
     # Constants have no edges in M, so that each of their dims is a separate colour of no interest.
     shown_groups = [group for group in groups if everything or group.arguments or group.n_names > 1]
+    shown_groups.sort(key=lambda group: (not group.shardable, -group.n_names))
     console.table(
         "Colour groups (sizes above 1)",
         ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
-        [
-            _group_row(analysis, group)
-            for group in sorted(
-                shown_groups, key=lambda group: (not group.shardable, -group.n_names)
-            )
-        ],
+        [_group_row(analysis, group) for group in shown_groups],
         limit,
     )
     if len(shown_groups) < len(groups):
         console.print(
             f"and {len(groups) - len(shown_groups)} more groups of a single name, on no argument "
-            "(mostly constants)"
+            "(mostly constants)\n"
         )
-        console.print()
     _show_conflicts(console, analysis, everything)
     reports.show_coverage(console, coverage(analysis), everything=everything)
     if mesh:
@@ -167,17 +162,11 @@ def _show(
 
 
 def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
-    arguments = first_items_text(
-        analysis.program.value_name[argument] for argument in group.arguments
-    )
-    resolutions = 2 ** len(group.resolutions) if group.resolutions else "-"
+    names = analysis.program.value_name
     return (
-        group.name,
-        group.size,
-        group.n_names,
-        len(group.colours),
-        arguments,
-        resolutions,
+        *(group.name, group.size, group.n_names, len(group.colours)),
+        first_items_text(names[argument] for argument in group.arguments),
+        2 ** len(group.resolutions) if group.resolutions else "-",
         "yes" if group.shardable else "no",
     )
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, output, stopping
+from toast_lab.commands import command_options, common, output
 from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
@@ -30,8 +30,8 @@ def add_options(parser: ArgumentParser) -> None:
     gaps.set_defaults(evaluation=run_gaps)
 
 
-def _add_gaps_options(parser: ArgumentParser) -> None:
-    """The options of ``toast-lab bench gaps``."""
+def _add_cases(parser: ArgumentParser, seconds: float | None) -> None:
+    """The options of both evaluations that choose their problems."""
     add_option = parser.add_argument
     add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
     add_option(
@@ -40,10 +40,16 @@ def _add_gaps_options(parser: ArgumentParser) -> None:
     add_option(
         "--seconds",
         type=command_options.positive,
-        default=20.0,
+        default=seconds,
         metavar="SECONDS",
         help="time limit of each search (20)",
     )
+
+
+def _add_gaps_options(parser: ArgumentParser) -> None:
+    """The options of ``toast-lab bench gaps``."""
+    add_option = parser.add_argument
+    _add_cases(parser, seconds=20.0)
     add_option(
         "--bound",
         type=command_options.positive,
@@ -64,18 +70,9 @@ def _add_paper_options(parser: ArgumentParser) -> None:
         metavar="PART",
         help="any of models, scaling, goals, depth, devices and compiled (all but compiled)",
     )
-    add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
-    add_option(
-        "--machines", nargs="+", metavar="MACHINE", help="machines to price on (a100 p100 tpu-v3)"
-    )
+    _add_cases(parser, seconds=None)
     add_option(
         "--methods", nargs="+", metavar="METHOD", help="search methods (the paper's and one more)"
-    )
-    add_option(
-        "--seconds",
-        type=command_options.positive,
-        metavar="SECONDS",
-        help="time limit of each search (20)",
     )
     add_option(
         "--compile-seconds",
@@ -222,7 +219,7 @@ def run_gaps(args: Namespace) -> int:
 
     choice = Choice.make(models=args.models, machines=args.machines)
     folder = Path(args.out)
-    with output.progress("proving") as update, stopping.stop_gently() as stopped:
+    with output.stoppable("proving") as (update, stopped):
         rows = gaps.run_gaps(
             choice.cases,
             choice.machines,

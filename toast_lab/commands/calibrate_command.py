@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import command_options, keeping, output, stopping
+from toast_lab.commands import command_options, keeping, output
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import bytes_text
 
@@ -58,10 +58,7 @@ def run(args: Namespace) -> int:
         )
     from toast_lab.runtime.calibrate import calibrate
 
-    with (
-        output.progress(f"calibrating {args.devices}") as update,
-        stopping.stop_gently() as stopped,
-    ):
+    with output.stoppable(f"calibrating {args.devices}") as (update, stopped):
         calibration = calibrate(
             args.devices,
             name=path.stem,

@@ -20,10 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="rank the rules and constraints of the plan as people write it, not its actions",
     )
-    command_options.problem(parser)
-    command_options.plan(parser)
-    command_options.search(parser, seconds=10.0)
-    command_options.save(parser)
+    command_options.planned(parser)
 
 
 def run(args: Namespace) -> int:

@@ -6,7 +6,13 @@ mean the same in all commands.
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    ArgumentParser,
+    ArgumentTypeError,
+    _ActionsContainer,
+    _SubParsersAction,
+)
 from collections.abc import Callable
 
 from toast_lab import checks
@@ -138,12 +144,17 @@ def pins(parser: ArgumentParser) -> None:
     )
 
 
+def actions(parser: _ActionsContainer) -> None:
+    """The option ``--actions``, which gives a plan."""
+    parser.add_argument(
+        "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
+    )
+
+
 def plan(parser: ArgumentParser) -> None:
     """Options that give a plan, as actions or as a file."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
-    )
+    actions(group)
     group.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
 
 
@@ -247,6 +258,29 @@ def rows(parser: ArgumentParser, contents: str) -> None:
     parser.add_argument(
         "--retry-crashed", action="store_true", help="repeat searches that crashed or failed"
     )
+
+
+def planned(parser: ArgumentParser) -> None:
+    """Options of a command about a plan: one that is given, or the best that a search finds."""
+    problem(parser)
+    plan(parser)
+    search(parser, seconds=10.0)
+    save(parser)
+
+
+def timed(parser: ArgumentParser) -> None:
+    """Options of a command that times steps on inputs of its own."""
+    parser.add_argument(
+        "--repeats", type=positive_int, default=10, help="timed steps of each plan (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of the random inputs (%(default)s)"
+    )
+
+
+def everything(parser: ArgumentParser) -> None:
+    """The option ``--all``."""
+    parser.add_argument("--all", action="store_true", help="print every row of long tables")
 
 
 def save(parser: ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toast_lab.commands import keeping, output, stopping
+from toast_lab.commands import keeping, output
 from toast_lab.errors import (
     FrontendError,
     InvalidInput,
@@ -502,7 +502,7 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
         seconds = args.default_seconds
     resumed_count = 0 if trace is None else len(trace.simulations)
     began = time.monotonic()
-    with output.progress(f"searching ({method})") as update, stopping.stop_gently() as stopped:
+    with output.stoppable(f"searching ({method})") as (update, stopped):
 
         def on_progress(simulations: Sequence[Simulation]) -> None:
             last = simulations[-1]
@@ -575,7 +575,7 @@ def write_plan(
     """The plan as people write it, as ``--within`` and ``--size`` say; Ctrl-C ends it early."""
     from toast_lab.plan_verbs import Plan
 
-    with output.working("writing the plan"), stopping.stop_gently() as stopped:
+    with output.stoppable("writing the plan") as (_, stopped):
         return Plan.of(plan).written(
             args.within / 100.0,
             args.size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
@@ -24,12 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
         help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or '
         "mpirun (%(default)s)",
     )
-    add_option(
-        "--repeats",
-        type=command_options.positive_int,
-        default=10,
-        help="timed steps of each plan (%(default)s)",
-    )
+    command_options.timed(parser)
     add_option(
         "--rounds",
         type=command_options.positive_int,
@@ -55,12 +50,6 @@ def add_options(parser: ArgumentParser) -> None:
         "--no-gradients",
         action="store_true",
         help="compare only the outputs with the unsharded program, not the gradients",
-    )
-    add_option(
-        "--seed",
-        type=command_options.seed,
-        default=0,
-        help="seed of the inputs and of the order (%(default)s)",
     )
     add_option(
         "--plan-time-limit",
@@ -93,10 +82,7 @@ def run(args: Namespace) -> int:
         name: common.load_plan(path, analysis, make_mesh(common.mesh_of(path)))
         for name, path in zip(names, args.plans, strict=True)
     }
-    with (
-        output.progress(f"comparing {len(plans)} plans") as update,
-        stopping.stop_gently() as stopped,
-    ):
+    with output.stoppable(f"comparing {len(plans)} plans") as (update, stopped):
         comparison = compare(
             model,
             plans,
@@ -117,13 +103,7 @@ def run(args: Namespace) -> int:
     if is_distributed and not is_first():
         return 0
     if args.csv:
-        keeping.keep(
-            args,
-            "table",
-            args.csv,
-            comparison.to_csv,
-            last_resort=lambda: f"It is:\n{comparison.to_csv()}",
-        )
+        keeping.keep_table(args, args.csv, comparison.to_csv())
     common.print_notes(comparison.notes)
     status = output.emit(
         args, data_of(model, comparison), lambda console: _show(console, comparison)

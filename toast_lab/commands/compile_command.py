@@ -35,7 +35,7 @@ def add_options(parser: ArgumentParser) -> None:
         help='file to keep the result in, or "none" to compile again and keep nothing (see '
         '"toast-lab compiled")',
     )
-    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+    command_options.everything(parser)
     command_options.save(parser)
 
 
@@ -105,18 +105,16 @@ def _show(
     if elsewhere := compiled.priced_elsewhere(problem.machine.name):
         console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()
+    memory = (compiled.total_needed_bytes, compiled.argument_bytes, compiled.temp_bytes)
+    sizes = [or_dash(bytes_text, nbytes) for nbytes in memory]
     console.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
         f"{problem.machine.name}",
         ("", ">priced", ">compiled"),
         [
-            (
-                "peak memory of a device",
-                bytes_text(cost.peak_bytes),
-                or_dash(bytes_text, compiled.total_needed_bytes),
-            ),
-            ("  arguments", "", or_dash(bytes_text, compiled.argument_bytes)),
-            ("  temporaries", "", or_dash(bytes_text, compiled.temp_bytes)),
+            ("peak memory of a device", bytes_text(cost.peak_bytes), sizes[0]),
+            ("  arguments", "", sizes[1]),
+            ("  temporaries", "", sizes[2]),
             *_memory_rows(cost, compiled),
             *_time_rows(cost, compiled),
             *_step_rows(cost, compiled),
@@ -169,18 +167,15 @@ def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
     """Rows that tell whether a program fits into a described GPU; none for other targets."""
     if compiled.default_memory_bytes is None:
         return []
+
+    def of(fits: bool | None, limit: float | None) -> str:
+        return f"{'yes' if fits else 'no'}, of {or_dash(bytes_text, limit)}"
+
+    by_default = of(compiled.fits, compiled.default_memory_bytes)
+    in_all = of(compiled.fits_all_memory, compiled.device_memory_bytes)
     return [
-        (
-            "fits into the memory that JAX takes by default",
-            "",
-            f"{_yes_or_no(compiled.fits)}, of {bytes_text(compiled.default_memory_bytes)}",
-        ),
-        (
-            "fits into all memory",
-            f"{_yes_or_no(cost.fits)}, of {bytes_text(cost.memory_limit_bytes)}",
-            f"{_yes_or_no(compiled.fits_all_memory)}, of "
-            f"{or_dash(bytes_text, compiled.device_memory_bytes)}",
-        ),
+        ("fits into the memory that JAX takes by default", "", by_default),
+        ("fits into all memory", of(cost.fits, cost.memory_limit_bytes), in_all),
     ]
 
 
@@ -235,7 +230,3 @@ def _show_schedule(console: output.Out, compiled: Compiled) -> None:
                 for source, kinds, exposed_s in exposed[:5]
             ],
         )
-
-
-def _yes_or_no(value: bool | None) -> str:
-    return "yes" if value else "no"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.errors import InvalidProblem
-from toast_lab.files import write_whole
 
 if TYPE_CHECKING:
     from toast_lab.ir.model import Model
@@ -69,13 +68,7 @@ def run(args: Namespace) -> int:
 
 
 def _write(args: Namespace, name: str, path: str, text: str) -> bool:
-    kept = keeping.keep(
-        args,
-        f"--{name} file",
-        path,
-        lambda target: write_whole(target, text, f"the --{name} file"),
-        last_resort=lambda: f"It is:\n{text}",
-    )
+    kept = keeping.keep_text(args, f"--{name} file", path, text)
     # On a terminal, ``keep`` has already printed this.
     if kept and not sys.stderr.isatty():
         print(f"wrote {path}", file=sys.stderr)
@@ -83,18 +76,12 @@ def _write(args: Namespace, name: str, path: str, text: str) -> bool:
 
 
 def _text(
-    name: str,
-    args: Namespace,
-    plan: ShardingPlan,
-    *,
-    model: Model,
-    written: Written | None,
+    name: str, args: Namespace, plan: ShardingPlan, *, model: Model, written: Written | None
 ) -> str:
-    if name == "stablehlo":
-        from toast_lab.lowering.annotate import annotate
-        from toast_lab.lowering.needed_constraints import needed_constraints
+    from toast_lab.jobs import plan_job
 
-        return annotate(model, plan, constrained=needed_constraints(model, plan))
+    if name == "stablehlo":
+        return plan_job.stablehlo_text(model, plan)
     if name == "test":
         from toast_lab.export.drift import to_test
         from toast_lab.models import registry
@@ -111,12 +98,7 @@ def _text(
         plan_path = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
         return to_test(plan, model_name, str(plan_path), sizes=sizes, model=model)
     assert written is not None
-    mode = "explicit" if args.explicit else "auto"
-    if name == "rules":
-        return f"{written.to_axis_rules()}\n"
-    if name == "python":
-        return written.to_python(mode)
-    patch = written.to_patch(mode=mode)
-    for omission in patch.left_out:
-        print(f"not in the patch: {omission}", file=sys.stderr)
-    return str(patch.text)
+    text, omissions = plan_job.written_text(written, name, "explicit" if args.explicit else "auto")
+    for omission in omissions:
+        print(omission, file=sys.stderr)
+    return text

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toast_lab.errors import NotSaved, ToastError
-from toast_lab.files import not_saved
+from toast_lab.files import not_saved, write_whole
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -63,6 +63,22 @@ def keep(
     if sys.stderr.isatty():
         print(f"{content} written to {path}", file=sys.stderr)
     return True
+
+
+def keep_text(args: Namespace, content: str, path: str, text: str) -> bool:
+    """``keep`` for a text, which is printed if it cannot be written anywhere."""
+    return keep(
+        args,
+        content,
+        path,
+        lambda target: write_whole(target, text, f"the {content}"),
+        last_resort=lambda: f"It is:\n{text}",
+    )
+
+
+def keep_table(args: Namespace, path: str, csv: str) -> bool:
+    """``keep`` for a table as CSV."""
+    return keep_text(args, "table", path, csv)
 
 
 def keep_elsewhere(

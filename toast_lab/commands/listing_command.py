@@ -11,10 +11,7 @@ from toast_lab.commands.search_command import search_data
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab list``."""
     command_options.model(parser)
-    command_options.problem(parser)
-    command_options.plan(parser)
-    command_options.search(parser, seconds=10.0)
-    command_options.save(parser)
+    command_options.planned(parser)
 
 
 def run(args: Namespace) -> int:

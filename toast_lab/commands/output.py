@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from toast_lab.commands import keeping
+from toast_lab.commands import keeping, stopping
 from toast_lab.files import not_saved, write_whole
+from toast_lab.isolate import Cancel
 from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ def working(activity: str) -> Iterator[None]:
     """Show a progress bar for work of unknown length."""
     with progress(activity):
         yield
+
+
+@contextlib.contextmanager
+def stoppable(activity: str) -> Iterator[tuple[Callable[[float | None, str], None], Cancel]]:
+    """Show a progress bar for work that Ctrl-C or SIGTERM ends gently.
+
+    Gives ``update`` as ``progress`` does, and a function that tells whether to stop.
+    """
+    with progress(activity) as update, stopping.stop_gently() as stopped:
+        yield update, stopped
 
 
 # -- to text ---------------------------------------------------------------------------------------
@@ -237,16 +248,12 @@ def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
     """Print time and memory, beside those of the unsharded program."""
     base_time, base_peak = problem.baseline
     fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
+    relative = f"{cost.relative_time:.3f} of unsharded"
     console.table(
         f"Estimate for one device of {problem.machine.name}, mesh {problem.mesh}",
         ("", ">unsharded", ">sharded", ""),
         [
-            (
-                "time of a step",
-                time_text(base_time),
-                time_text(cost.time_s),
-                f"{cost.relative_time:.3f} of unsharded",
-            ),
+            ("time of a step", time_text(base_time), time_text(cost.time_s), relative),
             ("  compute", "", time_text(cost.compute_s), ""),
             ("  communication", "", time_text(cost.comm_s), f"{len(cost.collectives)} collectives"),
             ("  if overlapped", "", time_text(cost.overlapped_s), ""),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import command_options, common, keeping, output, stopping
-from toast_lab.text import JsonObject, bytes_text
+from toast_lab.commands import command_options, common, keeping, output
+from toast_lab.text import JsonObject, bytes_text, csv_text
 
 if TYPE_CHECKING:
     from toast_lab.search.race import Race
@@ -63,10 +62,7 @@ def run(args: Namespace) -> int:
         for method in methods
         if (settings := sweep_worker.expert_options(method, model))
     }
-    with (
-        output.progress(f"racing {', '.join(methods)}") as update,
-        stopping.stop_gently() as stopped,
-    ):
+    with output.stoppable(f"racing {', '.join(methods)}") as (update, stopped):
 
         def on_progress(method: str, point: ImprovementPoint) -> None:
             share = None
@@ -87,21 +83,10 @@ def run(args: Namespace) -> int:
             parallel=args.parallel,
         )
     if args.bound is not None:
-        with (
-            output.working("proving how good the plans are"),
-            stopping.stop_gently() as stopped,
-        ):
+        with output.stoppable("proving how good the plans are") as (_, stopped):
             outcome = outcome.certified(args.bound, cancel=stopped)
     if args.csv:
-        from toast_lab.text import csv_text, write_csv
-
-        keeping.keep(
-            args,
-            "table of curves",
-            args.csv,
-            lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, outcome.curves),
-            last_resort=lambda: "It is:\n" + csv_text(racing.CURVE_COLUMNS, outcome.curves),
-        )
+        keeping.keep_table(args, args.csv, csv_text(racing.CURVE_COLUMNS, outcome.curves))
     if outcome.plan is not None:
         keeping.keep_plan(args, outcome.plan, problem)
     report = {

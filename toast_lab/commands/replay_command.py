@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from toast_lab.commands import command_options, common, output, stopping
+from toast_lab.commands import command_options, common, output
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -18,15 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)'
     )
-    parser.add_argument(
-        "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=command_options.seed,
-        default=0,
-        help="seed of the random inputs (%(default)s)",
-    )
+    command_options.timed(parser)
 
 
 def run(args: Namespace) -> int:
@@ -36,7 +28,7 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
-    with output.progress("replaying") as update, stopping.stop_gently() as stopped:
+    with output.stoppable("replaying") as (update, stopped):
         replayed = replay(
             model,
             plan,

@@ -37,14 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     command_options.problem(parser, "tpu-v5e, or that of --compile-for")
     command_options.pins(parser)
-    add_option(
-        "--actions",
-        nargs="*",
-        action="extend",
-        default=None,
-        metavar="ACTION",
-        help=command_options.ACTIONS_HELP,
-    )
+    command_options.actions(parser)
     command_options.search(parser, seconds=10.0)
     add_option(
         "--compile-for",

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import output
-from toast_lab.text import JsonObject
+from toast_lab.text import JsonObject, Table
 
 if TYPE_CHECKING:
-    from toast_lab.conflicts.coverage import Coverage, CoverageRow
+    from toast_lab.conflicts.coverage import Coverage
     from toast_lab.sharding.divisibility import DimRow, Divisibility
 
 SHOWN_ROWS = 12
@@ -74,58 +74,24 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
 
     Dims at which an action stops are listed only with ``everything``.
     """
-    limit = None if everything else SHOWN_ROWS
     console.print(f"Coverage: {report.headline()}.")
-    if report.whole_rows:
-        _coverage_table(console, "Held whole", report.whole_rows, limit)
-    rows = tuple(row for row in report.other_rows if everything or not row.colours)
-    if rows:
-        _coverage_table(
-            console, "Split along some dims only, or counted under an assumption", rows, limit
-        )
-    left_out = len(report.other_rows) - len(rows)
+    _show(console, report.tables(with_dims=everything), everything)
+    left_out = 0 if everything else sum(bool(row.colours) for row in report.other_rows)
     if left_out:
         kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
         console.print(
-            f"{kinds} of ops can be split along some of their dims only (--all shows them)"
+            f"{kinds} of ops can be split along some of their dims only (--all shows them)\n"
         )
-        console.print()
-
-
-def _coverage_table(
-    console: output.Out, title: str, rows: tuple[CoverageRow, ...], limit: int | None
-) -> None:
-    from toast_lab.conflicts.coverage import row_cells
-
-    console.table(
-        title,
-        ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why"),
-        [row_cells(row) for row in rows],
-        limit,
-    )
 
 
 def show_divisibility(
     console: output.Out, report: Divisibility, *, everything: bool = False
 ) -> None:
     """Print one line, and a table for each kind of problem that occurs."""
-    from toast_lab.sharding.divisibility import dim_cells
-    from toast_lab.text import bytes_text, share_text
-
-    limit = None if everything else SHOWN_ROWS
     console.print(f"Divisibility: {report.headline()}.")
-    for title, rows in (
-        (f"Sizes that no axis of {report.mesh} divides", report.dims),
-        (f"Sizes that only some axes of {report.mesh} divide", report.partly),
-    ):
-        if rows:
-            columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~remedy")
-            console.table(title, columns, [dim_cells(row) for row in rows], limit)
-    if report.arguments:
-        fate = "stay whole" if report.planned else "cannot be cut"
-        title = f"Large arguments that {fate}"
-        cells = [
-            (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
-            for row in report.arguments
-        ]
-        console.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)
+    _show(console, report.tables(), everything)
+
+
+def _show(console: output.Out, tables: list[Table], everything: bool) -> None:
+    for table in tables:
+        console.table(*table, None if everything else SHOWN_ROWS)

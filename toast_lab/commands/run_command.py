@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab run``."""
     command_options.model(parser)
-    command_options.problem(parser)
-    command_options.plan(parser)
-    command_options.search(parser, seconds=10.0)
+    command_options.planned(parser)
     parser.add_argument(
         "--devices",
         default=None,
@@ -30,7 +28,6 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
     )
-    command_options.save(parser)
 
 
 def run(args: Namespace) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from operator import itemgetter
 
-from toast_lab.commands import common, kept_rows, output
+from toast_lab.commands import kept_rows, output
 from toast_lab.commands.output import or_dash, time_text
-from toast_lab.errors import join_offenders
 from toast_lab.text import JsonObject, bytes_text
 
 
@@ -21,60 +21,23 @@ def run(args: Namespace) -> int:
     """List the measurements, export them or show one."""
     from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
 
-    common.check_folder(args.csv, "--csv")
-    number = kept_rows.row_number("runs", args.show)
-    with ComparisonStore(args.store, read_only=True) as store:
-        if number is not None:
-            row = store.get(number)
-            return output.emit(args, row, lambda console: _show(console, row))
-        rows = store.rows(args.model, kept_rows.limit(args))
-        path = str(store.path)
-        if store.damaged:
-            print(
-                f"note: {path}: damaged rows are left out:\n{join_offenders(store.damaged, 5)}",
-                file=sys.stderr,
-            )
-    kept_rows.write_rows(args, COLUMNS, rows)
-    return output.emit(
-        args, {"file": path, "rows": rows}, lambda console: _list(console, path, rows)
-    )
-
-
-def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
-    if not rows:
-        console.print(f"No results in {path}.")
-        return
-    console.table(
-        path,
-        (
-            ">id",
-            "UTC",
-            "model",
-            "~plan",
-            "~mesh",
-            "~devices",
-            "status",
-            ">step",
-            ">memory",
-            ">error",
-            ">predicted",
+    shown: dict[str, Callable[[JsonObject], object]] = {
+        ">id": itemgetter("id"),
+        "UTC": kept_rows.when,
+        "model": itemgetter("model"),
+        "~plan": itemgetter("name"),
+        "~mesh": itemgetter("mesh"),
+        "~devices": lambda row: f"{row['devices']} {row['device_kind']}",
+        "status": itemgetter("status"),
+        ">step": lambda row: or_dash(time_text, row["median_s"]),
+        ">memory": lambda row: or_dash(
+            bytes_text, row["allocator_peak_bytes"] or row["peak_bytes"]
         ),
-        [
-            (
-                row["id"],
-                row["time_utc"][:16].replace("T", " "),
-                row["model"],
-                row["name"],
-                row["mesh"],
-                f"{row['devices']} {row['device_kind']}",
-                row["status"],
-                or_dash(time_text, row["median_s"]),
-                or_dash(bytes_text, row["allocator_peak_bytes"] or row["peak_bytes"]),
-                or_dash("{:.0e}".format, row["max_relative_error"]),
-                or_dash(time_text, row["predicted_time_s"]),
-            )
-            for row in rows
-        ],
+        ">error": lambda row: or_dash("{:.0e}".format, row["max_relative_error"]),
+        ">predicted": lambda row: or_dash(time_text, row["predicted_time_s"]),
+    }
+    return kept_rows.run(
+        args, "runs", ComparisonStore, columns=COLUMNS, shown=shown, show_one=_show
     )
 
 

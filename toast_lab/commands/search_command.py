@@ -53,10 +53,7 @@ def run(args: Namespace) -> int:
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
     if args.bound is not None:
-        with (
-            output.working("proving how good the plan is"),
-            stopping.stop_gently() as stopped,
-        ):
+        with output.stoppable("proving how good the plan is") as (_, stopped):
             result = result.certified(args.bound, cancel=stopped)
     keeping.keep_plan(args, result.plan, problem)
     written = _written(args, problem, result, model)

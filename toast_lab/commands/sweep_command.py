@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.commands.output import or_dash
 from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.isolate import Cancel
-from toast_lab.text import JsonObject, bytes_text
+from toast_lab.text import JsonObject, bytes_text, csv_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run_sweep import SweepProgress
@@ -69,7 +69,6 @@ def run(args: Namespace) -> int:
     from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
-    from toast_lab.text import write_csv
 
     common.check_early(args)
     given_options = {
@@ -97,7 +96,7 @@ def run(args: Namespace) -> int:
         )
     rows = table(sweep.rows)
     path = str(folder / "table.csv")
-    written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
+    written = keeping.keep_table(args, path, csv_text(COLUMNS, rows))
     if sweep.not_kept:
         keep_rows(args, store.path, sweep.not_kept, sweep.failure)
     report = {
@@ -139,7 +138,7 @@ def say_damaged(store: SweepStore) -> None:
 @contextlib.contextmanager
 def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Cancel]]:
     """Show a progress bar; gives its listener, and a function that tells whether to stop."""
-    with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
+    with output.stoppable(f"{total} searches") as (update, stopped):
 
         def on_progress(event: SweepProgress) -> None:
             running_text = event.running[0] if event.running else ""
@@ -153,36 +152,21 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Canc
 def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
     task_columns = ("model", "sizes", "mesh", "machine", "method", "seed")
-    console.table(
-        f"{len(rows)} searches, {data['made']} of them new",
+    results = (">score", ">time", ">peak", "fits", "status", ">s")
+    cells = [
         (
-            "~model",
-            "~sizes",
-            "mesh",
-            "machine",
-            "method",
-            ">seed",
-            ">score",
-            ">time",
-            ">peak",
-            "fits",
-            "status",
-            ">s",
-        ),
-        [
-            (
-                *(row[column] for column in task_columns),
-                or_dash("{:.4f}".format, row["score"]),
-                or_dash(output.time_text, row["time_s"]),
-                or_dash(bytes_text, row["peak_bytes"]),
-                {True: "yes", False: "no", None: "-"}[row["fits"]],
-                row["status"],
-                or_dash("{:.2f}".format, row["elapsed_s"]),
-            )
-            for row in rows
-        ],
-        60,
-    )
+            *(row[column] for column in task_columns),
+            or_dash("{:.4f}".format, row["score"]),
+            or_dash(output.time_text, row["time_s"]),
+            or_dash(bytes_text, row["peak_bytes"]),
+            {True: "yes", False: "no", None: "-"}[row["fits"]],
+            row["status"],
+            or_dash("{:.2f}".format, row["elapsed_s"]),
+        )
+        for row in rows
+    ]
+    columns = ("~model", "~sizes", *task_columns[2:-1], ">seed", *results)
+    console.table(f"{len(rows)} searches, {data['made']} of them new", columns, cells, 60)
     for row in rows:
         if row["status"] in ("CRASHED", "FAILED"):
             console.print(

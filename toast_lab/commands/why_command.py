@@ -29,10 +29,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="a kind of collective (all_gather), a kind of op, a value, part of a source line "
         "(model.py:31), or the number of a collective; without it, the collectives are listed",
     )
-    command_options.problem(parser)
-    command_options.plan(parser)
-    command_options.search(parser, seconds=10.0)
-    command_options.save(parser)
+    command_options.planned(parser)
 
 
 def run(args: Namespace) -> int:

@@ -41,7 +41,14 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
 from toast_lab.nda.names import use_dims
-from toast_lab.text import as_html, bytes_text, first_items_text, line_text, share_text, table
+from toast_lab.text import (
+    Table,
+    as_html,
+    bytes_text,
+    first_items_text,
+    line_text,
+    share_text,
+)
 
 
 class UnsplitReason(enum.Enum):
@@ -167,15 +174,23 @@ class Coverage:
 
     def __str__(self) -> str:
         """A table of the ops and values held whole, then one of the dims where an action stops."""
-        paragraphs = [f"Coverage: {self.headline()}."]
-        for title, rows in (
-            ("held whole", self.whole_rows),
-            ("split along some dims only", self.other_rows),
-        ):
-            if rows:
-                columns = (title, ">ops", ">FLOPs", ">bytes", "colours", "source", "why")
-                paragraphs.append(table(columns, map(row_cells, rows)))
-        return "\n\n".join(paragraphs)
+        return "\n\n".join([f"Coverage: {self.headline()}.", *map(str, self.tables())])
+
+    def tables(self, *, with_dims: bool = True) -> list[Table]:
+        """A table of the ops and values held whole, and one of the others, if there are any.
+
+        ``with_dims`` says whether the latter has the dims at which an action stops.
+        """
+        others = tuple(row for row in self.other_rows if with_dims or not row.colours)
+        columns = ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why")
+        return [
+            Table(title, columns, list(map(row_cells, rows)))
+            for title, rows in (
+                ("Held whole", self.whole_rows),
+                ("Split along some dims only, or counted under an assumption", others),
+            )
+            if rows
+        ]
 
 
 def row_cells(row: CoverageRow) -> tuple[object, ...]:

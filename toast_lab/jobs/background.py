@@ -19,6 +19,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed
 from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
+from toast_lab.jobs.plan_parts import whole_result
 from toast_lab.jobs.race_job import (
     FinishedRace,
     RaceEnd,
@@ -28,7 +29,7 @@ from toast_lab.jobs.race_job import (
     best_row,
     race_methods,
 )
-from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchRequest
 from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.action_path import taken_actions, with_actions
@@ -219,8 +220,7 @@ class RunningSearch(Running):
 
     @functools.cached_property
     def _finished(self) -> SearchResult[Plan]:
-        end: SearchEnd = self.job.result
-        return search_with_verbs(end.search_result(self.problem))
+        return search_with_verbs(whole_result(self.job.result, self.problem))
 
     def _began(self) -> bool:
         return self.simulations > 0

@@ -21,12 +21,11 @@ from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.ir.model import Model
 from toast_lab.jobs.orders import CurrentOrder
+from toast_lab.jobs.plan_parts import PlanParts, parts_of
 from toast_lab.pipeline import judged_search
 from toast_lab.prepare import load_present
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import added_methods, register_if_unknown
-from toast_lab.sharding.plan import ShardingPlan, make_plan
-from toast_lab.sharding.sharding import Sharding
 from toast_lab.written.screen import written_text
 from toast_lab.written.written_plan import WrittenSize
 
@@ -68,25 +67,6 @@ class ConfirmRequest:
     budget: Budget = dataclasses.field(default_factory=Budget)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     added_methods: Mapping[str, str] = dataclasses.field(default_factory=added_methods)
-
-
-class PlanParts(NamedTuple):
-    """The data from which another process can rebuild a plan."""
-
-    sharding: Sharding
-    actions: tuple[str, ...]
-    key: int
-    judged: Mapping[str, Any] | None = None
-
-    def plan(self, problem: Problem) -> ShardingPlan:
-        """The plan, as a plan of the problem that was searched."""
-        plan = make_plan(problem.analysis, problem.mesh, self.sharding, self.actions, key=self.key)
-        return plan if self.judged is None else dataclasses.replace(plan, judged=self.judged)
-
-
-def parts_of(plan: ShardingPlan) -> PlanParts:
-    """A plan without its program."""
-    return PlanParts(plan.sharding, plan.history, plan.key, plan.judged)
 
 
 class PricePoint(NamedTuple):
@@ -261,15 +241,8 @@ class _Reporter:
             if at_s - self._sent_at < REPORT_EVERY_S and self._best_s != float("inf"):
                 return
             self._best_s, self._sent_at = last.best_time_s, at_s
-            self.send(
-                PricePoint(
-                    at_s=at_s,
-                    round=self._round,
-                    best_s=last.best_time_s,
-                    best_bytes=last.best_peak_bytes,
-                    simulations=self._simulations,
-                )
-            )
+            prices = last.best_time_s, last.best_peak_bytes
+            self.send(PricePoint(at_s, self._round, *prices, self._simulations))
 
     def judged(self, event: JudgeEvent) -> None:
         """Report a step of the loop."""
@@ -278,27 +251,12 @@ class _Reporter:
             self._round, self._best_s, self._simulations = event.round, float("inf"), 0
         if event.stage == "searched" and event.priced_s is not None:
             # The search's final price, which the throttle may have swallowed
-            self.send(
-                PricePoint(
-                    at_s=at_s,
-                    round=event.round,
-                    best_s=event.priced_s,
-                    best_bytes=float("nan"),
-                    simulations=self._simulations,
-                )
-            )
+            prices = event.priced_s, float("nan")
+            self.send(PricePoint(at_s, event.round, *prices, self._simulations))
         if event.verdict is not None:
             self.send(_judged_plan(at_s, event.verdict))
-        self.send(
-            JudgeStep(
-                at_s=at_s,
-                stage=event.stage,
-                round=event.round,
-                compiles=event.compiles,
-                most_compiles=event.most_compiles,
-                priced_s=event.priced_s,
-            )
-        )
+        compiles = event.compiles, event.most_compiles
+        self.send(JudgeStep(at_s, event.stage, event.round, *compiles, event.priced_s))
 
 
 def _judged_plan(at_s: float, verdict: Verdict[Any]) -> JudgedPlan:

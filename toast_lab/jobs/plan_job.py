@@ -116,34 +116,43 @@ def export(plan: Plan, problem: Problem, name: str, kind: str, *, watch: Watch) 
     elif kind == "specs":
         content = specs_text(plan)
     elif kind == "stablehlo":
-        from toast_lab.lowering.annotate import annotate
-        from toast_lab.lowering.needed_constraints import needed_constraints
-
-        needed = needed_constraints(model, plan, cancel=watch.cancel)
-        content = annotate(model, plan, constrained=needed)
+        content = stablehlo_text(model, plan, cancel=watch.cancel)
     elif kind == "test":
         content = _test_text(model, plan, name, watch)
         remarks = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
     else:
-        content, remarks = _written_text(write(plan, problem, watch=watch), kind)
+        written = write(plan, problem, watch=watch)
+        what, _, mode = kind.partition(" ")
+        content, omissions = written_text(written, what, mode or "auto")
+        loss = f"{written.size}, {written.loss:+.1%} C(s) compared with the whole plan."
+        remarks = (loss, *omissions)
+        if not content.strip():
+            remarks += ("The patch is empty: the shardings of arguments and results are enough.",)
     return Exported(f"{file_name(name)}{_FILE_ENDINGS[kind]}", content, remarks)
 
 
-def _written_text(written: Written, kind: str) -> tuple[str, tuple[str, ...]]:
-    """The content of a file with a written plan, and remarks for the user."""
-    what, _, mode = kind.partition(" ")
-    remarks: tuple[str, ...] = (
-        f"{written.size}, {written.loss:+.1%} C(s) compared with the whole plan.",
-    )
+def stablehlo_text(model: Model, plan: ShardingPlan, **options: Any) -> str:
+    """The whole plan as Shardy's annotations; ``options`` are for ``needed_constraints``."""
+    from toast_lab.lowering.annotate import annotate
+    from toast_lab.lowering.needed_constraints import needed_constraints
+
+    return annotate(model, plan, constrained=needed_constraints(model, plan, **options))
+
+
+def written_text(written: Written, what: str, mode: str) -> tuple[str, tuple[str, ...]]:
+    """The content of a file with a written plan, and what was left out of it.
+
+    Args:
+        written: the plan.
+        what: "rules", "python" or "patch".
+        mode: "auto" or "explicit", that of the mesh's axes.
+    """
     if what == "rules":
-        return f"{written.to_axis_rules()}\n", remarks
+        return f"{written.to_axis_rules()}\n", ()
     if what == "python":
-        return written.to_python(mode or "auto"), remarks
-    patch = written.to_patch(mode=mode or "auto")
-    remarks += tuple(f"not in the patch: {skipped}" for skipped in patch.left_out)
-    if not patch.text.strip():
-        remarks += ("The patch is empty: the shardings of arguments and results are enough.",)
-    return str(patch.text), remarks
+        return written.to_python(mode), ()
+    patch = written.to_patch(mode=mode)
+    return str(patch.text), tuple(f"not in the patch: {skipped}" for skipped in patch.left_out)
 
 
 def specs_text(plan: ShardingPlan) -> str:

@@ -149,18 +149,8 @@ class RaceState:
 
     def _so_far(self, method: str) -> MethodOutcome:
         points = self.points[method]
-        return MethodOutcome(
-            method=method,
-            status=self.status(method),
-            message="",
-            points=tuple(points),
-            evaluations=None,
-            elapsed_s=points[-1].elapsed_s if points else 0.0,
-            prepare_s=None,
-            bound=None,
-            actions=(),
-            plan=None,
-        )
+        elapsed_s = points[-1].elapsed_s if points else 0.0
+        return MethodOutcome(method, self.status(method), "", tuple(points), elapsed_s=elapsed_s)
 
     def status(self, method: str) -> str:
         """The state of a method, in one word."""

@@ -13,20 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import PathLike
 from toast_lab.jobs.mirror import Sender
 from toast_lab.jobs.orders import RUN, CurrentOrder, Order
+from toast_lab.jobs.plan_parts import result_parts
 from toast_lab.prepare import load_present
 from toast_lab.search import contract, resumable
-from toast_lab.search.contract import Budget, SearchResult, Status
+from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.methods import added_methods, register_if_unknown
 from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations, Trace
-from toast_lab.sharding.plan import ShardingPlan, make_plan
-from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.space import Action
 
 #: Run once in the fork server, for all search children forked from it (``fork_server``).
 before_fork = load_present
@@ -54,7 +52,7 @@ class SearchRequest:
         saved: file of a trace to resume from, which brings its own method, seed and options; its
             simulations are reported first.
         keep: file to write the trace to.
-        with_trace: whether ``SearchEnd`` contains the trace.
+        with_trace: whether the result contains the trace.
         added_methods: methods that the parent registered beside the built-in ones; see
             ``methods.added_methods``.
     """
@@ -80,55 +78,6 @@ class Batch(NamedTuple):
     simulations: tuple[Any, ...]
     done: int  #: simulations so far, including those that are left out
     is_paused: bool = False  #: the search is paused after these
-
-
-class SearchEnd(NamedTuple):
-    """Outcome of a search."""
-
-    method: str
-    seed: int
-    sharding: Sharding
-    key: int
-    actions: tuple[str, ...]  #: the history of the plan
-    cost: Cost
-    status: str
-    message: str
-    evaluations: int
-    elapsed_s: float
-    gap: float | None
-    bound: float | None
-    unpinned_actions: tuple[Action, ...]  #: the actions without those that the problem pins
-    trace: Trace | None  #: for resuming later; None unless ``SearchRequest.with_trace``
-    #: sharding, history, key and cost of the best plan found, if the plan was preferred to it
-    unlimited: tuple[Sharding, tuple[str, ...], int, Cost] | None = None
-
-    def plan(self, problem: Problem) -> ShardingPlan:
-        """The best plan, as a plan of the problem that was searched."""
-        return make_plan(problem.analysis, problem.mesh, self.sharding, self.actions, key=self.key)
-
-    def search_result(self, problem: Problem) -> SearchResult:
-        """The result that ``search`` would have given; needs the trace."""
-        assert self.trace is not None
-        unlimited = None
-        if self.unlimited is not None:
-            sharding, history, key, cost = self.unlimited
-            best = make_plan(problem.analysis, problem.mesh, sharding, history, key=key)
-            unlimited = (best, cost)
-        return SearchResult(
-            plan=self.plan(problem),
-            cost=self.cost,
-            status=Status[self.status],
-            trace=self.trace,
-            method=self.method,
-            seed=self.seed,
-            evaluations=self.evaluations,
-            elapsed_s=self.elapsed_s,
-            actions=self.unpinned_actions,
-            message=self.message,
-            bound=self.bound,
-            problem=problem,
-            unlimited=unlimited,
-        )
 
 
 class Control:
@@ -230,8 +179,8 @@ class Control:
         self.send(Batch(sample, self.done))
 
 
-def run_search(request: SearchRequest) -> SearchEnd:
-    """Search for a plan, obeying the parent's orders.
+def run_search(request: SearchRequest) -> SearchResult[Any]:
+    """Search for a plan, obeying the parent's orders; gives the result without its program.
 
     Raises:
         InvalidProblem: a wrong option, or the trace to resume from is of another problem.
@@ -264,27 +213,7 @@ def run_search(request: SearchRequest) -> SearchEnd:
         # An unwritable trace must not lose the result
         with contextlib.suppress(NotSaved):
             result.trace.save(request.keep)
-    plan, unlimited = result.plan, None
-    if result.unlimited is not None:
-        best, cost = result.unlimited
-        unlimited = (best.sharding, best.history, best.key, cost)
-    return SearchEnd(
-        method=result.method,
-        seed=result.seed,
-        sharding=plan.sharding,
-        key=plan.key,
-        actions=plan.history,
-        cost=result.cost,
-        status=result.status.name,
-        message=result.message,
-        evaluations=result.evaluations,
-        elapsed_s=result.elapsed_s,
-        gap=result.gap,
-        bound=result.bound,
-        unpinned_actions=result.actions,
-        trace=result.trace if request.with_trace else None,
-        unlimited=unlimited,
-    )
+    return result_parts(result, with_trace=request.with_trace)
 
 
 def read_trace(path: str) -> Trace:

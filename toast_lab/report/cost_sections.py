@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any
 
+import pandas as pd
 from bokeh.models import CustomJS, TapTool
 
-from toast_lab.cost.problem import CollectiveRow
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.ir.rounds import rounds_notes
 from toast_lab.report.linked_parts import ReportLinks
@@ -20,6 +19,7 @@ from toast_lab.report.page_tables import (
     paragraph,
     rows_table,
 )
+from toast_lab.report.prose import AlikeCollectives, alike_collectives
 from toast_lab.report.subject import ReportSubject
 from toast_lab.text import line_text
 from toast_lab.views.breakdown import (
@@ -30,7 +30,7 @@ from toast_lab.views.breakdown import (
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_style import bokeh_figure
 from toast_lab.views.compare_table import bytes_text, seconds_text
-from toast_lab.views.markup import Safe, h, join
+from toast_lab.views.markup import Safe, facts, h, join
 from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks
 from toast_lab.views.plan_tables import ops_frame, shown_ops
@@ -54,40 +54,6 @@ const indices = cb_obj.indices
 if (indices.length) document.dispatchEvent(
   new CustomEvent('toast:op', { detail: source.data.op[indices[0]] }))
 """
-
-
-class AlikeCollectives(NamedTuple):
-    """Collectives of one kind over the same axes at one source line."""
-
-    kind: str
-    axes: tuple[str, ...]
-    where: str
-    rows: tuple[CollectiveRow, ...]
-    #: index of the longest of them among all collectives of the plan
-    longest: int
-
-    @property
-    def time_s(self) -> float:
-        """Total time of these collectives."""
-        return sum(row.time_s for row in self.rows)
-
-
-def alike_collectives(rows: tuple[CollectiveRow, ...]) -> list[AlikeCollectives]:
-    """Collectives by kind, axes and source line, the groups that take longest first."""
-    members: defaultdict[tuple[str, tuple[str, ...], str], list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        members[row.kind, row.axes, row.where].append(index)
-    groups = [
-        AlikeCollectives(
-            kind=kind,
-            axes=axes,
-            where=where,
-            rows=tuple(rows[index] for index in indices),
-            longest=max(indices, key=lambda index: rows[index].time_s),
-        )
-        for (kind, axes, where), indices in members.items()
-    ]
-    return sorted(groups, key=lambda group: -group.time_s)
 
 
 def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
@@ -149,16 +115,13 @@ def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
         rows.append(("conflict", reason.conflict))
     rows += [("undo", str(change)) for change in reason.undoing]
     rows.append(("instead", str(reason.cheapest or "no change that was tried removes it")))
-    facts = h("dl", *[join([h("dt", label), h("dd", text)]) for label, text in rows], cls="facts")
-    return details(summary, facts)
+    return details(summary, facts(rows))
 
 
 # -- price -----------------------------------------------------------------------------------------
 def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
     """How the step spends its time, part by part."""
-    rates = breakdown_rates(subject.problem)
-    names = (entry.name for entry in subject.entries)
-    frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
+    frame = _breakdown(subject)
     plan_count = len(subject.entries)
     parts = [
         paragraph(
@@ -202,10 +165,12 @@ def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
 
 def price_figure(subject: ReportSubject) -> Any:
     """The picture of ``price_section``."""
+    return bokeh_figure(breakdown_chart(_breakdown(subject), subject.entries))
+
+
+def _breakdown(subject: ReportSubject) -> pd.DataFrame:
     rates = breakdown_rates(subject.problem)
-    names = (entry.name for entry in subject.entries)
-    frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
-    return bokeh_figure(breakdown_chart(frame, subject.entries))
+    return breakdown_frame(subject.entries, {entry.name: rates for entry in subject.entries})
 
 
 # -- timeline --------------------------------------------------------------------------------------

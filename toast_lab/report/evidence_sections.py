@@ -41,42 +41,37 @@ def evidence_section(subject: ReportSubject) -> Section | None:
     compiled, run, cost = entry.compiled, entry.run, subject.cost
     if compiled is None and run is None:
         return None
-    columns = ["", f">priced on {subject.problem.machine.name}"]
-    rows: list[list[str]] = [
-        ["time of a step", seconds_text(cost.time_s)],
-        ["  with overlap", seconds_text(cost.overlapped_s)],
-        ["  computing", seconds_text(cost.compute_s)],
-        ["peak memory of a device", bytes_text(cost.peak_bytes)],
-        ["collectives", collectives_text(cost)],
-        ["largest relative error", "–"],
+    titles = (
+        "time of a step",
+        "  with overlap",
+        "  computing",
+        "peak memory of a device",
+        "collectives",
+        "largest relative error",
+    )
+    priced = (cost.time_s, cost.overlapped_s, cost.compute_s)
+    memory = bytes_text(cost.peak_bytes)
+    columns = [
+        ("", titles),
+        (
+            f">priced on {subject.problem.machine.name}",
+            (*map(seconds_text, priced), memory, collectives_text(cost), "–"),
+        ),
     ]
-    parts: list[object] = []
     if compiled is not None:
-        columns.append(f">compiled for {compiled.topology}")
-        overlapped = seconds_text(compiled.time_s)
-        column = [
-            "–",
-            overlapped,
-            seconds_text(_compute_s(compiled)),
-            bytes_text(entry.compiled_peak_bytes),
-            "refused" if compiled.refused else counts_text(compiled.counts_by_kind()) or "none",
-            "–",
-        ]
-        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
+        times = seconds_text(compiled.time_s), seconds_text(_compute_s(compiled))
+        counts = counts_text(compiled.counts_by_kind()) or "none"
+        memory = bytes_text(entry.compiled_peak_bytes)
+        cells = ("–", *times, memory, "refused" if compiled.refused else counts, "–")
+        columns.append((f">compiled for {compiled.topology}", cells))
     if run is not None:
-        columns.append(f">measured on {run.devices}")
-        memory = run.allocator_peak_bytes or run.peak_bytes
-        error = entry.error
-        column = [
-            f"{seconds_text(run.median_s)} ± {seconds_text((run.spread_s or 0.0) / 2)}",
-            "–",
-            "–",
-            bytes_text(memory),
-            "–",
-            "–" if error is None else f"{error:.1e}",
-        ]
-        rows = [[*row, cell] for row, cell in zip(rows, column, strict=True)]
-    parts.append(rows_table(columns, rows, "price, compiled program and measurement"))
+        step = f"{seconds_text(run.median_s)} ± {seconds_text((run.spread_s or 0.0) / 2)}"
+        memory = bytes_text(run.allocator_peak_bytes or run.peak_bytes)
+        error = "–" if entry.error is None else f"{entry.error:.1e}"
+        columns.append((f">measured on {run.devices}", (step, "–", "–", memory, "–", error)))
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    label = "price, compiled program and measurement"
+    parts: list[object] = [rows_table([title for title, _ in columns], [*rows], label)]
     parts += [h("p", note, cls="quiet") for note in _notes(subject)]
     if compiled is not None and not compiled.refused:
         parts.append(_compiled_collectives(subject, compiled))
@@ -204,13 +199,9 @@ def _difference_parts(change: Difference) -> list[Safe]:
             for row in change.collectives[:MOST_CHANGES]
         ]
         columns = ("collective", "line", ">before", ">after", ">time")
-        parts.append(
-            details(
-                f"Collectives that change ({len(change.collectives):,})",
-                rows_table(columns, rows, "collectives that change"),
-                opened=True,
-            )
-        )
+        table = rows_table(columns, rows, "collectives that change")
+        heading = f"Collectives that change ({len(change.collectives):,})"
+        parts.append(details(heading, table, opened=True))
     if change.tensors:
         rows = [
             (
@@ -223,12 +214,8 @@ def _difference_parts(change: Difference) -> list[Safe]:
             for row in change.tensors[:MOST_CHANGES]
         ]
         columns = ("~tensor", "line", "~before", "~after", ">memory")
-        parts.append(
-            details(
-                f"Tensors whose sharding differs ({len(change.tensors):,})",
-                rows_table(columns, rows, "tensors whose sharding differs"),
-            )
-        )
+        table = rows_table(columns, rows, "tensors whose sharding differs")
+        parts.append(details(f"Tensors whose sharding differs ({len(change.tensors):,})", table))
     return parts
 
 

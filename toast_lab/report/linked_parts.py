@@ -16,7 +16,8 @@ from toast_lab.report.plan_sections import ReportListing
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views import selection_facts
-from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout, start_level, where
+from toast_lab.views.graph_layout import GraphLayout, chain_path, graph_layout
+from toast_lab.views.graph_rows import start_level, where
 from toast_lab.views.overlay import name_axes
 
 #: a graph of source lines with more rows than this shows functions instead
@@ -135,15 +136,8 @@ def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) 
             for row, alike in enumerate(rows)
         ],
         "board": [
-            sorted(
-                row_of[conflict]
-                for conflict in {
-                    conflict
-                    for set_index in sets[:1]
-                    for conflict in analysis.compatibility_sets[set_index].conflicts
-                }
-            )
-            for sets in board_sets
+            sorted(row_of[conflict] for conflict in analysis.compatibility_sets[first].conflicts)
+            for first, *_ in board_sets
         ],
         "lines": [_line_data(analysis, listing.lines[line_index]) for line_index in listing.shown],
         "lineOfOp": list(listing.line_of_op),
@@ -210,7 +204,6 @@ def _conflict_data(
 
 
 def _line_data(analysis: Analysis, line: Any) -> dict[str, Any]:
-    facts = [("line", line.text)] if line.collective else []
-    facts += [("device-local", line.text)] if not line.collective else []
+    facts = [("line" if line.collective else "device-local", line.text)]
     facts += selection_facts.op_facts(analysis, line.op)
     return {"title": line.name or line.text, "facts": facts, "op": line.op}

@@ -12,7 +12,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
 from toast_lab.cost.price_list import RULE
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain.board import Board, Dispute, named_tensor
 from toast_lab.explain.plan_by_hand import side_on
@@ -63,6 +63,41 @@ def speed_text(baseline_s: float, time_s: float) -> str:
     if 0.995 < factor < 1.005:
         return "as fast as"
     return f"{factor:.3g} times as fast as" if factor > 1 else f"{1 / factor:.3g} times as slow as"
+
+
+# -- collectives -----------------------------------------------------------------------------------
+class AlikeCollectives(NamedTuple):
+    """Collectives of one kind over the same axes at one source line."""
+
+    kind: str
+    axes: tuple[str, ...]
+    where: str
+    rows: tuple[CollectiveRow, ...]
+    #: index of the longest of them among all collectives of the plan
+    longest: int
+
+    @property
+    def time_s(self) -> float:
+        """Total time of these collectives."""
+        return sum(row.time_s for row in self.rows)
+
+
+def alike_collectives(rows: tuple[CollectiveRow, ...]) -> list[AlikeCollectives]:
+    """Collectives by kind, axes and source line, the groups that take longest first."""
+    members: defaultdict[tuple[str, tuple[str, ...], str], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        members[row.kind, row.axes, row.where].append(index)
+    groups = [
+        AlikeCollectives(
+            kind=kind,
+            axes=axes,
+            where=where,
+            rows=tuple(rows[index] for index in indices),
+            longest=max(indices, key=lambda index: rows[index].time_s),
+        )
+        for (kind, axes, where), indices in members.items()
+    ]
+    return sorted(groups, key=lambda group: -group.time_s)
 
 
 # -- summary ---------------------------------------------------------------------------------------
@@ -199,19 +234,17 @@ def time_text(cost: Cost) -> str:
 
 def costliest_text(cost: Cost) -> Safe | None:
     """The collectives of one kind, axes and source line whose total time is the longest."""
-    times: defaultdict[tuple[str, tuple[str, ...], str], list[float]] = defaultdict(list)
-    for row in cost.collectives:
-        times[row.kind, row.axes, row.where].append(row.time_s)
-    if not times:
+    groups = alike_collectives(cost.collectives)
+    if not groups:
         return None
-    (kind, axes, where), times_s = max(times.items(), key=lambda group: sum(group[1]))
-    repeats = f"{len(times_s)} × " if len(times_s) > 1 else ""
-    share = sum(times_s) / cost.time_s if cost.time_s else 0.0
+    costliest = groups[0]
+    repeats = f"{len(costliest.rows)} × " if len(costliest.rows) > 1 else ""
+    share = costliest.time_s / cost.time_s if cost.time_s else 0.0
     return join(
         [
-            f"{repeats}{kind} over {' and '.join(axes)} at ",
-            code_text(line_text(where) or "an unknown line"),
-            f": {seconds_text(sum(times_s))}, {share:.0%} of the step.",
+            f"{repeats}{costliest.kind} over {' and '.join(costliest.axes)} at ",
+            code_text(line_text(costliest.where) or "an unknown line"),
+            f": {seconds_text(costliest.time_s)}, {share:.0%} of the step.",
         ]
     )
 
@@ -268,7 +301,6 @@ def side_text(
             f" ({line_text(tensor.where)})",
         ]
     )
-    chosen = {axis: side for axis, side in sides.items() if side is not None}
     places = [
         place
         for set_index in dispute.sets
@@ -276,33 +308,29 @@ def side_text(
         for place in problem.analysis.conflicts[conflict].places[:1]
     ]
     cuts = Counter(cut_dims(plan, place) for place in places)
-    cut_count = len(places) - cuts[NEITHER_DIM]
+    cut_count = len(places) - cuts.pop(NEITHER_DIM, 0)
+    chosen = [
+        f"dim {tensor.dims[side]} over {axis}" for axis, side in sides.items() if side is not None
+    ]
     if chosen:
-        parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
-        lead = join([question, f" the plan takes {' and '.join(parts)}"])
-        if cut_count == len(places):
-            return join([lead, "."])
+        choice = f" the plan takes {' and '.join(chosen)}."
         if not cut_count:
-            return join(
-                [lead, ". This has no effect: at every conflict these axes already cut other dims."]
+            choice += " This has no effect: at every conflict these axes already cut other dims."
+        elif cut_count < len(places):
+            choice += (
+                f" That settles {cut_count} of the {len(places)} conflicts; at the others the axis "
+                "already cuts another dim."
             )
-        effect = (
-            f". That settles {cut_count} of the {len(places)} conflicts; at the others the axis "
-            "already cuts another dim."
-        )
-        return join([lead, effect])
-    if cut_count:
-        del cuts[NEITHER_DIM]
+    elif cut_count:
         (cut, count), *others = cuts.most_common()
         elsewhere = ", and differently at others" if others else ""
-        return join(
-            [
-                question,
-                f" no action takes a side; op by op, the plan cuts {cut} at {count} of "
-                f"{len(places)} conflicts{elsewhere}.",
-            ]
+        choice = (
+            f" no action takes a side; op by op, the plan cuts {cut} at {count} of {len(places)} "
+            f"conflicts{elsewhere}."
         )
-    return join([question, " the plan cuts neither."])
+    else:
+        choice = " the plan cuts neither."
+    return join([question, choice])
 
 
 NEITHER_DIM = "neither dim"

@@ -105,28 +105,34 @@ class Divisibility:
 
     def __str__(self) -> str:
         """The headline, then tables of sizes and of arguments; empty tables are left out."""
-        sections = [f"Divisibility: {self.headline()}."]
-        for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
-            if rows:
-                columns = (title, ">size", ">names", ">bytes", "on arguments", "remedy")
-                sections.append(text.table(columns, [dim_cells(row) for row in rows]))
-        if self.arguments:
-            title = "whole under this plan" if self.planned else "cannot be cut"
-            cells = [
-                (
-                    row.argument,
-                    row.type,
-                    text.bytes_text(row.bytes),
-                    text.share_text(row.bytes_share),
-                    row.why,
-                )
-                for row in self.arguments
-            ]
-            sections.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
-            smaller = self.whole_arguments - len(self.arguments)
-            if smaller:
-                sections[-1] += f"\nand {smaller} smaller arguments"
+        sections = [f"Divisibility: {self.headline()}.", *map(str, self.tables())]
+        smaller = self.whole_arguments - len(self.arguments)
+        if self.arguments and smaller:
+            sections[-1] += f"\nand {smaller} smaller arguments"
         return "\n\n".join(sections)
+
+    def tables(self) -> list[text.Table]:
+        """A table for each kind of problem that occurs."""
+        columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~remedy")
+        dims = (
+            (f"Sizes that no axis of {self.mesh} divides", self.dims),
+            (f"Sizes that only some axes of {self.mesh} divide", self.partly),
+        )
+        tables = [
+            text.Table(title, columns, [*map(dim_cells, rows)]) for title, rows in dims if rows
+        ]
+        if self.arguments:
+            title = f"Large arguments that {'stay whole' if self.planned else 'cannot be cut'}"
+            cells = [*map(argument_cells, self.arguments)]
+            headings = ("~argument", "type", ">bytes", ">of all", "~why")
+            tables.append(text.Table(title, headings, cells))
+        return tables
+
+
+def argument_cells(row: ArgumentRow) -> tuple[object, ...]:
+    """The cells of a row: argument, type, size, share of all arguments, and why it stays whole."""
+    share = text.share_text(row.bytes_share)
+    return row.argument, row.type, text.bytes_text(row.bytes), share, row.why
 
 
 def dim_cells(row: DimRow) -> tuple[object, ...]:

@@ -8,8 +8,9 @@ from typing import Any
 import holoviews as hv
 import pandas as pd
 
+from toast_lab.text import shortened
 from toast_lab.views.breakdown import share_text
-from toast_lab.views.chart_style import GridAcross, chart, drawn, hover, on_glyph
+from toast_lab.views.chart_style import chart, drawn, grid_across, hover, on_glyph
 from toast_lab.views.compare_table import PlanEntry, seconds_text, time_unit
 from toast_lab.views.palette import style
 
@@ -38,7 +39,7 @@ def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
     """
     plan_names = list(dict.fromkeys(frame["plan"]))
     symbol = {entry.name: entry.style.symbol for entry in entries}
-    labels = [f"{symbol.get(name, '')} {_shortened(name)}" for name in plan_names]
+    labels = [f"{symbol.get(name, '')} {shortened(name, 18)}" for name in plan_names]
     if len(set(labels)) < len(labels):
         labels = [f"{symbol.get(name, '')} {name}" for name in plan_names]
     # The first plan stands at the top
@@ -91,9 +92,5 @@ def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
         legend="top" if elements else None,
         legend_columns=4,
         zoom=None,
-        hooks=[GridAcross()],
+        hooks=[grid_across],
     )
-
-
-def _shortened(plan_name: str) -> str:
-    return plan_name if len(plan_name) <= 18 else f"{plan_name[:17]}…"

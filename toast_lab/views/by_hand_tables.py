@@ -79,13 +79,19 @@ def board_frame(
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
     """``+2 all_reduce{data}, −1 all_gather{model}``, from ``collective_changes``."""
-    phrases = [
-        f"{sign}{count} {kind}{{{', '.join(mesh_axes)}}}"
-        for (kind, mesh_axes), counts in sent
+    return _signed((f"{kind}{{{', '.join(axes)}}}", *counts) for (kind, axes), counts in sent) or (
+        "no collectives added or removed"
+    )
+
+
+def _signed(rows: Iterable[tuple[str, int, int]], between: str = ", ") -> str:
+    """``+2 AR, −1 AG``, from (text, added, removed)."""
+    return between.join(
+        f"{sign}{count} {text}"
+        for text, *counts in rows
         for sign, count in zip("+−", counts, strict=True)
         if count
-    ]
-    return ", ".join(phrases) or "no collectives added or removed"
+    )
 
 
 def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]]) -> str:
@@ -95,13 +101,10 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
     for (kind, _), counts in sent.items():
         added[kind] += counts[0]
         removed[kind] += counts[1]
-    phrases = [
-        f"{sign}{count} {COLLECTIVE_ABBREVIATIONS.get(kind, kind)}"
-        for sign, counter in (("+", added), ("−", removed))
-        for kind, count in counter.items()
-        if count
-    ]
-    return " ".join(phrases) or "–"
+    names = {kind: COLLECTIVE_ABBREVIATIONS.get(kind, kind) for kind in added}
+    gained = _signed(((name, added[kind], 0) for kind, name in names.items()), " ")
+    lost = _signed(((name, 0, removed[kind]) for kind, name in names.items()), " ")
+    return " ".join(filter(None, (gained, lost))) or "–"
 
 
 def taken_frame(steps: Sequence[PlanAfterAction]) -> pd.DataFrame:

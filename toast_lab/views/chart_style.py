@@ -3,11 +3,8 @@
 A chart is a HoloViews element made from a tidy table. Users put charts side by side with ``+``, on
 top of each other with ``*``, change them with ``.opts`` and link them with
 ``holoviews.link_selections``; the explorer and reports show the same elements, rendered once as
-Bokeh figures (``bokeh_figure``), and ``saved_chart`` draws them into files.
-
-Hooks on the Bokeh figure do what HoloViews has no option for. Those that a picture in a file needs
-as well are dataclasses (``GlyphLook``, ``LevelLabel``, ``NamesBeside``, ``GridAcross``), which
-``saved_chart`` reads.
+Bokeh figures (``bokeh_figure``), which ``saved_chart`` draws into files. Hooks on the Bokeh figure
+do what HoloViews has no option for.
 
 Importing HoloViews takes about half a second, so nothing that the explorer's first page needs may
 import this module; pages import charts when one is first shown.
@@ -19,7 +16,6 @@ of a tooltip.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,10 +24,21 @@ import holoviews as hv
 import holoviews.plotting.bokeh  # registers the renderer
 from bokeh.core.properties import value
 from bokeh.document import Document
-from bokeh.models import HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
+from bokeh.models import (
+    ColumnDataSource,
+    DataRange1d,
+    HoverTool,
+    Line,
+    PanTool,
+    ResetTool,
+    Step,
+    TapTool,
+    WheelZoomTool,
+)
 from bokeh.models.annotations import Label
 
 from toast_lab.views import plot_style
+from toast_lab.views.chart_scale import follow
 from toast_lab.views.palette import NEUTRAL
 
 BOKEH = "bokeh"
@@ -51,23 +58,16 @@ def drawn(element: Any, *hooks: Hook, **options: Any) -> Any:
     return element.opts(**options, backend=BOKEH)
 
 
-@dataclasses.dataclass(frozen=True)
-class GlyphLook:
-    """Hook: properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
+def on_glyph(**properties: Any) -> Hook:
+    """Set properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
 
-    properties: Mapping[str, Any]
-
-    def __call__(self, plot: Any, _: Any) -> None:
-        """Set the properties."""
+    def hook(plot: Any, _: Any) -> None:
         renderer = plot.handles["glyph_renderer"]
         for glyph in (renderer.glyph, renderer.nonselection_glyph, renderer.selection_glyph):
             if hasattr(glyph, "update"):  # "auto" stands for a copy of the glyph
-                glyph.update(**self.properties)
+                glyph.update(**properties)
 
-
-def on_glyph(**properties: Any) -> GlyphLook:
-    """Set properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
-    return GlyphLook(properties)
+    return hook
 
 
 def renderer_named(name: str) -> Hook:
@@ -79,83 +79,48 @@ def renderer_named(name: str) -> Hook:
     return hook
 
 
-@dataclasses.dataclass(frozen=True)
-class LevelLabel:
-    """Hook: the label of a level line, which stays in view when the chart is moved."""
-
-    level: float
-    text: str
-    hue: str
-    offset_px: int = 2
-    vertical: bool = False
-    leftwards: bool = False
-
-    def __call__(self, plot: Any, _: Any) -> None:
-        """Write the label."""
-        position: dict[str, Any] = (
-            {
-                "x": self.level,
-                "y": 4,
-                "y_units": "screen",
-                "x_offset": -4 if self.leftwards else 4,
-                "text_align": "right" if self.leftwards else "left",
-            }
-            if self.vertical
-            else {"x": 8, "x_units": "screen", "y": self.level, "y_offset": self.offset_px}
-        )
-        plot.state.add_layout(
-            Label(
-                text=self.text,
-                text_color=self.hue,
-                text_font=plot_style.FONT,
-                text_font_size="11px",
-                **position,
-            )
-        )
-        plot.handles["glyph"].name = self.text
-
-
 def level_line(
     level: float,
     label: str,
     hue: str,
     *,
-    offset_px: int = 2,
     vertical: bool = False,
     leftwards: bool = False,
 ) -> Any:
     """A dashed line across the chart, with its label at the left, or at the bottom if vertical.
 
-    ``leftwards`` puts the label of a vertical line to its left, for one near the right edge.
+    The label stays in view when the chart is moved. ``leftwards`` puts the label of a vertical line
+    to its left, for one near the right edge.
     """
-    label_hook = LevelLabel(
-        level, label, hue, offset_px=offset_px, vertical=vertical, leftwards=leftwards
-    )
+    place: dict[str, Any] = {"x": 8, "x_units": "screen", "y": level, "y_offset": 2}
+    if vertical:
+        place = {"x": level, "y": 4, "y_units": "screen", "x_offset": -4 if leftwards else 4}
+        place["text_align"] = "right" if leftwards else "left"
+
+    def hook(plot: Any, _: Any) -> None:
+        font: Any = {"text_font": plot_style.FONT, "text_font_size": "11px"}
+        plot.state.add_layout(Label(text=label, text_color=hue, **font, **place))
+        plot.handles["glyph"].name = label
+
     line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
-    return drawn(line, label_hook, color=hue, line_dash="dashed", line_width=1.5)
+    return drawn(line, hook, color=hue, line_dash="dashed", line_width=1.5)
 
 
-@dataclasses.dataclass(frozen=True)
-class NamesBeside:
-    """Hook: texts of a column beside the markers, at distances that zooming does not change.
+def names_beside(x: str, y: str, text: str) -> Hook:
+    """Texts of a column beside the markers, at distances that zooming does not change.
 
     Columns ``dx`` and ``dy`` are the distances in pixels, rightwards and downwards; ``align`` is
     "left" or "right".
     """
 
-    x: str
-    y: str
-    text: str
-
-    def __call__(self, plot: Any, _: Any) -> None:
-        """Write the texts."""
+    def hook(plot: Any, _: Any) -> None:
         name = f"names, {plot.handles['glyph_renderer'].name}"
         if any(renderer.name == name for renderer in plot.state.renderers):
             return
         plot.state.text(
-            self.x,
-            self.y,
-            text=self.text,
+            x,
+            y,
+            text=text,
             source=plot.handles["source"],
             name=name,
             x_offset="dx",
@@ -167,16 +132,14 @@ class NamesBeside:
             nonselection_alpha=1.0,
         )
 
+    return hook
 
-@dataclasses.dataclass(frozen=True)
-class GridAcross:
+
+def grid_across(plot: Any, _: Any) -> None:
     """Hook: grid lines at the ticks of the x axis, and none at those of the y axis."""
-
-    def __call__(self, plot: Any, _: Any) -> None:
-        """Draw the grid lines."""
-        figure = plot.state
-        figure.xgrid.grid_line_color, figure.xgrid.grid_line_alpha = NEUTRAL, 0.13
-        figure.ygrid.grid_line_color = None
+    figure = plot.state
+    figure.xgrid.grid_line_color, figure.xgrid.grid_line_alpha = NEUTRAL, 0.13
+    figure.ygrid.grid_line_color = None
 
 
 def chart(
@@ -202,6 +165,11 @@ def chart(
             "time" or None), ``tappable`` (names of renderers that can be clicked), ``hooks``, and
             any option of a HoloViews overlay.
     """
+    marks = [element for element in elements if not isinstance(element, hv.HLine | hv.VLine)]
+    if len(marks) == 1:
+        # HoloViews gives a chart of one element no legend
+        x, *others = (dim.name for dim in marks[0].dimensions())
+        elements = [*elements, drawn(hv.Scatter([], x, others), show_legend=False)]
     legend = options.pop("legend", "top")
     columns = options.pop("legend_columns", None)
     zoom = options.pop("zoom", "both")
@@ -284,4 +252,37 @@ def bokeh_figure(element: Any) -> Any:
     figure = renderer.get_plot_state(element, doc=Document())
     figure.sizing_mode = "stretch_both"
     figure.min_height = None
+    return figure
+
+
+def growing_figure(
+    chart: Any,
+    sources: Mapping[str, ColumnDataSource],
+    held: Sequence[tuple[float, float]],
+    *,
+    part: float,
+    scale_type: str,
+    above: Sequence[str] = (),
+) -> Any:
+    """The Bokeh figure of an empty chart whose data grow; lines go on in steps.
+
+    Args:
+        chart: the chart, drawn once.
+        sources: by the name of an element's renderer, what it draws from now on.
+        held: points (x, y) that stay in view, and give an empty chart its axes.
+        part: share of the height that is left free above and below.
+        scale_type: scale of the y axis, one of ``chart_scale.SCALES``.
+        above: renderers that the y axis does not follow.
+    """
+    figure = bokeh_figure(chart)
+    grown = [renderer for renderer in figure.renderers if renderer.name in sources]
+    for renderer in grown:
+        if isinstance(renderer.glyph, Line):
+            look = renderer.glyph.properties_with_values(include_defaults=False)
+            renderer.glyph = Step(mode="after", **look)
+        renderer.data_source = sources[renderer.name]
+    xs, ys = [x for x, _ in held], [y for _, y in held]
+    grown.append(figure.scatter(xs, ys, size=1, alpha=0))
+    figure.x_range = DataRange1d(renderers=grown, start=0)
+    follow(figure, [one for one in grown if one.name not in above], part, scale_type)
     return figure

@@ -16,13 +16,13 @@ from typing import Any
 
 import holoviews as hv
 import pandas as pd
-from bokeh.models import ColumnDataSource, DataRange1d, GridBox
+from bokeh.models import ColumnDataSource, GridBox
 
-from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, height_limits, show_last
 from toast_lab.views.chart_style import (
-    bokeh_figure,
     chart,
     drawn,
+    growing_figure,
     hover,
     plain_ticks,
     renderer_named,
@@ -154,10 +154,8 @@ def _overlay(
 ) -> Any:
     heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
     last = float(rows[x].max()) if len(rows) else 1.0
-    # HoloViews gives a chart of one element no legend
-    empty = drawn(hv.Scatter([], x, "time_s"), show_legend=False)
     return chart(
-        [*elements, empty],
+        elements,
         name=figure,
         title=title,
         xlabel=X_LABELS[x],
@@ -191,7 +189,7 @@ class ConfirmCurve:
     Attributes:
         root: the Bokeh model that holds the charts.
         figures: one figure, or price and clock apart.
-        sources: sources by the ``kind`` of rows, in the units of the axis; lines have all corners.
+        sources: sources by the ``kind`` of rows, in the units of the axis.
     """
 
     def __init__(
@@ -222,20 +220,16 @@ class ConfirmCurve:
 
     def _growing(self, overlay: Any, scale_type: str) -> Any:
         """The Bokeh figure of an overlay; it draws ``sources``, and its axes follow them."""
-        figure = bokeh_figure(overlay)
-        figure.min_height = 150
-        source_of = {"price errors": "judged", "priced plans": "judged"}
-        followed = []
-        for renderer in figure.renderers:
-            kind = source_of.get(renderer.name, renderer.name)
-            if kind in self.sources:
-                renderer.data_source = self.sources[kind]
-                followed.append(renderer)
-        # Invisible points give an empty chart its axes
+        judged = self.sources["judged"]
         unsharded = self.unsharded_s / self.scale
-        followed.append(figure.scatter([0, 1], [unsharded, unsharded], size=1, alpha=0))
-        figure.x_range = DataRange1d(renderers=followed, start=0)
-        follow(figure, followed, 0.15, scale_type)
+        figure = growing_figure(
+            overlay,
+            {**self.sources, "price errors": judged, "priced plans": judged},
+            [(0.0, unsharded), (1.0, unsharded)],
+            part=0.15,
+            scale_type=scale_type,
+        )
+        figure.min_height = 150
         return figure
 
     def show(self, frame: pd.DataFrame) -> None:
@@ -256,15 +250,7 @@ def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any
     columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in COLUMNS}
     for name in TIMES:
         columns[name] = [seconds / scale for seconds in columns[name]]
-    if kind == "judged":
-        return {**columns, _END: columns[AT_S]}
-    # Each height continues to the time of the next one
-    return {
-        name: [value for value in values for _ in range(2)][1:]
-        if name == AT_S
-        else [value for value in values for _ in range(2)][:-1]
-        for name, values in columns.items()
-    }
+    return {**columns, _END: columns[AT_S]}
 
 
 def _equal(data: Any, columns: dict[str, list[Any]]) -> bool:

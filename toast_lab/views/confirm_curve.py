@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
@@ -75,27 +76,6 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys((AT_S, *TIMES), float))
 
 
-class _NumberedVerdict(NamedTuple):
-    """A ``Verdict`` for ``confirm_frame``, with its number in place of its time."""
-
-    at_s: float
-    round: int
-    priced_s: float
-    time_s: float | None
-    ratio: float | None
-    stands: bool
-    remark: str
-    name: str
-
-
-class _RoundPrice(NamedTuple):
-    """The best price of the judged plans of a round; ``at_s`` is that of the first of them."""
-
-    at_s: float
-    round: int
-    best_s: float
-
-
 def judged_frame(verdicts: Sequence[Any]) -> pd.DataFrame:
     """``confirm_frame`` of a finished search, which keeps no times: over the plans judged.
 
@@ -105,26 +85,18 @@ def judged_frame(verdicts: Sequence[Any]) -> pd.DataFrame:
     It has a column "judged" in place of "at_s"; "priced" rows give the best price of the judged
     plans of their round.
     """
-    numbered = [
-        _NumberedVerdict(
-            at_s=float(number),
-            round=verdict.round,
-            priced_s=verdict.priced_s,
-            time_s=verdict.time_s,
-            ratio=verdict.ratio,
-            stands=verdict.stands,
-            remark=verdict.remark,
-            name=verdict.name,
-        )
-        for number, verdict in enumerate(verdicts, 1)
+    fields = ("round", "priced_s", "time_s", "ratio", "stands", "remark", "name")
+    rounds: dict[int, list[SimpleNamespace]] = {}
+    for number, verdict in enumerate(verdicts, 1):
+        numbered = {field: getattr(verdict, field) for field in fields}
+        row = SimpleNamespace(at_s=float(number), **numbered)
+        rounds.setdefault(row.round, []).append(row)
+    prices = [
+        SimpleNamespace(at_s=rows[0].at_s, round=number, best_s=min(row.priced_s for row in rows))
+        for number, rows in rounds.items()
     ]
-    prices: dict[int, _RoundPrice] = {}
-    for row in numbered:
-        best = prices.get(row.round)
-        first_at_s = row.at_s if best is None else best.at_s
-        best_price_s = row.priced_s if best is None else min(best.best_s, row.priced_s)
-        prices[row.round] = _RoundPrice(first_at_s, row.round, best_price_s)
-    frame = confirm_frame(prices.values(), numbered, float(len(numbered)))
+    in_order = sorted((row for rows in rounds.values() for row in rows), key=lambda row: row.at_s)
+    frame = confirm_frame(prices, in_order, float(len(verdicts)))
     return frame.rename(columns={AT_S: JUDGED})
 
 

@@ -16,7 +16,7 @@ from toast_lab.errors import InvalidProblem, ToastError
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.text import first_items_text
+from toast_lab.text import counted, first_items_text
 from toast_lab.views.compare_table import bytes_text
 
 MAX_DEVICES = 4096
@@ -32,6 +32,10 @@ class CheckOutcome(NamedTuple):
     lines: tuple[str, ...]
     mesh: Mesh | None = None
     machine: Machine | None = None
+
+
+def _refused(*lines: str) -> CheckOutcome:
+    return CheckOutcome(False, lines)
 
 
 @functools.lru_cache(maxsize=4)
@@ -53,23 +57,23 @@ def check_mesh(mesh_text: str, analysis: Analysis | None, machine: Machine | Non
     colours whose sizes each axis divides.
     """
     if not mesh_text.strip():
-        return CheckOutcome(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
+        return _refused('Type axes as "data=4,model=2", or sizes as "4x2".')
     if len(mesh_text) > MAX_MESH_TEXT:
-        return CheckOutcome(False, (f"{len(mesh_text)} characters are too many for a mesh.",))
+        return _refused(f"{len(mesh_text)} characters are too many for a mesh.")
     try:
         mesh = make_mesh(mesh_text)
     except (ToastError, ValueError) as error:
-        return CheckOutcome(False, (str(error),))
+        return _refused(str(error))
     count = f"{mesh.n_devices:,} devices"
     if len(mesh.sizes) > 1:
         count = f"{' × '.join(map(str, mesh.sizes))} = {count}"
     if mesh.n_devices > MAX_DEVICES:
-        return CheckOutcome(False, (f"{count}; at most {MAX_DEVICES:,} are allowed here.",))
+        return _refused(f"{count}; at most {MAX_DEVICES:,} are allowed here.")
     if machine is not None:
         try:
             lay_out(machine, mesh)
         except InvalidProblem as error:
-            return CheckOutcome(False, (f"{count}.", str(error)))
+            return _refused(f"{count}.", str(error))
     remarks = [f"{count}{' on ' + machine.name if machine is not None else ''}."]
     if analysis is not None:
         remarks += _divided(mesh, analysis)
@@ -112,36 +116,30 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
 def check_machine(machine_text: str) -> CheckOutcome:
     """Check a machine file as the user types it; each mistake comes with its line."""
     if not machine_text.strip():
-        return CheckOutcome(
-            False,
-            ("Type or drop a machine file (TOML). docs/machines.md says what each key means.",),
+        return _refused(
+            "Type or drop a machine file (TOML). docs/machines.md says what each key means."
         )
     if len(machine_text) > MAX_MACHINE_TEXT:
-        return CheckOutcome(
-            False, (f"{len(machine_text):,} characters are too many for a machine file.",)
-        )
+        return _refused(f"{len(machine_text):,} characters are too many for a machine file.")
     try:
         tables = tomllib.loads(machine_text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return CheckOutcome(False, (f"This is not TOML: {error}",))
+        return _refused(f"This is not TOML: {error}")
     try:
         machine = Machine.from_data(tables, "machine")
     except InvalidProblem as error:
         mistakes = [mistake.strip() for mistake in str(error).splitlines()[1:]] or [str(error)]
-        return CheckOutcome(False, tuple(_with_line(machine_text, mistake) for mistake in mistakes))
+        return _refused(*(_with_line(machine_text, mistake) for mistake in mistakes))
     except (ToastError, ValueError, TypeError, OverflowError) as error:
-        return CheckOutcome(False, (str(error),))
+        return _refused(str(error))
     speeds = ", ".join(
         f"{dtype} {per_second / 1e12:.3g} TFLOP/s" for dtype, per_second in machine.flops.items()
     )
-    return CheckOutcome(
-        True,
-        (
-            f"{machine.name}: {bytes_text(machine.memory_bytes)} a device, {speeds}, "
-            f"{len(machine.links)} level{'s' if len(machine.links) > 1 else ''} of links.",
-        ),
-        machine=machine,
+    summary = (
+        f"{machine.name}: {bytes_text(machine.memory_bytes)} a device, {speeds}, "
+        f"{counted(len(machine.links), 'level')} of links."
     )
+    return CheckOutcome(True, (summary,), machine=machine)
 
 
 def _with_line(machine_text: str, mistake: str) -> str:

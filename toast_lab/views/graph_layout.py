@@ -28,41 +28,12 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.colouring import CompatibilitySet
 from toast_lab.conflicts.networkx_graph import name_sides as sides
 from toast_lab.views.graph_rows import (
-    LEVELS,
     GraphRow,
-    op_label,
     op_scopes,
-    phases,
     rows,
     start_level,
-    where,
 )
 from toast_lab.views.palette import ColourStyle, style
-
-__all__ = [
-    "LEVELS",
-    "ConflictEdge",
-    "Edge",
-    "GraphFilter",
-    "GraphLayout",
-    "GraphNode",
-    "GraphRow",
-    "Lane",
-    "Outline",
-    "chain_path",
-    "conflicts_of_groups",
-    "graph_layout",
-    "lane_groups",
-    "lane_styles",
-    "linked_names",
-    "neighbourhood",
-    "op_label",
-    "phases",
-    "place_text",
-    "sides",
-    "start_level",
-    "where",
-]
 
 MAX_LANES = 40
 # a lane with conflicts is this much wider than one without

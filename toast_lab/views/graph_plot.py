@@ -40,13 +40,9 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_layout import (
-    ConflictEdge,
-    GraphLayout,
-    GraphRow,
-    Outline,
-    chain_path,
-)
+from toast_lab.text import shortened
+from toast_lab.views.graph_layout import ConflictEdge, GraphLayout, Outline, chain_path
+from toast_lab.views.graph_rows import GraphRow
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
@@ -236,6 +232,12 @@ class GraphPlot:
         y_range: Any = self.figure.y_range
         x_range.update(start=max(left, -0.1), end=min(right, self._width + 0.1))
         y_range.update(start=bottom, end=top)
+
+    @property
+    def size_px(self) -> tuple[float, float]:
+        """Width and height at which all rows and lanes can be read."""
+        row_px = 52 if self._row_count < 8 else 26 if self._row_count < 30 else 17
+        return 190.0 + 84 * self._width, 60.0 + row_px * self._row_count
 
     @property
     def _row_count(self) -> int:
@@ -503,17 +505,10 @@ class GraphPlot:
 def _add_tools(
     plot: figure, *, markers: Any, red_lines: Any, set_outlines: list[Any], scrolls: bool
 ) -> None:
-    name_hover = HoverTool(
-        renderers=[markers],
-        tooltips=[
-            ("name", "@title"),
-            ("size", "@sizes"),
-            ("colour", "@colour"),
-            ("row", "@row"),
-            ("line", "@where"),
-            ("shown as", "@text"),
-        ],
-    )
+    texts = ("title", "sizes", "colour", "row", "where", "text")
+    titles = ("name", "size", "colour", "row", "line", "shown as")
+    rows = [(title, f"@{text}") for title, text in zip(titles, texts, strict=True)]
+    name_hover = HoverTool(renderers=[markers], tooltips=rows)
     conflict_hover = HoverTool(
         renderers=[red_lines],
         tooltips=[("conflict", "@title")],
@@ -622,7 +617,7 @@ def _told_apart(names: Sequence[str], longest: int) -> dict[str, str]:
     >>> _told_apart(["hidden_features", "x"], 10).values()
     dict_values(['hidden_fe…', 'x'])
     """
-    begun = {name: _begun(name, longest) for name in names}
+    begun = {name: shortened(name, longest) for name in names}
     if len(set(begun.values())) == len(begun):
         return begun
     return {name: _abbreviated(name, longest) for name in names}
@@ -637,11 +632,7 @@ def _abbreviated(name: str, longest: int) -> str:
         shorter = "".join(f"{word[:kept]}{rest}" for word, rest in parts)
         if len(shorter) <= longest:
             return shorter
-    return _begun(name, longest)
-
-
-def _begun(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return shortened(name, longest)
 
 
 def _cut(label: str, width: int) -> str:

@@ -30,6 +30,7 @@ from toast_lab.views.text_width import fitted
 
 LEVELS = 6
 LEAST_ROWS = 4
+_COLUMNS = "left right top bottom middle tint text action visits ink line width shown".split()
 FOLD_COLOUR = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
@@ -210,20 +211,3 @@ class IciclePlot:
         )
         picture.on_event(Tap, self._tapped)
         return picture
-
-
-_COLUMNS = (
-    "left",
-    "right",
-    "top",
-    "bottom",
-    "middle",
-    "tint",
-    "text",
-    "action",
-    "visits",
-    "ink",
-    "line",
-    "width",
-    "shown",
-)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.lowering.listing import ListingLine
-from toast_lab.views.graph_layout import where
+from toast_lab.views.graph_rows import where
 from toast_lab.views.program_table import Segment
 
 COLLECTIVE = "var(--tl-code, #9a4b00)"

@@ -32,16 +32,14 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
 
     ``number`` is the index in ``cost.collectives``, -1 for a collective that the compiler added.
     """
-    predictions = [
+    predictions: list[dict[str, Any]] = [
         {
             "op": collective.op,
             "predicted_kind": _KIND.get(collective.kind, collective.kind),
             "predicted_axes": ",".join(collective.axes),
             "predicted_value": collective.value,
             "predicted_bytes": collective.local_bytes,
-            "predicted_times": None,
             "where": collective.where,
-            "compiled_kind": None,
             "status": "",
             "reason": "",
         }
@@ -56,46 +54,24 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
         indices = unmatched_indices[key_of(match)]
         index_in_cost = indices.pop(0) if indices else -1
         priced = cost.collectives[index_in_cost] if index_in_cost >= 0 else None
-        table_rows.append(
-            {
-                "number": index_in_cost,
-                "kind": match["predicted_kind"] or match["compiled_kind"],
-                "axes": match["predicted_axes"]
-                if match["predicted_kind"]
-                else match.get("compiled_axes") or "?",
-                "value": match["predicted_value"] or "",
-                "where": match["where"],
-                "predicted_bytes": match["predicted_bytes"],
-                "predicted_times": match["predicted_times"],
-                "predicted_s": None if priced is None else priced.time_s,
-                "compiled_kind": match["compiled_kind"],
-                "compiled_axes": match.get("compiled_axes"),
-                "compiled_bytes": match.get("compiled_bytes"),
-                "compiled_times": match.get("compiled_times"),
-                "status": match["status"],
-                "reason": match["reason"],
-                "op": match["op"],
-            }
-        )
+        kind = match["predicted_kind"]
+        row = {name: match.get(name) for name in COLLECTIVE_COLUMNS}
+        row |= {
+            "number": index_in_cost,
+            "kind": kind or match["compiled_kind"],
+            "axes": match["predicted_axes"] if kind else match.get("compiled_axes") or "?",
+            "value": match["predicted_value"] or "",
+            "predicted_s": None if priced is None else priced.time_s,
+        }
+        table_rows.append(row)
     return pd.DataFrame(table_rows, columns=COLLECTIVE_COLUMNS)
 
 
 COLLECTIVE_COLUMNS = (
-    "number",
-    "kind",
-    "axes",
-    "value",
-    "where",
-    "predicted_bytes",
-    "predicted_times",
-    "predicted_s",
-    "compiled_kind",
-    "compiled_axes",
-    "compiled_bytes",
-    "compiled_times",
-    "status",
-    "reason",
-    "op",
+    *("number", "kind", "axes", "value", "where"),
+    *("predicted_bytes", "predicted_times", "predicted_s"),
+    *("compiled_kind", "compiled_axes", "compiled_bytes", "compiled_times"),
+    *("status", "reason", "op"),
 )
 
 
@@ -139,36 +115,29 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
     Each row says how many collectives run in a step and on how many bytes, priced and compiled;
     those that take longest come first.
     """
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 5)
-    for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-        if record["number"] >= 0 or record["predicted_bytes"] is not None:
-            predicted = sums[record["kind"], record["axes"]]
-            times = record["predicted_times"] or 1.0
-            predicted[0] += times
-            predicted[1] += (record["predicted_bytes"] or 0.0) * times
-            predicted[2] += record["predicted_s"] or 0.0
-        if record["compiled_kind"]:
-            compiled_sums = sums[record["compiled_kind"], record["compiled_axes"] or "?"]
-            compiled_sums[3] += record["compiled_times"]
-            compiled_sums[4] += record["compiled_bytes"] * record["compiled_times"]
-    table_rows = [
-        (*kind_and_axes, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
-        for kind_and_axes, numbers in sorted(
-            sums.items(), key=lambda entry: (-entry[1][2], -entry[1][1], entry[0])
-        )
-    ]
-    return pd.DataFrame(
-        table_rows,
-        columns=[
-            "kind",
-            "axes",
-            "predicted_count",
-            "predicted_bytes",
-            "predicted_s",
-            "compiled_count",
-            "compiled_bytes",
-        ],
+    keys = ["kind", "axes"]
+    priced = frame[(frame["number"] >= 0) | frame["predicted_bytes"].notna()]
+    times = priced["predicted_times"].astype(float).fillna(1.0)
+    predicted = priced[keys].assign(
+        predicted_count=times,
+        predicted_bytes=priced["predicted_bytes"].astype(float).fillna(0.0) * times,
+        predicted_s=priced["predicted_s"].astype(float).fillna(0.0),
     )
+    built = frame[frame["compiled_kind"].notna() & (frame["compiled_kind"] != "")]
+    counts = built["compiled_times"].astype(float)
+    actual = pd.DataFrame(
+        {
+            "kind": built["compiled_kind"],
+            "axes": built["compiled_axes"].replace("", None).fillna("?"),
+            "compiled_count": counts,
+            "compiled_bytes": built["compiled_bytes"].astype(float) * counts,
+        }
+    )
+    sums = pd.concat([predicted, actual]).groupby(keys).sum().reset_index()
+    if not compiled:
+        sums[["compiled_count", "compiled_bytes"]] = None
+    order = ["predicted_s", "predicted_bytes", *keys]
+    return sums.sort_values(order, ascending=[False, False, True, True], ignore_index=True)
 
 
 def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
@@ -211,39 +180,20 @@ def ops_frame(cost: Any) -> pd.DataFrame:
     """
     step_s = cost.time_s or 1.0
     table_rows = [
-        (
-            op.op,
-            op.kind,
-            op.result,
-            op.where,
-            op.flops,
-            op.moved_bytes,
-            op.time_s,
-            op.time_s / step_s,
-            "",
-            op.source,
-        )
+        (op.op, op.kind, op.result, op.where, op.flops, op.moved_bytes, op.time_s, "", op.source)
         for op in cost.ops
     ]
     table_rows += [
         (
-            collective.op,
-            collective.kind,
-            collective.value,
-            collective.where,
-            0.0,
-            collective.local_bytes,
-            collective.time_s,
-            collective.time_s / step_s,
-            ",".join(collective.axes),
-            collective.source,
+            *(row.op, row.kind, row.value, row.where, 0.0, row.local_bytes, row.time_s),
+            *(",".join(row.axes), row.source),
         )
-        for collective in cost.collectives
+        for row in cost.collectives
     ]
-    columns = "op kind value where flops moved_bytes time_s share axes source".split()
-    return pd.DataFrame(table_rows, columns=columns).sort_values(
-        "time_s", ascending=False, ignore_index=True
-    )
+    columns = "op kind value where flops moved_bytes time_s axes source".split()
+    frame = pd.DataFrame(table_rows, columns=columns)
+    frame.insert(7, "share", frame["time_s"] / step_s)
+    return frame.sort_values("time_s", ascending=False, ignore_index=True)
 
 
 class ShownOps(NamedTuple):

@@ -10,7 +10,8 @@ import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.annotated_listing import op_text, outline, shown_ops, value_text
-from toast_lab.views.graph_layout import conflicts_of_groups, lane_styles, phases, where
+from toast_lab.views.graph_layout import conflicts_of_groups, lane_styles
+from toast_lab.views.graph_rows import phases, where
 
 
 class Segment(NamedTuple):

@@ -11,13 +11,13 @@ from typing import Any
 
 import holoviews as hv
 import pandas as pd
-from bokeh.models import ColumnDataSource, DataRange1d
+from bokeh.models import ColumnDataSource
 
-from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, height_limits, show_last
 from toast_lab.views.chart_style import (
-    bokeh_figure,
     chart,
     drawn,
+    growing_figure,
     hover,
     plain_ticks,
     renderer_named,
@@ -135,20 +135,12 @@ class RaceCurves:
         _, self.scale = _unit(kind, unsharded)
         empty = points_frame({}, {})
         overlay = race_chart(empty, methods, kind, unsharded=unsharded, scale_type=scale_type)
-        self.figure = bokeh_figure(overlay)
-        self.figure.min_height = 220
         self.lines = {method: ColumnDataSource(_columns(empty, kind, 1.0)) for method in methods}
-        self._corners = {
-            method: ColumnDataSource({"elapsed_s": [], kind: []}) for method in methods
-        }
-        renderers = {renderer.name: renderer for renderer in self.figure.renderers}
-        for method in methods:
-            renderers[method].data_source = self._corners[method]
-            renderers[f"{method}: improvements"].data_source = self.lines[method]
-        if methods:
-            shown_renderers = list(renderers.values())
-            self.figure.x_range = DataRange1d(renderers=shown_renderers, start=0)
-            follow(self.figure, shown_renderers, 0.1, scale_type)
+        markers = {f"{method}: improvements": source for method, source in self.lines.items()}
+        self.figure = growing_figure(
+            overlay, {**self.lines, **markers}, [], part=0.1, scale_type=scale_type
+        )
+        self.figure.min_height = 220
 
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
         """Draw each method's improvements (``ImprovementPoint``); its curve ends at ``until_s``."""
@@ -157,11 +149,6 @@ class RaceCurves:
                 points_frame({method: points.get(method, ())}, until_s), self.kind, self.scale
             )
             if list(source.data["elapsed_s"]) != columns["elapsed_s"]:
-                # Each height continues to the time of the next one
-                self._corners[method].data = {
-                    "elapsed_s": [time_s for time_s in columns["elapsed_s"] for _ in range(2)][1:],
-                    self.kind: [height for height in columns[self.kind] for _ in range(2)][:-1],
-                }
                 source.data = columns
         if self.scale_type == LAST_TEN_PERCENT:
             heights_of_methods = [source.data[self.kind] for source in self.lines.values()]

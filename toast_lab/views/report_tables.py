@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from toast_lab.conflicts.coverage import Coverage, UnsplitReason
-from toast_lab.sharding.divisibility import Divisibility
-from toast_lab.text import first_items_text, line_text, share_text
-from toast_lab.views.compare_table import bytes_text
+from toast_lab.conflicts.coverage import Coverage, UnsplitReason, row_cells
+from toast_lab.sharding.divisibility import Divisibility, argument_cells, dim_cells
+from toast_lab.text import first_items_text, line_text
 
 COVERAGE_COLUMNS = ["op", "count", "FLOPs", "bytes", "finding", "colours", "source", "why"]
 FINDINGS = {
@@ -24,6 +23,8 @@ FINDINGS = {
     UnsplitReason.WITHOUT_COST: "kernel without FLOPs",
     UnsplitReason.FREE_AXES: "shard_map, free axes",
 }
+_COVERAGE_CELLS = ["op", "count", "FLOPs", "bytes", "colours", "source", "why"]
+_DIMS_CELLS = ["colour", "size", "names", "bytes", "arguments", "remedy"]
 DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "remedy", "arguments"]
 ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
 
@@ -37,22 +38,8 @@ class Note(NamedTuple):
 
 def coverage_frame(report: Coverage) -> pd.DataFrame:
     """One row per op kind and reason; ops that are held whole come first."""
-    return pd.DataFrame(
-        [
-            {
-                "op": row.kind,
-                "count": row.op_count,
-                "FLOPs": share_text(row.flops_share),
-                "bytes": share_text(row.bytes_share),
-                "finding": FINDINGS[row.reason],
-                "colours": first_items_text(row.colours) or "all",
-                "source": first_items_text((line_text(line) for line, _ in row.lines), 2),
-                "why": row.why,
-            }
-            for row in report.rows
-        ],
-        columns=COVERAGE_COLUMNS,
-    )
+    frame = pd.DataFrame(map(row_cells, report.rows), columns=_COVERAGE_CELLS)
+    return frame.assign(finding=[FINDINGS[row.reason] for row in report.rows])[COVERAGE_COLUMNS]
 
 
 def sizes_frame(report: Divisibility) -> pd.DataFrame:
@@ -60,38 +47,15 @@ def sizes_frame(report: Divisibility) -> pd.DataFrame:
 
     Sizes that no axis divides come first.
     """
-    return pd.DataFrame(
-        [
-            {
-                "colour": row.colour,
-                "size": row.size,
-                "names": row.names,
-                "bytes": share_text(row.bytes_share),
-                "divided by": ", ".join(row.divided_by) or "no axis",
-                "remedy": "; ".join(map(str, row.misses)),
-                "arguments": first_items_text(row.arguments) or "–",
-            }
-            for row in (*report.dims, *report.partly)
-        ],
-        columns=DIMS_COLUMNS,
-    )
+    rows = (*report.dims, *report.partly)
+    frame = pd.DataFrame(map(dim_cells, rows), columns=_DIMS_CELLS)
+    divided_by = [", ".join(row.divided_by) or "no axis" for row in rows]
+    return frame.assign(**{"divided by": divided_by})[DIMS_COLUMNS]
 
 
 def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
     """One row per large argument that every device holds whole, largest first."""
-    return pd.DataFrame(
-        [
-            {
-                "argument": row.argument,
-                "type": row.type,
-                "size": bytes_text(row.bytes),
-                "of all": share_text(row.bytes_share),
-                "why": row.why,
-            }
-            for row in report.arguments
-        ],
-        columns=ARGUMENT_COLUMNS,
-    )
+    return pd.DataFrame(map(argument_cells, report.arguments), columns=ARGUMENT_COLUMNS)
 
 
 def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4) -> list[Note]:

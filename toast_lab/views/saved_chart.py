@@ -1,19 +1,13 @@
-"""Charts as files: a HoloViews element as SVG or PNG, without a browser.
+"""Charts and diagrams as files, SVG or PNG, without a browser.
 
-This module draws every data chart in a file or in a page without scripts: the static form of
-notebook views, the figures of the evaluation and of the accuracy page, and the files of
-``tl.charts.save``. It takes the elements that pages show (``chart_style``), reads their rows and
-the options that are meant for Bokeh, and draws them with matplotlib (``chart_axes``). So each chart
-is written once, and what ``.opts`` changes on screen it changes in the file.
+This module draws every picture in a file or in a page without scripts: the static form of notebook
+views, the figures of the evaluation and of the accuracy page, and the files of ``tl.charts.save``.
+It takes the HoloViews elements (``chart_style``) and the Bokeh figures that pages show, and draws
+the Bokeh figures with matplotlib (``drawn_figure``). So each picture is written once, and what
+``.opts`` changes on screen it changes in the file. Bokeh makes SVG only inside a browser, and
+HoloViews' matplotlib renderer has options of its own, so every chart would be written twice.
 
-Bokeh makes SVG only inside a browser. HoloViews has a matplotlib renderer, whose options are not
-those of Bokeh, so that every chart would have to be written twice; it also draws all rows of an
-element with one marker, and resets matplotlib's global settings while it draws, which code in a
-notebook would notice.
-
-Dimension graphs, search trees and device tiles are not data charts; ``views.svg`` draws those. The
-explorer saves what is on screen, with its size and zoom (``app/figure_export``); reports show these
-elements as interactive figures.
+The explorer saves what is on screen, with its size and zoom (``app/figure_export``).
 
 Equal rows give equal bytes: there are no dates and no random names. Texts are escaped, and written
 as text. Lines and letters have mid tones, so that they are visible on white and on near-black; an
@@ -27,20 +21,15 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import holoviews as hv
+from bokeh.models import Plot
 
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import write_whole
 from toast_lab.views.palette import NEUTRAL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from toast_lab.views.chart_axes import ChartAxes
 
 #: width and height of a chart, in pixels
 SIZE_PX = (680.0, 280.0)
@@ -80,7 +69,8 @@ def chart_svg(
     """A chart as SVG text, for a page or for a file of its own.
 
     Args:
-        chart: an element, an overlay or a layout; a dynamic map is drawn as it is now.
+        chart: an element, an overlay or a layout; a dynamic map is drawn as it is now. Or a Bokeh
+            figure.
         size_px: width and height of each chart of a layout.
         one_legend: one legend below all charts of a layout, in place of one for each.
         ground: colour of the background; None: there is none.
@@ -88,9 +78,8 @@ def chart_svg(
     Raises:
         InvalidProblem: an element cannot be drawn, or matplotlib is not installed.
     """
-    stream = io.StringIO()
-    title = _write(chart, stream, size_px=size_px, one_legend=one_legend, ground=ground)
-    return _plain_svg(stream.getvalue(), title)
+    content, title = _written(chart, "svg", size_px, one_legend=one_legend, ground=ground)
+    return _plain_svg(content.decode(), title)
 
 
 def chart_png(
@@ -101,9 +90,7 @@ def chart_png(
     ground: str = "white",
 ) -> bytes:
     """A chart as PNG, with ``PNG_SCALE`` pixels per point; arguments as for ``chart_svg``."""
-    stream = io.BytesIO()
-    _write(chart, stream, size_px=size_px, one_legend=one_legend, ground=ground)
-    return stream.getvalue()
+    return _written(chart, "png", size_px, one_legend=one_legend, ground=ground)[0]
 
 
 def save_chart(chart: Any, path: Path, **options: Any) -> None:
@@ -127,57 +114,57 @@ def save_chart(chart: Any, path: Path, **options: Any) -> None:
     write_whole(path, content, "the chart")
 
 
-def _write(
+def _written(
     chart: Any,
-    stream: io.StringIO | io.BytesIO,
-    *,
+    suffix: str,
     size_px: tuple[float, float],
+    *,
     one_legend: bool,
     ground: str | None,
-) -> str:
-    """Draw a chart into a stream, as PNG if it takes bytes; gives a title for screen readers."""
+) -> tuple[bytes, str]:
+    """The content of a file, and a title for screen readers."""
     try:
-        import matplotlib
         import matplotlib.style
+        from matplotlib.figure import Figure
     except ImportError:
         raise InvalidProblem(
             'charts in files need matplotlib: pip install "toast-lab[app]"'
         ) from None
+    from toast_lab.views.chart_style import bokeh_figure
+    from toast_lab.views.drawn_figure import FigureAxes, write_legend
 
     parts, columns = _parts(chart)
+    row_count = max(1, -(-len(parts) // columns))
+    width, height = size_px[0] * columns, size_px[1] * row_count
+    inches = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
+    options_of: dict[str, dict[str, Any]] = {
+        "svg": {"metadata": NO_METADATA},
+        "png": {"metadata": {"Software": None}, "dpi": PNG_SCALE * POINTS_PER_INCH},
+    }
+    stream = io.BytesIO()
     with _DRAWING, warnings.catch_warnings():
         # Warnings are about letters that the measuring font lacks, and names that leave no room
         warnings.simplefilter("ignore", UserWarning)
         with matplotlib.style.context(["default", SETTINGS]):
-            figure, drawn = _figure(parts, columns, size_px, one_legend=one_legend)
-            format_options: dict[str, Any] = {"format": "svg", "metadata": NO_METADATA}
-            if isinstance(stream, io.BytesIO):
-                format_options = {"format": "png", "metadata": {"Software": None}}
-                format_options["dpi"] = PNG_SCALE * POINTS_PER_INCH
-            figure.savefig(stream, facecolor=ground or "none", edgecolor="none", **format_options)
-    return "; ".join(dict.fromkeys(filter(None, (part.title for part in drawn))))
-
-
-def _figure(
-    parts: Sequence[Any], columns: int, size_px: tuple[float, float], *, one_legend: bool
-) -> tuple[Figure, list[ChartAxes]]:
-    from matplotlib.figure import Figure
-
-    from toast_lab.views.chart_axes import ChartAxes, merged, write_legend
-
-    row_count = max(1, -(-len(parts) // columns))
-    width, height = size_px[0] * columns, size_px[1] * row_count
-    inches = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
-    figure = Figure(inches, dpi=POINTS_PER_INCH, layout="constrained")
-    drawn = []
-    for position, part in enumerate(parts, 1):
-        axes = figure.add_subplot(row_count, columns, position)
-        drawn.append(ChartAxes(axes, part, size_px[0], with_legend=not one_legend))
-    if one_legend:
-        keys = merged(part.keys for part in drawn)
-        location: dict[str, Any] = {"loc": "outside lower center"}
-        write_legend(figure, keys, width, **location)
-    return figure, drawn
+            figure = Figure(inches, dpi=POINTS_PER_INCH, layout="constrained")
+            drawn = []
+            for position, part in enumerate(parts, 1):
+                axes = figure.add_subplot(row_count, columns, position)
+                shown = part if isinstance(part, Plot) else bokeh_figure(part)
+                drawn.append(FigureAxes(axes, shown, size_px[0], with_legend=not one_legend))
+            if one_legend:
+                looks = {label: look for part in drawn[::-1] for label, look in part.keys.items()}
+                keys = {label: looks[label] for part in drawn for label in part.keys}
+                write_legend(figure, keys, width, loc="outside lower center")
+            figure.savefig(
+                stream,
+                format=suffix,
+                facecolor=ground or "none",
+                edgecolor="none",
+                **options_of[suffix],
+            )
+    title = "; ".join(dict.fromkeys(filter(None, (part.title for part in drawn))))
+    return stream.getvalue(), title
 
 
 def _parts(chart: Any) -> tuple[list[Any], int]:

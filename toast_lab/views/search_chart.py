@@ -8,16 +8,15 @@ needs.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import holoviews as hv
 import pandas as pd
-from bokeh.models import ColumnDataSource, DataRange1d, GridBox
+from bokeh.models import ColumnDataSource, GridBox
 from bokeh.models.annotations import BoxAnnotation
 
-from toast_lab.views.chart_scale import LAST_TEN_PERCENT, follow, height_limits, show_last
-from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, plain_ticks
+from toast_lab.views.chart_scale import LAST_TEN_PERCENT, height_limits, show_last
+from toast_lab.views.chart_style import chart, drawn, growing_figure, hover, plain_ticks
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
@@ -31,8 +30,6 @@ SCORE = "C(s), estimated: time over unsharded (1, dashed), plus memory over the 
 #: share of the unsharded program's price that every axis has room for: smaller differences are
 #: rounding, and would otherwise be drawn as steps between ticks of sixteen digits
 LEAST_SHARE = 0.02
-#: columns of a line that is drawn in steps
-LINE_COLUMNS = ("simulation", "best_s", "best_bytes", "best_score")
 
 
 class _Quantity(NamedTuple):
@@ -40,11 +37,15 @@ class _Quantity(NamedTuple):
 
     name: str
     title: str
-    best: str
-    tried: str
+    column: str  #: ending of its columns
     unit: float
     whole: float
     limit: float = 0.0
+
+    @property
+    def best(self) -> str:
+        """The column of the best plan."""
+        return f"best_{self.column}"
 
 
 def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
@@ -53,32 +54,13 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     byte_name, byte_scale = byte_unit(scales.unsharded_bytes)
     limit, whole_s = scales.memory_limit_bytes, scales.unsharded_s / time_scale
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
+    time = f"step ({time_name}), estimated; unsharded {whole_s:.3g}"
+    memory = f"peak ({byte_name}), estimated{limit_text}"
+    drawn_bytes = {"whole": scales.unsharded_bytes / byte_scale, "limit": limit / byte_scale}
     return (
-        _Quantity(
-            name="curve cost",
-            title="C(s), estimated; unsharded 1",
-            best="best_score",
-            tried="tried_score",
-            unit=1.0,
-            whole=1.0,
-        ),
-        _Quantity(
-            name="curve time",
-            title=f"step ({time_name}), estimated; unsharded {whole_s:.3g}",
-            best="best_s",
-            tried="tried_s",
-            unit=time_scale,
-            whole=whole_s,
-        ),
-        _Quantity(
-            name="curve memory",
-            title=f"peak ({byte_name}), estimated{limit_text}",
-            best="best_bytes",
-            tried="tried_bytes",
-            unit=byte_scale,
-            whole=scales.unsharded_bytes / byte_scale,
-            limit=limit / byte_scale,
-        ),
+        _Quantity("cost", "C(s), estimated; unsharded 1", "score", 1.0, whole=1.0),
+        _Quantity("time", time, "s", time_scale, whole=whole_s),
+        _Quantity("memory", memory, "bytes", byte_scale, **drawn_bytes),
     )
 
 
@@ -100,7 +82,7 @@ def search_charts(
 
 
 def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, keyed: bool) -> Any:
-    best, tried = quantity.best, quantity.tried
+    best, tried = quantity.best, f"tried_{quantity.column}"
     scaled = frame.assign(**{name: frame[name] / quantity.unit for name in (best, tried)})
     tooltips = [
         ("simulation", "@simulation"),
@@ -134,12 +116,12 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         if quantity.limit <= IN_VIEW * quantity.whole:
             in_view.append(quantity.limit)
         elements.append(_level(quantity.limit, CONFLICT))
-    if quantity.name != "curve memory":
+    if quantity.name != "memory":
         elements.append(_level(quantity.whole, NEUTRAL))
     ends = scaled[best].dropna().tolist()[-1:]
     return chart(
         elements,
-        name=quantity.name,
+        name=f"curve {quantity.name}",
         title=quantity.title,
         xlabel="simulations",
         ylabel="",
@@ -178,14 +160,12 @@ class SearchCurves:
         root: the Bokeh layout.
         figures: the figures of C(s), time and memory.
         source: one row per simulation shown, in the units of the axes.
-        line_source: corners of the line of the best plan.
     """
 
     def __init__(self, scales: SearchScales | None = None) -> None:
         self.scales = scales = scales or SearchScales()
         self._quantities = _quantities(scales)
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
-        self.line_source = ColumnDataSource({name: [] for name in LINE_COLUMNS})
         self._every, self._count = 1, 0
         self.figures = tuple(
             self._growing(overlay, quantity, scales)
@@ -219,20 +199,20 @@ class SearchCurves:
         )
 
     def _growing(self, overlay: Any, quantity: _Quantity, scales: SearchScales) -> Any:
-        """The Bokeh figure of an overlay; it draws the sources, and its axes follow them."""
-        figure = bokeh_figure(overlay)
-        figure.min_height = 110
-        figure.xaxis.axis_label = None  # three of them take the height of a chart
-        by_name = {renderer.name: renderer for renderer in figure.renderers}
-        tried, line = by_name["tried"], by_name["best so far"]
-        tried.data_source, line.data_source = self.source, self.line_source
-        # Invisible points give an empty chart its axes, and keep the limit in view
+        """The Bokeh figure of an overlay; its y axis follows the line of the best plan."""
         heights = [quantity.whole, (1.0 - LEAST_SHARE) * quantity.whole]
         if 0 < quantity.limit <= IN_VIEW * quantity.whole:
             heights.append(quantity.limit)
-        invisible = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)
-        figure.x_range = DataRange1d(renderers=[tried, line, invisible])
-        follow(figure, [line, invisible], 0.15, scales.scale_type)
+        figure = growing_figure(
+            overlay,
+            {"tried": self.source, "best so far": self.source},
+            list(zip((0.0, 20.0, 0.0), heights, strict=False)),
+            part=0.15,
+            scale_type=scales.scale_type,
+            above=("tried",),
+        )
+        figure.min_height = 110
+        figure.xaxis.axis_label = None  # three of them take the height of a chart
         return figure
 
     def append(self, points: list[CurvePoint]) -> None:
@@ -259,7 +239,6 @@ class SearchCurves:
             zip(COLUMNS, map(list, zip(*scaled_points, strict=True)), strict=True)
         )
         if len(self.source.data["simulation"]) + len(scaled_points) <= MOST_DRAWN:
-            self.line_source.stream(_corners(new_columns, self.line_source.data))
             self.source.stream(new_columns)
             self._show_last()
             return
@@ -279,7 +258,6 @@ class SearchCurves:
             last_index = len(kept_indices) - 1
             if last_index < MOST_DRAWN or all(all_columns["improved"]):
                 break
-        self.line_source.data = _corners(all_columns, {name: [] for name in LINE_COLUMNS})
         self.source.data = all_columns
         self._show_last()
 
@@ -291,7 +269,6 @@ class SearchCurves:
     def restart(self, points: list[CurvePoint]) -> None:
         """Show ``points`` in place of the present ones."""
         self._every, self._count = 1, 0
-        self.line_source.data = {name: [] for name in LINE_COLUMNS}
         self.source.data = {name: [] for name in COLUMNS}
         self.append(points)
 
@@ -312,21 +289,3 @@ class SearchCurves:
         """Veil everything after simulation ``at``; None: nothing."""
         for veil in self.veils:
             veil.update(left=at, visible=at is not None)
-
-
-def _corners(columns: dict[str, Any], before: Any) -> dict[str, Any]:
-    """Corners of the stepped line through new points, which follow the corners ``before``."""
-    heights = LINE_COLUMNS[1:]
-    last_heights = [before[name][-1] for name in heights] if len(before["simulation"]) else None
-    corners: list[tuple[float, ...]] = []
-    for simulation, *new_heights in zip(*(columns[name] for name in LINE_COLUMNS), strict=True):
-        if (
-            last_heights is not None
-            and new_heights != last_heights
-            and not all(map(math.isnan, last_heights))
-        ):
-            corners.append((simulation, *last_heights))
-        corners.append((simulation, *new_heights))
-        last_heights = new_heights
-    values = zip(*corners, strict=True)
-    return {name: list(column) for name, column in zip(LINE_COLUMNS, values, strict=True)}

@@ -13,19 +13,6 @@ import pandas as pd
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-COLUMNS = (
-    "simulation",
-    "elapsed_s",
-    "best_s",
-    "best_bytes",
-    "tried_s",
-    "tried_bytes",
-    "fits",
-    "improved",
-    "best_score",
-    "tried_score",
-)
-
 
 class SearchScales(NamedTuple):
     """Reference values for the charts of a search, and their scale."""
@@ -51,6 +38,9 @@ class CurvePoint(NamedTuple):
     #: C(s)
     best_score: float = math.nan
     tried_score: float = math.nan
+
+
+COLUMNS = CurvePoint._fields
 
 
 def point(simulation: Any) -> CurvePoint:

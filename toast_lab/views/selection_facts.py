@@ -10,7 +10,8 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
 from toast_lab.ir import source_lines
 from toast_lab.ir.program import FACTOR_CLASSES
-from toast_lab.views.graph_layout import linked_names, op_label, place_text, where
+from toast_lab.views.graph_layout import linked_names, place_text
+from toast_lab.views.graph_rows import op_label, where
 
 Facts = list[tuple[str, str]]
 

@@ -209,10 +209,8 @@ def _curve(memory: pd.DataFrame, unit_name: str, unit_s: float, right: float) ->
                 **hover([("memory, @side", f"@memory{{0.000}} {bytes_name}")]),
             )
         )
-    # HoloViews gives a chart of one element no legend
-    empty = drawn(hv.Scatter([], "time", "memory"), show_legend=False)
     return chart(
-        [*elements, empty],
+        elements or [hv.Scatter([], "time", "memory")],
         name="memory over time",
         xlabel=f"time in the step ({unit_name})",
         ylabel=bytes_name,

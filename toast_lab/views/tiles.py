@@ -176,6 +176,12 @@ class TilesPlot:
         """Draw another tensor on the same mesh."""
         self.source.data = tile_columns(self.mesh, shape, spec, dims)
 
+    @property
+    def size_px(self) -> tuple[float, float]:
+        """Width and height at which the texts of all cells can be read."""
+        rows, columns = grid(self.mesh)
+        return 60.0 + 120.0 * columns, 30.0 + 76.0 * rows
+
     def _draw(self) -> figure:
         rows, columns = grid(self.mesh)
         picture = new_figure(
@@ -189,31 +195,20 @@ class TilesPlot:
         axes, sizes = self.mesh.axes, self.mesh.sizes
         # Otherwise the devices of a row have no coordinate in common
         ordered = len(axes) > 1 and columns == sizes[-1]
-        picture.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
-        picture.yaxis.ticker = FixedTicker(ticks=[grid_row + 0.5 for grid_row in range(rows)])
-        column_labels = {
-            column + 0.5: f"{axes[-1]} {column}"
-            if ordered and columns <= 8
-            else str(column)
+        name = f"{axes[-1]} " if columns <= 8 else ""
+        across = [f"{name}{column}" if ordered else "" for column in range(columns)]
+        coordinates = itertools.product(*map(range, sizes[:-1]))
+        down = [
+            ", ".join(f"{axis} {index}" for axis, index in zip(axes[:-1], place, strict=True))
             if ordered
             else ""
-            for column in range(columns)
-        }
-        coordinates = (
-            list(itertools.islice(itertools.product(*(range(size) for size in sizes[:-1])), rows))
-            if ordered
-            else []
-        )
-        row_labels = {
-            grid_row + 0.5: ", ".join(
-                f"{axis} {index}" for axis, index in zip(axes, coordinate, strict=False)
-            )
-            for grid_row, coordinate in enumerate(coordinates)
-        }
-        picture.xaxis.major_label_overrides = column_labels
-        picture.yaxis.major_label_overrides = row_labels or {
-            grid_row + 0.5: "" for grid_row in range(rows)
-        }
+            for place in itertools.islice(coordinates, rows)
+        ]
+        down += [""] * (rows - len(down))
+        for axis, labels in ((picture.xaxis[0], across), (picture.yaxis[0], down)):
+            texts = {position + 0.5: label for position, label in enumerate(labels)}
+            axis.ticker = FixedTicker(ticks=list(texts))
+            axis.major_label_overrides = texts
         held = picture.quad(
             left="held_left",
             right="held_right",

@@ -14,11 +14,11 @@ import pandas as pd
 
 from toast_lab.views.chart_scale import padded
 from toast_lab.views.chart_style import (
-    NamesBeside,
     chart,
     drawn,
     hover,
     level_line,
+    names_beside,
     plain_ticks,
 )
 from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time_unit
@@ -162,7 +162,7 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
         ),
         drawn(
             markers,
-            NamesBeside("memory", "time", "plan"),
+            names_beside("memory", "time", "plan"),
             marker=hv.dim("marker"),
             size=13,
             line_color=hv.dim("hue"),

@@ -23,7 +23,6 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
 from toast_lab.text import line_text
-from toast_lab.views import svg
 from toast_lab.views.breakdown import breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_style import bokeh_figure
@@ -31,7 +30,7 @@ from toast_lab.views.compare_table import COLLECTIVE_ABBREVIATIONS, PlanEntry, c
 from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.saved_chart import chart_svg
-from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
+from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame
 
 ACCEPTED_PLANS = (
     "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
@@ -195,8 +194,10 @@ def tiles(
         part_texts = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
             "a scalar, whole on every device"
         )
-        columns = tile_columns(sharding.mesh, shape, spec(value), range(min(len(shape), 2)))
-        return join([Safe(svg.tiles_svg(columns)), h("p", part_texts)])
+        plot = TilesPlot(sharding.mesh)
+        plot.show(shape, spec(value), range(min(len(shape), 2)))
+        picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
+        return join([picture, h("p", part_texts)])
 
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))

@@ -17,12 +17,14 @@ from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
 from toast_lab.views import selection_facts
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
-from toast_lab.views.graph_plot import nodes_frame
+from toast_lab.views.graph_layout import GraphFilter, graph_layout
+from toast_lab.views.graph_plot import GraphPlot, nodes_frame
+from toast_lab.views.graph_rows import LEVELS, start_level
 from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
-from toast_lab.views.svg import MAX_NODES, graph_svg
+from toast_lab.views.saved_chart import chart_svg
 
+MAX_NODES = 400  #: most nodes of a static graph; more would be unreadable at its size
 SHOWN_LINES = 120  #: most lines of a static listing
 #: explicit, since JupyterLab sets preformatted text in the proportional font around it
 LISTING = (
@@ -87,7 +89,9 @@ def graph(
                     _colour_table(),
                 ]
             )
-        return join([Safe(graph_svg(laid_out)), h("p", h("small", legend))])
+        plot = GraphPlot(laid_out)
+        picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
+        return join([picture, h("p", h("small", legend))])
 
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))

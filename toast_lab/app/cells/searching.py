@@ -34,8 +34,8 @@ from toast_lab.search.search_child import ImprovementPoint, improvement
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
-from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
+from toast_lab.views.icicle import IciclePlot
 from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
@@ -136,9 +136,12 @@ def tree(
         scene = state.scene()
         if scene is None:
             return h("p", "No simulation yet.")
+        plot = IciclePlot()
+        plot.show(scene)
+        height = 40.0 * (1 + int(scene.blocks.level.max()))
         return join(
             [
-                Safe(svg.icicle_svg(scene)),
+                Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
                 h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
             ]
         )

@@ -17,9 +17,9 @@ from toast_lab.app.graph_inspector import GraphInspector
 from toast_lab.app.pending import Pending, PendingWork
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
-from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
+from toast_lab.views.graph_layout import GraphFilter, GraphLayout, graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.graph_rows import FOLDED_LEVELS
+from toast_lab.views.graph_rows import FOLDED_LEVELS, LEVELS
 from toast_lab.views.markup import h, quiet
 from toast_lab.views.overlay import PLAN_OVERLAYS, Overlay, overlay
 
