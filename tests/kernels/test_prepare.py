@@ -52,7 +52,7 @@ wrong = {
 }
 print(json.dumps({"compiled": compiled, "wrong": wrong, "evaluations": result.evaluations,\
  "status": result.status.name,
-                  "refining": len(refined),
+                  "refining": bool(refined),
                   "elapsed_s": result.elapsed_s, "wall_s": time.monotonic() - began}))
 """
 
