@@ -43,8 +43,8 @@ from toast_lab.search import race as racing
 from toast_lab.search.action_path import ACTIONS_WITHIN
 from toast_lab.search.contract import Budget, Progress, SearchResult
 from toast_lab.search.race import Race
+from toast_lab.search.saved_search import SavedSearch
 from toast_lab.search.search_child import ImprovementPoint
-from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
 from toast_lab.written.written_front import WITHIN, WrittenFront
@@ -75,7 +75,7 @@ def search(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
-    resume: Trace | PathLike | None = None,
+    resume: SearchResult[Any] | SavedSearch | PathLike | None = None,
     **options: Any,
 ) -> Result: ...
 def search(
@@ -86,7 +86,7 @@ def search(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
-    resume: Trace | PathLike | None = None,
+    resume: SearchResult[Any] | SavedSearch | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
     **options: Any,
 ) -> Result | ConfirmedResult[Plan]:
@@ -99,9 +99,10 @@ def search(
         budget: seconds and/or evaluations (30 s by default).
         on_progress: called a few times a second with the simulations since the last call.
         cancel: polled every few milliseconds; True ends the search, keeping what it found.
-        resume: trace, or path of the trace, of an earlier search of the same problem to continue.
-            Its method, seed and options are used again, with the new budget. The result's trace
-            extends a copy; the given one is not changed.
+        resume: result of an earlier search of the same problem, or the file that
+            ``SearchResult.save`` wrote, to continue. That search is replayed from its seed, at the
+            same pace or faster, and goes on with the new budget; its simulations are reported
+            again.
         actions_within: a plan of actions alone is preferred to one that was refined after them if
             its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
             same. 0: the best plan is given, however it came about, and so it is with a judge.
@@ -115,9 +116,9 @@ def search(
             ``ConfirmedResult``.
 
     Raises:
-        InvalidProblem: unknown method, unknown or invalid options (all are listed), a trace of
-            another problem or method, a judge that is not available, or a size in which no plan
-            can be written that fits; the smallest that does is said.
+        InvalidProblem: unknown method, unknown or invalid options (all are listed), a search to
+            resume that cannot be replayed here, a judge that is not available, or a size in which
+            no plan can be written that fits; the smallest that does is said.
 
     Examples:
         >>> import toast_lab as tl

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.app.test_session import settle
 from toast_lab.app.session import Session
-from toast_lab.errors import InvalidProblem
-from toast_lab.jobs.job import MAX_TRACES, Registry
-from toast_lab.jobs.search_job import read_trace
-from toast_lab.search import trace_file
-from toast_lab.search.trace import Trace
+from toast_lab.jobs.job import Registry
 
 
 @pytest.fixture
@@ -49,11 +43,9 @@ def test_a_search_that_ended_goes_on_and_shows_all_of_itself(searched: Session) 
     assert session.plans.named("random (seed 0) #3") is not None
 
 
-def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Registry) -> None:
-    job = searched.searches.job
-    assert job is not None
-    assert job.trace_path is not None
-    file = job.trace_path.read_bytes()
+def test_a_saved_search_goes_on_in_another_session(searched: Session, jobs: Registry) -> None:
+    assert searched.searches.ended is not None
+    file = searched.searches.saved.text().encode()
     session = Session(jobs=jobs)
     session.searches.param.update(method="beam", seconds=None, evaluations=20)
     session.load("attention")
@@ -66,12 +58,12 @@ def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Regis
     session.searches.resume_saved(file)
     settle(session)
     assert (
-        "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'"
+        "cannot be resumed here: it has mesh 'data=4,model=2', not 'data=2'"
         in session.notices.messages[-1].text
     )
-    session.searches.resume_saved(b"PK not a trace")
+    session.searches.resume_saved(b"PK no search")
     settle(session)
-    assert "Choose a file that a search has saved" in session.notices.messages[-1].text
+    assert "This file: cannot read this saved search" in session.notices.messages[-1].text
 
 
 def test_without_a_search_there_is_nothing_to_resume(jobs: Registry) -> None:
@@ -80,21 +72,3 @@ def test_without_a_search_there_is_nothing_to_resume(jobs: Registry) -> None:
     session.searches.resume()
     assert "run one first" in session.notices.messages[-1].text
     assert session.work.job is None
-
-
-def test_a_file_that_unpacks_to_too_much_is_refused(
-    searched: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    job = searched.searches.job
-    assert job is not None
-    assert job.trace_path is not None
-    assert isinstance(read_trace(str(job.trace_path)), Trace)
-    monkeypatch.setattr(trace_file, "MOST_BYTES", 1000)
-    with pytest.raises(InvalidProblem, match=r"it unpacks to .* at most"):
-        read_trace(str(job.trace_path))
-
-
-def test_old_traces_make_room(jobs: Registry) -> None:
-    for i in range(MAX_TRACES + 3):
-        jobs.keep_file(str(i)).write_bytes(b"x")
-    assert len(list(jobs.keep_file("last").parent.glob("*.npz"))) < MAX_TRACES + 1

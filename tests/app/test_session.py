@@ -313,7 +313,7 @@ def test_escape_keeps_the_best_plan_and_what_is_needed_to_go_on(session: Session
     job = session.searches.job
     assert job is not None
     assert job.state is JobState.DONE
-    assert job.left_trace, "it can be resumed"
+    assert session.searches.ended is not None, "it can be resumed"
     assert session.plans.named("mcts (seed 0)") is not None
     assert "cancelled" not in session.notices.messages[-1].text
     session.searches.resume()

@@ -24,7 +24,7 @@ from tests.cli.small_net import NET
 from toast_lab import isolate
 from toast_lab.commands import common, output
 from toast_lab.search.methods import METHODS
-from toast_lab.search.trace import Trace
+from toast_lab.search.saved_search import SavedSearch
 from toast_lab.text import bytes_text
 
 ROOT = Path(__file__).parents[2]
@@ -477,23 +477,20 @@ def test_list_prints_the_listing_alone(answer: Any) -> None:
 
 
 def test_a_search_is_kept_and_resumed(toast: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "trace.npz")
-    first = json.loads(
-        toast("search", *NET, "--evaluations", "5", "--seed", "3", "--trace", path, "--json")[1]
-    )
-    status, out, err = toast(
-        "search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json"
-    )
+    path = str(tmp_path / "search.json")
+    words = ["search", *NET, "--save-search", path, "--json"]
+    first = json.loads(toast(*words, "--evaluations", "5", "--seed", "3")[1])
+    status, out, err = toast(*words, "--evaluations", "6", "--resume", path)
     assert status == 0, err
     resumed = json.loads(out)["search"]
     assert resumed["seed"] == 3
     assert first["search"]["evaluations"] + 6 <= resumed["evaluations"]
-    assert (
-        len(Trace.load(path).simulations) == resumed["simulations"] > first["search"]["simulations"]
-    )
+    simulations = SavedSearch.load(path).facts["simulations"]
+    assert simulations == resumed["simulations"] > first["search"]["simulations"]
+    assert toast("price", *NET, "--plan", path)[0] == 0, "the file is one of a plan, too"
     status, _, err = toast("search", *NET, "--resume", path, "--seed", "4")
     assert status == 2
-    assert "its trace has seed 3, not 4" in err
+    assert "it has seed 3, not 4" in err
 
 
 def test_a_search_of_no_time_gives_the_program_as_it_is(toast: Any) -> None:
@@ -504,12 +501,13 @@ def test_a_search_of_no_time_gives_the_program_as_it_is(toast: Any) -> None:
 
 
 def test_options_reach_the_method(toast: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "trace.npz")
-    longest = []
-    for more in ([], ["--option", "depth=1"]):
-        assert toast("search", *NET, "--evaluations", "100", *more, "--trace", path)[0] == 0
-        longest.append(max(len(s.actions) for s in Trace.load(path).simulations))
-    assert longest[0] > 1 == longest[1]
+    path, n_simulations = str(tmp_path / "search.json"), []
+    for more in ([], ["--option", "depth=1", "refine=0"]):
+        words = ["search", *NET, "--evaluations", "100", *more, "--save-search", path]
+        assert toast(*words)[0] == 0
+        n_simulations.append(SavedSearch.load(path).facts["simulations"])
+    assert SavedSearch.load(path).facts["options"] == {"depth": 1, "refine": 0}
+    assert n_simulations[0] != n_simulations[1]
 
 
 def test_a_proof_is_printed(toast: Any) -> None:
@@ -625,8 +623,8 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
             ["no_such.npz", "cannot read this search trace"],
         ),
         (
-            ["search", "mlp", "--trace", "no/such/folder/trace.npz"],
-            ["--trace", "folder does not exist"],
+            ["search", "mlp", "--save-search", "no/such/folder/search.json"],
+            ["--save-search", "folder does not exist"],
         ),
         (["search", "mlp", "--evaluations", "many"], ["--evaluations", "many"]),
         (["search"], ["MODEL"]),

@@ -44,14 +44,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
+def test_a_plan_and_a_search_that_do_not_fit_are_kept_in_the_temporary_folder(
     toast: Any, temporary: Path
 ) -> None:
-    status, out, err = toast(*SEARCH, "--json", "--save", "/dev/full", "--trace", "/dev/full")
+    status, out, err = toast(*SEARCH, "--json", "--save", "/dev/full", "--save-search", "/dev/full")
     assert status == 1
     data = json.loads(out)
     assert data["search"]["status"] == "BUDGET"
-    trace, plan = err.splitlines()
+    search, plan = err.splitlines()
     message = (
         r"toast-lab: /dev/full: the {0} could not be written: No space left on device; "
         r"make room there, or give a file "
@@ -59,7 +59,7 @@ def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
     message += r"on another disk\. Kept in (\S+) instead: the {0}"
     kept = [
         re.fullmatch(message.format(kind), line)
-        for kind, line in (("trace", trace), ("plan", plan))
+        for kind, line in (("search", search), ("plan", plan))
     ]
     assert all(kept), err
     paths = [Path(match[1]) for match in kept if match]

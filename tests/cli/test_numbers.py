@@ -117,8 +117,8 @@ def test_a_number_out_of_range_is_refused_by_its_option(
             "--save none/x.json: its folder does not exist",
         ),
         (
-            ["search", "mlp", "--save", "x", "--trace", "./x"],
-            "--save and --trace name the same file",
+            ["search", "mlp", "--save", "x", "--save-search", "./x"],
+            "--save and --save-search name the same file",
         ),
         (["race", "mlp", "--csv", "none/x.csv"], "--csv none/x.csv: its folder does not exist"),
         (["sweep", "--models", "mlp", "--out", "file/x"], "is a file, give a folder"),
@@ -126,7 +126,7 @@ def test_a_number_out_of_range_is_refused_by_its_option(
             ["bench", "paper", "--out", "y", "--page", "none/x.md"],
             "--page none/x.md: its folder does not exist",
         ),
-        (["search", "mlp", "--resume", "file"], "cannot read this search trace"),
+        (["search", "mlp", "--resume", "file"], "cannot read this saved search"),
         (["search", "mlp", "--option", "depth=-1"], "mcts: depth=-1 must be at least 1"),
         (["search", "mlp", "--option", "depth=1000000000"], "must be at most 10000"),
         (

@@ -20,7 +20,7 @@ from tests.cli.test_cli import started, wait_for
 from tests.processes import descendants
 from toast_lab import cli
 from toast_lab.commands import stopping
-from toast_lab.search.trace import Trace
+from toast_lab.search.saved_search import SavedSearch
 
 SEARCH = ["search", "transformer", "--seconds", "300", "--mesh", "4x2", "--method", "random"]
 
@@ -51,13 +51,13 @@ class Terminal:
 
 
 def test_a_search_prints_and_saves_its_best(tmp_path: Path) -> None:
-    plan, trace = tmp_path / "plan.json", tmp_path / "trace.npz"
-    with Terminal(*SEARCH, "--json", "--save", str(plan), "--trace", str(trace)) as command:
+    plan, saved = tmp_path / "plan.json", tmp_path / "search.json"
+    with Terminal(*SEARCH, "--json", "--save", str(plan), "--save-search", str(saved)) as command:
         data = json.loads(command.terminate_at("best "))
         assert command.process.returncode == 143
     assert data["search"]["status"] == "CANCELLED"
     assert json.loads(plan.read_text())["actions"] == data["plan"]["actions"]
-    assert Trace.load(trace).about["status"] == "CANCELLED"
+    assert SavedSearch.load(saved).facts["status"] == "CANCELLED"
 
 
 def test_a_run_tells_what_its_search_found_and_does_not_run_it(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -
     assert [p.simulation for p in run.points] == [s.index for s in expected.trace.improvements()]
     assert run.state == "done"
     assert f"best {result.refined.cost.time_s * 1e3:.3f} ms" in repr(run)
-    more = tl.search(pinned, resume=result.trace, budget=tl.Budget(seconds=None, evaluations=100))
+    more = tl.search(pinned, resume=result, budget=tl.Budget(seconds=None, evaluations=100))
     assert more.evaluations > result.evaluations
 
 
@@ -111,7 +111,7 @@ def test_a_search_whose_process_is_killed_ends_with_the_best_that_it_had_told_of
     assert len(result.trace.simulations) > 0
     assert run.result() is result
     with pytest.raises(InvalidProblem, match="its process died"):
-        tl.search(problem, resume=result.trace)
+        tl.search(problem, resume=result)
     result.plan.save(tmp_path / "plan.json")
 
 

@@ -150,13 +150,13 @@ def test_bounds_speak_of_the_best_plan(preferred: SearchResult[tl.Plan]) -> None
 def test_a_resumed_search_goes_on_from_the_best_plan(problem: tl.Problem) -> None:
     first = tl.Budget(seconds=None, evaluations=2000)
     found = [
-        tl.search(problem, budget=first, actions_within=within, **SOON).trace
-        for within in (0.0, 10.0)
+        tl.search(problem, budget=first, actions_within=within, **SOON) for within in (0.0, 10.0)
     ]
-    assert found[0].best_actions == found[1].best_actions
-    assert found[0].best_sharding is not None
-    assert found[1].best_sharding is not None
-    assert found[0].best_sharding.same_as(found[1].best_sharding)
+    traces = [result.trace for result in found]
+    assert traces[0].best_actions == traces[1].best_actions
+    assert traces[0].best_sharding is not None
+    assert traces[1].best_sharding is not None
+    assert traces[0].best_sharding.same_as(traces[1].best_sharding)
     more = [tl.search(problem, budget=first, resume=t, actions_within=0.0, **SOON) for t in found]
     assert more[0].cost.score == more[1].cost.score
     assert more[0].plan.history == more[1].plan.history

@@ -102,7 +102,7 @@ def test_stops_by_itself_where_restarts_bring_nothing():
 def test_nodes_are_distinct_states_also_after_going_on():
     problem = Problem(analysed("attention"), MESH)
     first = search(problem, "beam", budget=Budget(None, 200))
-    resumed = search(problem, resume=first.trace, budget=Budget(None, 400))
+    resumed = search(problem, resume=first, budget=Budget(None, 400))
     keys = [n.key for n in resumed.trace.nodes]
     assert len(set(keys)) == len(keys) > len(first.trace.nodes)
     assert resumed.cost.score <= first.cost.score

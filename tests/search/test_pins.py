@@ -17,6 +17,7 @@ from toast_lab.search.contract import Budget, Status
 from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.mcts import refine
+from toast_lab.search.mcts.improvement import Improvement
 from toast_lab.search.methods import METHODS
 from toast_lab.search.retrace import replay
 from toast_lab.sharding.propagate import Propagation
@@ -164,7 +165,7 @@ def test_refinement_and_integer_programs_keep_to_the_pins():
         result.plan.check()
 
 
-def test_chains_of_refinement_never_leave_what_is_pinned():
+def test_chains_of_refinement_never_leave_what_is_pinned(monkeypatch):
     """All states of a refinement keep to the pins, not only the best one.
 
     Other rows still change.
@@ -174,17 +175,18 @@ def test_chains_of_refinement_never_leave_what_is_pinned():
         {"data": 4, "model": 2},
     )
     pinned = problem.what_if([("batch", "model")], ["d_model->data"])
-    result = search(
-        pinned, seed=2, budget=Budget(seconds=None, evaluations=4_000), restarts=0, solve=False
-    )
-    memory, fine = result.trace.memory, refine.make_fine(pinned)
+    refining = []
+    monkeypatch.setattr(Improvement, "end", lambda self: refining.append(self))
+    search(pinned, seed=2, budget=Budget(seconds=None, evaluations=4_000), restarts=0, solve=False)
+    (improvement,) = refining
+    chains, fine = improvement.chains, refine.make_fine(pinned)
     program = problem.analysis.program
-    assert "chain.ops" in memory, "the budget ends within the refinement"
+    assert chains is not None, "the budget ends within the refinement"
     start = refine.rows_of(fine, State(pinned.space))
     moved = 0
     for key in ("", "best_", "pool_"):
         for ops, values in zip(
-            memory[f"chain.{key}ops"], memory[f"chain.{key}values"], strict=True
+            getattr(chains, f"{key}ops"), getattr(chains, f"{key}values"), strict=True
         ):
             assert pinned.pins.broken(*fine.alike.whole(program, ops, values)) == []
             moved += int((ops != start[0]).any())
@@ -471,19 +473,16 @@ def test_all_offenders_are_listed_at_once(problem):
     assert "contradicts forbid sequence->model" in str(error.value)
 
 
-def test_a_trace_goes_on_under_the_same_pins_only(problem, tmp_path):
+def test_a_search_goes_on_under_the_same_pins_only(problem, tmp_path):
     pinned = problem.pin("batch->data")
-    trace = search(pinned, seed=3, budget=FEW).trace
-    trace.save(tmp_path / "trace.npz")
-    resumed = search(pinned, resume=tmp_path / "trace.npz", budget=FEW)
+    first = search(pinned, seed=3, budget=FEW)
+    first.save(tmp_path / "search.json")
+    resumed = search(pinned, resume=tmp_path / "search.json", budget=FEW)
     assert has(resumed.plan, problem, ("batch", "data"))
     assert resumed.plan.actions.count("batch->data") == 1
     for other in (problem, problem.pin("batch->model"), pinned.forbid("sequence->model")):
-        with pytest.raises(InvalidProblem, match=r"its trace has pins \['pin batch->data'\]"):
-            search(other, resume=trace, budget=FEW)
-    old = search(problem, seed=3, budget=FEW).trace
-    del old.about["pins"]  # as in files written before pins existed
-    search(problem, resume=old, budget=FEW)
+        with pytest.raises(InvalidProblem, match=r"it has pins \['pin batch->data'\]"):
+            search(other, resume=first, budget=FEW)
 
 
 def test_a_pinned_problem_survives_the_way_to_another_process(problem):

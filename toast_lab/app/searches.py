@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import param
@@ -21,10 +19,13 @@ from toast_lab.errors import ToastError
 from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.orders import RUN, Order
+from toast_lab.jobs.plan_parts import whole_result
 from toast_lab.jobs.race_job import RaceState, best_row, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchRequest
+from toast_lab.search import resumable
 from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.race import check
+from toast_lab.search.saved_search import SavedSearch
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import renaming
 from toast_lab.text import gap_text
@@ -82,6 +83,21 @@ class Searches(StatePart):
         return self._mirror[2]
 
     @property
+    def ended(self) -> SearchResult[Any] | None:
+        """The result of the last search, without plans of a program.
+
+        None if there is none, or it runs or failed.
+        """
+        result = None if self.job is None or self.job.running else self.job.result
+        return result if isinstance(result, SearchResult) else None
+
+    @property
+    def saved(self) -> SavedSearch | None:
+        """What it takes to resume the last search; None if there is none, or it runs or failed."""
+        ended = self.ended
+        return None if ended is None else whole_result(ended, self.job.about["problem"]).saved
+
+    @property
     def searched_with(self) -> Mapping[str, Any]:
         """Method and options of the last search; empty if there is none."""
         return {} if self.job is None else self.job.about or {}
@@ -118,25 +134,20 @@ class Searches(StatePart):
         job = self.job
         with self._notices.guarded():
             self._work.check_idle()
-            if job is None or not job.left_trace:
+            saved = self.saved
+            if job is None or saved is None:
                 raise ToastError(
                     "There is no search to resume: run one first, or choose the file of a saved "
                     "one."
                 )
-            settings = {key: job.about[key] for key in ("method", "seed", "options")}
-            # The trace has the names that colours had then
-            self._launch(job.about["problem"], settings, job.trace_path)
+            # Its texts have the names that colours had then.
+            self._launch_saved(job.about["problem"], saved)
 
     def resume_saved(self, file: bytes) -> None:
-        """Continue from the file of a saved trace.
-
-        It is read in the search's own process, and refused if it does not fit the problem.
-        """
+        """Continue the search in a file; it is refused if it does not fit the problem."""
         with self._notices.guarded():
             problem = self._free()
-            path = self._work.registry.keep_file(secrets.token_hex(8))
-            path.write_bytes(file)
-            self._launch(problem, {}, path)
+            self._launch_saved(problem, SavedSearch.from_bytes(file, "This file"))
 
     def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
         """Race methods on the current problem, one after the other."""
@@ -163,30 +174,33 @@ class Searches(StatePart):
         self._work.check_idle()
         return problem
 
+    def _launch_saved(self, problem: Problem, saved: SavedSearch) -> None:
+        """Continue a search of a problem, with its method, seed and options."""
+        settings = {key: saved.facts[key] for key in ("method", "seed", "options")}
+        resumable.reopened(problem, saved)
+        self._launch(problem, settings, saved)
+
     def _launch(
         self,
         problem: Problem,
         settings: Mapping[str, Any],
-        saved: Path | None = None,
+        saved: SavedSearch | None = None,
         order: Order = RUN,
     ) -> None:
         about = {**self.about(problem), **settings}
-        trace_file = self._work.registry.keep_file(secrets.token_hex(8))
         request = SearchRequest(
             problem,
             about["method"],
             about["seed"],
             budget=Budget(about["seconds"], about["evaluations"]),
             options=about["options"],
-            saved=None if saved is None else str(saved),
-            keep=str(trace_file),
+            resume=saved,
         )
         job = self._work.start(
             "search",
             f"{about['method']} on {problem.describe()}{', resumed' if saved else ''}",
             RUN_SEARCH,
             request,
-            trace_path=trace_file,
             time_limit_s=TIME_LIMIT_S,
             about=about,
             order=order,

@@ -177,11 +177,12 @@ def search(parser: ArgumentParser, seconds: float) -> None:
         default=[],
         help='options of the method, listed by "toast-lab search --help"',
     )
-    add_option("--trace", metavar="FILE", help="record the whole search, to inspect or resume it")
+    add_option("--save-search", metavar="FILE", help="save the search, to resume it")
     add_option(
         "--resume",
         metavar="FILE",
-        help="continue the search that --trace recorded on the same problem, with a new budget",
+        help="replay the search that --save-search saved of the same problem, and go on with a new "
+        "budget",
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.rounds import Rounds
     from toast_lab.plan_verbs import Written
     from toast_lab.search.contract import SearchResult
-    from toast_lab.search.trace import Trace
+    from toast_lab.search.saved_search import SavedSearch
     from toast_lab.sharding.mesh import Mesh
     from toast_lab.sharding.plan import ShardingPlan
 
@@ -47,7 +47,7 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 #: Options that name an output file.
 OUTPUT_OPTIONS = (
-    *("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
+    *("save", "save_search", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
     "output",
 )
 
@@ -122,7 +122,7 @@ def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
 
 
 def _check_written(args: Namespace) -> None:
-    options = {f"--{name}": getattr(args, name, None) for name in OUTPUT_OPTIONS}
+    options = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in OUTPUT_OPTIONS}
     path_of = {flag: path for flag, path in options.items() if isinstance(path, str) and path}
     offences = [_output_file_offence(path, flag) for flag, path in path_of.items()]
     targets = [os.path.realpath(path) for path in path_of.values()]
@@ -150,27 +150,28 @@ def _check_search(args: Namespace) -> None:
                 "--resume continues a search without a judge; to continue one with --judge, "
                 "repeat the same command: its compiled results are kept"
             )
-        _, trace, _ = search_settings(args)
-        recorded = {} if trace is None else trace.about
+        _, saved, _ = search_settings(args)
+        if saved is None:
+            return
         differences = [
-            f"{name} {recorded.get(name)!r}, not {value!r}"
+            f"{name} {saved.facts[name]!r}, not {value!r}"
             for name, value in (("seed", args.seed), ("method", args.method))
-            if trace is not None and value not in (None, recorded.get(name))
+            if value not in (None, saved.facts[name])
         ]
         if differences:
-            raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(differences)}")
+            raise InvalidProblem(f"--resume {args.resume}: it has {'; '.join(differences)}")
 
 
-def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
-    """(method, trace to continue, options of the method) from the arguments.
+def search_settings(args: Namespace) -> tuple[str, SavedSearch | None, dict[str, Any]]:
+    """(method, search to continue, options of the method) from the arguments.
 
     Raises FrontendError, which lists every wrong option.
     """
     from toast_lab.search.methods import method_named
-    from toast_lab.search.trace import Trace
+    from toast_lab.search.saved_search import SavedSearch
 
-    trace = Trace.load(args.resume) if args.resume else None
-    method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
+    saved = SavedSearch.load(args.resume) if args.resume else None
+    method = args.method or ("mcts" if saved is None else saved.facts["method"])
     search_method = method_named(method)
     defaults = {name: option.default for name, option in search_method.options().items()}
     assignments = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
@@ -180,7 +181,7 @@ def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]
     options = _read_values(assignments, defaults, message_words, closed=True)
     # Checks the options, so that every offence is reported before a model is loaded.
     search_method.of(options)
-    return method, trace, options
+    return method, saved, options
 
 
 def check_folder(path: str | None, option: str) -> None:
@@ -482,7 +483,7 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
     from toast_lab.search.contract import Budget
     from toast_lab.search.trace import Simulation
 
-    method, trace, options = search_settings(args)
+    method, saved, options = search_settings(args)
     if method == "manual":
         if not model.expert_plans:
             raise InvalidPlan(
@@ -500,15 +501,20 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
-    resumed_count = 0 if trace is None else len(trace.simulations)
+    replayed_count = 0 if saved is None else saved.facts["simulations"]
     began = time.monotonic()
     with output.stoppable(f"searching ({method})") as (update, stopped):
 
         def on_progress(simulations: Sequence[Simulation]) -> None:
+            nonlocal began
             last = simulations[-1]
+            if last.index < replayed_count:
+                began = time.monotonic()
+                update(last.index / replayed_count, f"replaying {replayed_count:,} simulations")
+                return
             share = max(
                 (time.monotonic() - began) / seconds if seconds else 0.0,
-                (last.index - resumed_count) / args.evaluations if args.evaluations else 0.0,
+                (last.index - replayed_count) / args.evaluations if args.evaluations else 0.0,
             )
             update(
                 min(share, 1.0),
@@ -528,11 +534,11 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             budget=Budget(seconds, args.evaluations),
             on_progress=on_progress,
             cancel=stopped,
-            resume=trace,
+            resume=saved,
             **options,
         )
-    if args.trace:
-        keeping.keep(args, "trace", args.trace, result.trace.save)
+    if args.save_search:
+        keeping.keep(args, "search", args.save_search, result.save)
     return result
 
 

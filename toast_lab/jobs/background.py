@@ -36,6 +36,7 @@ from toast_lab.search.action_path import taken_actions, with_actions
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, RaceRow, check
+from toast_lab.search.saved_search import SavedSearch
 from toast_lab.search.search_child import ImprovementPoint, improvement, last_plan
 from toast_lab.search.trace import Trace
 
@@ -169,7 +170,7 @@ class RunningSearch(Running):
         A KeyboardInterrupt stops the search and is re-raised.
 
         A search whose process died has status CRASHED and the best plan of its last report; its
-        trace cannot be resumed.
+        it cannot be resumed.
 
         Raises:
             RunFailed: the search failed or was cancelled, or its process died before it reported a
@@ -200,7 +201,6 @@ class RunningSearch(Running):
             "status": Status.CRASHED.name,
             "elapsed_s": elapsed_s,
             "evaluations": self.simulations,
-            "key": plan.key,
         }
         plan = with_actions(problem, plan, trace)
         reported = f"{self.simulations} simulations were reported."
@@ -305,7 +305,7 @@ def start_search(
     seed: int = 0,
     budget: Budget | None = None,
     *,
-    resume: Trace | PathLike | None = None,
+    resume: SearchResult[Any] | SavedSearch | PathLike | None = None,
     **options: Any,
 ) -> RunningSearch:
     """Run ``search`` in a process of its own; gives a handle at once.
@@ -315,7 +315,7 @@ def start_search(
         method: one of ``search.methods.METHODS``.
         seed: of the search.
         budget: seconds and/or evaluations (30 s by default), not counting preparation and pauses.
-        resume: trace (or its file) of an earlier search of the same problem; give its method and
+        resume: result of an earlier search of the same problem, or its file; give its method and
             seed.
         options: of the method; pickled.
 
@@ -338,7 +338,7 @@ def start_search(
         seed,
         budget=Budget.checked(budget),
         options=options,
-        resume=resume,
+        resume=resume.saved if isinstance(resume, SearchResult) else resume,
         with_trace=True,
     )
     title = f"{method} on {problem.describe()}"

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import enum
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -23,7 +21,6 @@ from toast_lab.jobs.orders import RUN, STOP, Order
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
-MAX_TRACES = 16  #: traces kept so that searches can be resumed
 PATIENCE_S = 10.0  #: grace period between telling a search to stop and killing it
 
 
@@ -67,7 +64,6 @@ class Job:
         self.error: Exception | None = None  #: why it failed
         self.about: Any = None  #: context for a page that looks the job up by its id
         self.mirror = Mirror()  #: copy of a search's trace
-        self.trace_path: Path | None = None  #: the file where a search leaves its trace
         self.started = time.monotonic()
         self.ended: float | None = None
         self._paused_s = 0.0  #: total time of the pauses that are over
@@ -100,11 +96,6 @@ class Job:
         """Events from number ``index`` onwards."""
         with self._lock:
             return self.events[index:]
-
-    @property
-    def left_trace(self) -> bool:
-        """Did the search end and leave a trace that it can be resumed from?"""
-        return not self.running and self.trace_path is not None and self.trace_path.exists()
 
     # -- control -----------------------------------------------------------------------------------
     def cancel(self) -> None:
@@ -224,7 +215,6 @@ class Registry:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
-        self._kept: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -241,7 +231,6 @@ class Registry:
         *args: Any,
         time_limit_s: float = 600.0,
         on_end: Callable[[Job], None] | None = None,
-        trace_path: Path | None = None,
         about: Any = None,
         order: Order = RUN,
         **kwargs: Any,
@@ -258,7 +247,6 @@ class Registry:
             args: positional arguments of ``target``; pickled.
             time_limit_s: the child is killed after this time; ignored if ``target`` is a callable.
             on_end: called in the job's thread when the job has ended, for whatever reason.
-            trace_path: file where a search leaves its trace; kept as ``Job.trace_path``.
             about: kept as ``Job.about``.
             order: the order in force when a search begins.
             kwargs: keyword arguments of ``target``; pickled.
@@ -274,7 +262,7 @@ class Registry:
                     f"{', '.join(job.title for job in running)}"
                 )
             job = Job(kind, title)
-            job.about, job.trace_path = about, trace_path
+            job.about = about
             if order != RUN:
                 job._hold(order)
             self._jobs[job.id] = job
@@ -292,19 +280,6 @@ class Registry:
         ended = [job for job in self._jobs.values() if not job.running]
         for ended_job in ended[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[ended_job.id]
-
-    def keep_file(self, name: str) -> Path:
-        """Path of a new file that lives as long as the server.
-
-        The file is deleted earlier once there are ``MAX_TRACES`` newer ones.
-        """
-        if self._kept is None:
-            self._kept = tempfile.TemporaryDirectory(prefix="toast-lab-traces-")
-        folder = Path(self._kept.name)
-        old = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
-        for path in old[: max(0, len(old) - MAX_TRACES + 1)]:
-            path.unlink(missing_ok=True)
-        return folder / f"{name}.npz"
 
     def running(self) -> list[Job]:
         """Jobs that have not ended."""

@@ -33,13 +33,20 @@ def parts_of(plan: ShardingPlan) -> PlanParts:
 
 
 def result_parts(result: SearchResult[Any], *, with_trace: bool) -> SearchResult[Any]:
-    """A result whose plans are ``PlanParts``, without its problem, or else its trace."""
+    """A result whose plans are ``PlanParts``, without its problem.
+
+    Without its trace, it still has what it takes to resume the search.
+    """
+    trace = result.trace
+    if not with_trace:
+        trace = Trace()
+        trace.about, trace.told = result.trace.about, result.trace.told
     return dataclasses.replace(
         result,
         plan=parts_of(result.plan),
         unlimited=result.unlimited and (parts_of(result.unlimited[0]), result.unlimited[1]),
         problem=None,
-        trace=result.trace if with_trace else Trace(),
+        trace=trace,
     )
 
 

@@ -1,4 +1,4 @@
-"""A search in a child process: it obeys orders, reports its progress, and saves its trace.
+"""A search in a child process: it obeys orders and reports its progress.
 
 Requests and results are pickled. Progress goes through ``isolate.report``, at most about twenty
 messages a second unless the user steps. Start reading at ``run_search``.
@@ -6,7 +6,6 @@ messages a second unless the user steps. Start reading at ``run_search``.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +13,17 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import PathLike
 from toast_lab.jobs.mirror import Sender
 from toast_lab.jobs.orders import RUN, CurrentOrder, Order
 from toast_lab.jobs.plan_parts import result_parts
 from toast_lab.prepare import load_present
-from toast_lab.search import contract, resumable
+from toast_lab.search import contract
 from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.methods import added_methods, register_if_unknown
+from toast_lab.search.saved_search import SavedSearch
 from toast_lab.search.search_child import PlanSender
-from toast_lab.search.trace import Simulations, Trace
+from toast_lab.search.trace import Simulations
 
 #: Run once in the fork server, for all search children forked from it (``fork_server``).
 before_fork = load_present
@@ -32,9 +31,6 @@ before_fork = load_present
 POLL_EVERY_S = 0.02
 #: a search on all cores does many simulations between two reports; a page shows about this many
 SIMULATIONS_PER_REPORT = 20
-RECALLED_SIMULATIONS = (
-    3000  #: approximate number of earlier simulations in the curves of a resumed search
-)
 RUN_SEARCH = "toast_lab.jobs.search_job:run_search"
 
 
@@ -44,27 +40,23 @@ class SearchRequest:
 
     Attributes:
         problem: its pins, machine and limit are kept.
-        method: name of the search method.
+        method: name of the search method; None: that of ``resume``.
         seed: of the search; None means 0, or that of ``resume``.
         budget: seconds, without the time spent paused, and distinct shardings.
         options: of the method.
-        resume: trace to resume from, of this method and seed.
-        saved: file of a trace to resume from, which brings its own method, seed and options; its
-            simulations are reported first.
-        keep: file to write the trace to.
+        resume: search to resume, or its file; its method, seed and options hold where these are
+            None or empty.
         with_trace: whether the result contains the trace.
         added_methods: methods that the parent registered beside the built-in ones; see
             ``methods.added_methods``.
     """
 
     problem: Problem
-    method: str
+    method: str | None
     seed: int | None = None
     budget: Budget = dataclasses.field(default_factory=Budget)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    resume: Trace | PathLike | None = None
-    saved: str | None = None
-    keep: str | None = None
+    resume: SavedSearch | PathLike | None = None
     with_trace: bool = False
     added_methods: Mapping[str, str] = dataclasses.field(default_factory=added_methods)
 
@@ -108,14 +100,6 @@ class Control:
     def stopped(self) -> bool:
         """Was the search asked to end?"""
         return self.order().kind == "stop"
-
-    def recall(self, trace: Trace) -> None:
-        """Send the simulations of an earlier search, thinned for display, before it resumes."""
-        self.done = trace.row.n
-        self.sender.send_trace(trace)
-        if trace.row.n:
-            sample = trace.simulations.sample(max(1, trace.row.n // RECALLED_SIMULATIONS))
-            self.send(Batch(tuple(sample), trace.row.n))
 
     def report(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow.
@@ -183,7 +167,7 @@ def run_search(request: SearchRequest) -> SearchResult[Any]:
     """Search for a plan, obeying the parent's orders; gives the result without its program.
 
     Raises:
-        InvalidProblem: a wrong option, or the trace to resume from is of another problem.
+        InvalidProblem: a wrong option, or the search to resume cannot be replayed.
     """
     for name, reference in request.added_methods.items():
         register_if_unknown(name, reference)
@@ -191,40 +175,16 @@ def run_search(request: SearchRequest) -> SearchResult[Any]:
     problem = request.problem
     _ = problem.baseline
     control = Control(isolate.report, CurrentOrder())
-    method: str | None = request.method
-    seed, options, resume = request.seed, dict(request.options), request.resume
-    if request.saved is not None:
-        resume = resumable.reopened(problem, read_trace(request.saved))
-        method, seed, options = None, None, {}
-        control.recall(resume)
     isolate.report("searching")
     result = contract.search(
         problem,
-        method,
-        seed=seed,
+        request.method,
+        seed=request.seed,
         budget=request.budget,
         on_progress=control.report,
         cancel=lambda: control.stopped,
-        resume=resume,
-        **options,
+        resume=request.resume,
+        **request.options,
     )
     control.sender.send_trace(result.trace, last=True)
-    if request.keep is not None:
-        # An unwritable trace must not lose the result
-        with contextlib.suppress(NotSaved):
-            result.trace.save(request.keep)
     return result_parts(result, with_trace=request.with_trace)
-
-
-def read_trace(path: str) -> Trace:
-    """The trace in a file that a user uploaded.
-
-    Raises:
-        InvalidProblem: the file is no trace, is damaged or unpacks to too much; the message does
-            not name the path, which is a temporary one that the user does not know.
-    """
-    try:
-        return Trace.load(path)
-    except InvalidProblem as error:
-        reason = str(error).removeprefix(f"{path}: ")
-        raise InvalidProblem(f"{reason}\nChoose a file that a search has saved.") from None

@@ -85,7 +85,7 @@ def run(recorder: Recorder, seed: int, options: AutomapOptions) -> Status:
     tree = _AutomapTree(
         recorder=recorder,
         moves=moves,
-        rng=recorder.generator(seed),
+        rng=np.random.default_rng(seed),
         depth=options.depth,
         exploration=options.exploration,
         length_penalty=options.length_penalty,
@@ -245,10 +245,6 @@ class _AutomapTree:
         self.prices: dict[int, Quick] = {}  # by hash of the whole sharding
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
-        trace = recorder.trace.node
-        self.known: dict[int, int] = {}  # nodes of a resumed trace by key
-        if recorder.is_resumed:
-            self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_factor.nbytes + start.value_dim.nbytes))
         # The unsharded program (sharded only where it is pinned) is priced already and must not be
@@ -270,8 +266,6 @@ class _AutomapTree:
             self.cut_off, untried = True, untried[:0]
         if parent is None:
             id_ = 0
-        elif key in self.known:
-            id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
         fingerprint = int(_fingerprint(*state))

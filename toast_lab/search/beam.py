@@ -24,7 +24,6 @@ from toast_lab.cost.problem import Quick
 from toast_lab.search.limits import Status
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 if TYPE_CHECKING:
@@ -43,13 +42,12 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
         options: see ``methods.Beam``.
     """
     smallest = smallest_group(recorder.problem, options.min_names)
-    beam = BeamSearch(recorder, recorder.generator(seed), options.depth, smallest)
+    beam = BeamSearch(recorder, np.random.default_rng(seed), options.depth, smallest)
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
     # With many actions the beam takes long; local search alone finds a good plan sooner.
-    start_sequences = [beam.read(recorder.incumbent.actions)] if recorder.is_resumed else [(), ()]
-    elite = [beam.refine(rows) for rows in start_sequences]
+    elite = [beam.refine(()), beam.refine(())]
     width = options.width or max(1, min(16, 400 // len(beam.choices)))
     elite += [beam.refine(rows) for rows in beam.descend(width)[:_ELITE]]
     stale = 0
@@ -86,10 +84,6 @@ class BeamSearch:
     def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
         """The rank of the state that a sequence leads to; lower is better."""
         return self.recorder.rank(self.recorder.price(self.state_after(rows)[0]), len(rows))
-
-    def read(self, actions: Sequence[Action]) -> tuple[Row, ...]:
-        """The sequence of rows of some actions."""
-        return tuple((self.space.move_of(action), action.axis) for action in actions)
 
     def state_after(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
         """The state after ``rows``, and the rows that had an effect."""

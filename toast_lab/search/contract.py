@@ -31,6 +31,7 @@ from toast_lab.search.limits import Budget, Status, Stop
 from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
 from toast_lab.search.resumable import about_problem, reopened
+from toast_lab.search.saved_search import SavedSearch, facts_of
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.space import Action
@@ -139,6 +140,18 @@ class SearchResult(Generic[PlanT]):
             f"{self.message}"
         )
 
+    @property
+    def saved(self) -> SavedSearch:
+        """What it takes to resume this search; a search that goes on leaves it as it is."""
+        return SavedSearch.of(self.trace, self.refined.plan)
+
+    def save(self, path: PathLike) -> None:
+        """Save the search, to resume it: its settings and its best plan, which is kept as a plan.
+
+        Raises NotSaved if the file cannot be written.
+        """
+        self.saved.save(path)
+
     def certified(self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None) -> Self:
         """This result with a bound that holds for the plans of every method of the space.
 
@@ -170,7 +183,7 @@ def search(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
-    resume: Trace | PathLike | None = None,
+    resume: SearchResult[Any] | SavedSearch | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
     **options: Any,
 ) -> SearchResult[ShardingPlan]:
@@ -178,24 +191,29 @@ def search(
 
     ``pipeline.search`` gives the same result with a plan for users.
     """
-    trace = (
+    if isinstance(resume, SearchResult):
+        resume = resume.saved
+    saved = (
         None
         if resume is None
         else reopened(problem, resume, method=method, seed=seed, options=options)
     )
-    about = {} if trace is None else trace.about
+    about = {} if saved is None else saved.facts
     seed = checks.seed(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     chosen = method_named(method or about.get("method", "mcts")).of(options)
     budget = Budget.checked(budget)
     actions_within = checks.number("actions_within", actions_within, 0.0)
     prepare("price", cancel=cancel)
-    recorder = Recorder(problem, budget, on_progress=on_progress, cancel=cancel, trace=trace)
+    recorder = Recorder(problem, budget, on_progress=on_progress, cancel=cancel, saved=saved)
     try:
         recorder.start()
         # A listener can already see the unsharded price while the kernels are compiled.
         recorder.limits.prepare(chosen.name)
         status = chosen.run(recorder, seed)
+        if recorder.replays():
+            assert recorder.replay is not None
+            raise recorder.replay.astray(f"its end ({status.name})")
     except Stop as stop:
         status = stop.status
     request = {"method": chosen.name, "seed": seed, "options": chosen.as_json(options)}
@@ -213,25 +231,26 @@ def _result(
         request: method, seed and options, as the trace keeps them.
         actions_within: as for ``search``.
     """
-    elapsed_s = recorder.clock.elapsed_s
+    elapsed_s = recorder.elapsed_s
     recorder.report(last=True)
-    plan, problem, trace = recorder.incumbent.plan(), recorder.problem, recorder.trace
+    problem, trace = recorder.problem, recorder.trace
+    if recorder.replay is None:
+        plan = recorder.incumbent.plan()
+        facts = facts_of(trace) | {
+            "elapsed_s": elapsed_s,
+            "evaluations": recorder.evaluations,
+            "status": status.name,
+        }
+    else:
+        # It was cancelled before it came as far as the saved search, which stays as it is.
+        saved = recorder.replay.saved
+        plan, facts, trace.told = saved.best_plan(problem), {**saved.facts}, list(saved.told)
     if problem.pins is not None:
         broken = problem.pins.broken(*plan.sharding)
         if broken:
             raise AssertionError(f"{request['method']} does not keep to the pins: {broken[:5]}")
-    # The trace keeps the best plan as the search found it, so that a resumed search goes on as if
-    # it had not been interrupted.
     trace.best_sharding, trace.best_actions = plan.sharding, plan.history
-    trace.about = {
-        **about_problem(problem),
-        **request,
-        "status": status.name,
-        "elapsed_s": elapsed_s,
-        "evaluations": recorder.evaluations,
-        "key": plan.key,
-        "bound": recorder.bound,
-    }
+    trace.about = {**about_problem(problem), **request, **facts}
     plan, unlimited = _answer(recorder, plan, actions_within)
     cost = recorder.ledger.pricer.full(plan)
     result = SearchResult(
@@ -291,5 +310,10 @@ def _message(
     if problem.pins is not None and status is Status.NO_ACTIONS:
         sentence = "No action changes anything beyond the pins, so they alone shard the program."
     evaluations = recorder.evaluations
+    if recorder.replay is not None:
+        sentence = (
+            "The search was stopped while its earlier part was replayed; the plan is the best of "
+            "that part, which can be resumed as before."
+        )
     message = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
     return message if cost.fits else f"{message} {how_to_fit(problem, plan, cost)}"

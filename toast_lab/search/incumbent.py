@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import ToastError
 from toast_lab.search import ledger
-from toast_lab.search.plan_arrays import with_pinned
 from toast_lab.search.trace import Simulation, Trace
 from toast_lab.sharding.plan import ShardingPlan, make_plan, pinned_texts, plan_of_state
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
 Rank = tuple[float, ...]
@@ -22,6 +20,11 @@ def price_of(simulation: Simulation) -> Quick:
     return Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
 
 
+def with_pinned(problem: Problem, actions: tuple[str, ...]) -> tuple[str, ...]:
+    """The actions of a plan, preceded by the pinned actions of the problem."""
+    return (*pinned_texts(problem.space), *actions)
+
+
 class Incumbent:
     """The best plan so far; a plan that no actions give is written into the trace.
 
@@ -29,7 +32,6 @@ class Incumbent:
         quick: the price of the plan; None before anything was priced.
         rank: see ``ledger.rank``; empty before anything was priced.
         row: index of its simulation in the trace, counted from 0; -1: none.
-        actions: its actions beyond the pinned ones; empty if the plan did not come from actions.
     """
 
     def __init__(self, problem: Problem, trace: Trace) -> None:
@@ -37,7 +39,6 @@ class Incumbent:
         self.quick: Quick | None = None
         self.rank: Rank = ()
         self.row = -1
-        self.actions: tuple[Action, ...] = ()
         self._plan: Callable[[], ShardingPlan] | None = None
 
     def is_worse_than(self, rank: Rank) -> bool:
@@ -55,7 +56,7 @@ class Incumbent:
         """Make a state the best plan; ``actions`` led to it."""
         kept_state, taken = state.copy(), tuple(actions)
         kept_state.priced = None
-        self._keep(quick, row, taken, len(taken))
+        self._keep(quick, row, len(taken))
         self._plan = lambda: plan_of_state(kept_state, taken)
         self.trace.best_sharding = None
 
@@ -70,32 +71,13 @@ class Incumbent:
         """Make a plan that no sequence of actions gives the best plan."""
         sharding, labels = sharding.copy(), tuple(labels)
         key = sharding.key()
-        self._keep(quick, row, (), len(labels))
+        self._keep(quick, row, len(labels))
         self._plan = lambda: self._plan_of(sharding, labels, key)
         self.trace.best_sharding = sharding
         self.trace.best_actions, self.trace.about["key"] = labels, key
 
-    def take_over(self) -> None:
-        """Make the best plan of a resumed trace the best so far."""
-        trace, problem = self.trace, self.problem
-        sharding = trace.best_sharding
-        assert sharding is not None
-        row = int(trace.row["best"][-1])
-        n_pinned = len(pinned_texts(problem.space))
-        labels, key = trace.best_actions[n_pinned:], trace.about["key"]
-        try:
-            parsed = [
-                parse_action(problem.analysis, problem.mesh, text) for text in trace.best_actions
-            ]
-        except ToastError:  # the plan was not made of actions
-            parsed = []
-        trace.best_actions = labels
-        self._keep(price_of(trace.simulation(row)), row, tuple(parsed[n_pinned:]), len(labels))
-        self._plan = lambda: self._plan_of(sharding, labels, key)
-
-    def _keep(self, quick: Quick, row: int, actions: tuple[Action, ...], length: int) -> None:
-        self.quick, self.rank = quick, ledger.rank(quick, length)
-        self.row, self.actions = row, actions
+    def _keep(self, quick: Quick, row: int, length: int) -> None:
+        self.quick, self.rank, self.row = quick, ledger.rank(quick, length), row
 
     def _plan_of(self, sharding: Sharding, labels: tuple[str, ...], key: int) -> ShardingPlan:
         problem = self.problem

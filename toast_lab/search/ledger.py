@@ -23,21 +23,15 @@ class Ledger:
         priced_by_method: number of distinct states that the method priced itself, not the ledger.
     """
 
-    def __init__(self, problem: Problem, before: int = 0) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.pricer: Pricer = problem.pricer()
         self.priced_by_method = 0
-        self._before = before
         self._prices: dict[Key, Quick] = {}
 
     @property
     def evaluations(self) -> int:
-        """Distinct states priced so far, including those from before a resumption."""
-        return self._before + self.own_evaluations
-
-    @property
-    def own_evaluations(self) -> int:
-        """Distinct states priced since the search was started or resumed."""
+        """Distinct states priced so far."""
         return len(self._prices) + self.priced_by_method
 
     def price(self, state: State) -> Quick:

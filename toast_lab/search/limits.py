@@ -110,7 +110,11 @@ class Budget:
 class SearchClock:
     """Counts seconds of searching, including those before a resumption and excluding pauses."""
 
-    def __init__(self, before_s: float = 0.0) -> None:
+    def __init__(self) -> None:
+        self.start(0.0)
+
+    def start(self, before_s: float) -> None:
+        """Go on counting from ``before_s``."""
         self.before_s = before_s
         self._started = time.monotonic()
         self._paused_s = 0.0
@@ -141,6 +145,7 @@ class Limits:
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.budget, self.clock, self.ledger, self.cancel = budget, clock, ledger, cancel
+        self.evaluations_before = 0  #: distinct states priced before a resumption
         self._is_one_step = False
 
     def left(self) -> tuple[float, float]:
@@ -149,13 +154,24 @@ class Limits:
         if self.budget.seconds is not None:
             seconds = self.budget.seconds - (self.clock.elapsed_s - self.clock.before_s)
         if self.budget.evaluations is not None and not self._is_one_step:
-            evaluations = self.budget.evaluations - self.ledger.own_evaluations
+            evaluations = (
+                self.budget.evaluations - self.ledger.evaluations + self.evaluations_before
+            )
         return seconds, evaluations
+
+    def start(self, elapsed_s: float) -> None:
+        """Begin to count the budget, after ``elapsed_s`` seconds of searching."""
+        self.clock.start(elapsed_s)
+        self.evaluations_before = self.ledger.evaluations
+
+    def check_cancelled(self) -> None:
+        """Raise Stop if the search was cancelled."""
+        if self.cancel is not None and self.cancel():
+            raise Stop(Status.CANCELLED)
 
     def check(self) -> None:
         """Raise Stop if the search must end now."""
-        if self.cancel is not None and self.cancel():
-            raise Stop(Status.CANCELLED)
+        self.check_cancelled()
         if min(self.left()) <= 0:
             raise Stop(Status.BUDGET)
 

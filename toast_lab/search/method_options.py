@@ -62,6 +62,7 @@ class MctsOptions:
         "threads that price plans, all cores by default; the result does not depend on it",
         at_least=1,
         at_most=MOST_THREADS,
+        steers=False,
     )
 
 

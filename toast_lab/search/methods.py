@@ -14,8 +14,8 @@
             ...
 
 From then on ``tl.search(problem, "coin", heads=0.2)`` works, ``toast-lab search --help`` and the
-explorer list it with its options, races and sweeps take it into their child processes, and a trace
-of it can be resumed. The first line of its docstring describes the method to users.
+explorer list it with its options, races and sweeps take it into their child processes, and a search
+of it can be saved and resumed. The first line of its docstring describes the method to users.
 
 The code of a method is imported only when it runs, because ``--help`` has to be quick. Start
 reading at ``Method``; TOAST's own method is ``Mcts``.
@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import pkgutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from toast_lab.errors import InvalidProblem, did_you_mean
@@ -38,10 +38,8 @@ from toast_lab.search.options import Option, options_of
 if TYPE_CHECKING:
     from typing import Self
 
-    from toast_lab.cost.problem import Problem
     from toast_lab.search.limits import Status
     from toast_lab.search.recorder import Recorder
-    from toast_lab.search.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +70,10 @@ class Method(abc.ABC):
         Args:
             recorder: prices states and keeps the best one; it raises ``Stop`` when the budget is
                 used up or the search was cancelled, which ``run`` must not catch.
-            seed: seed of all random choices; the same seed has to give the same result.
+            seed: seed of all random choices; the same seed has to give the same result. What a
+                method asks of the clock, or of anything else that differs from run to run, has to
+                go through ``recorder.told``, so that the search can be replayed.
         """
-
-    def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
-        """Reasons why this method cannot go on from ``trace.memory``, a sentence each.
-
-        The rest of the trace has been compared with the problem already. A method that keeps
-        nothing in ``trace.memory`` goes on from the best plan and the nodes of the trace.
-        """
-        del problem
-        if trace.memory:
-            names = [f"memory.{name}"[:60] for name in sorted(trace.memory)]
-            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            listed = ", ".join(names[:6]) + more
-            yield f"{self.name} keeps no memory in a trace, but this trace has {listed}"
 
     @classmethod
     def sentence(cls) -> str:
@@ -136,11 +123,7 @@ class Method(abc.ABC):
     def as_json(self, names: Iterable[str]) -> dict[str, Any]:
         """The named options that JSON can hold; the user gives the others again on resuming."""
         values = {name: getattr(self, name) for name in names}
-        return {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, int | float | str | bool | type(None))
-        }
+        return {name: value for name, value in values.items() if Option.is_plain(value)}
 
 
 MethodClass = TypeVar("MethodClass", bound=type[Method])
@@ -241,12 +224,6 @@ class Mcts(options.MctsOptions, Method):
         from toast_lab.search.mcts import mcts
 
         return mcts.run(recorder, seed, self)
-
-    def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
-        """Faults of the tree and of the refinement state that the trace keeps."""
-        from toast_lab.search.mcts import memory_check
-
-        return memory_check.offenders(problem, trace, self)
 
 
 @register

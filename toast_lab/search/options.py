@@ -5,7 +5,7 @@
         depth: int = option(30, "longest sequence of actions", at_least=1)
 
 Everything that shows or checks options reads these fields: a search before it starts, ``--option``
-and ``--help`` of the command line, the explorer's form, and the code that resumes a trace. This
+and ``--help`` of the command line, the explorer's form, and the code that resumes a search. This
 module imports nothing heavy, since ``--help`` has to be quick.
 """
 
@@ -36,6 +36,7 @@ class Option:
         at_most: largest value; None: no limit.
         above: value that it has to exceed; None: no limit.
         check: gives the offence of a value of the right kind, empty if there is none.
+        steers: does what a search finds depend on the value?
     """
 
     name: str
@@ -47,6 +48,12 @@ class Option:
     at_most: float | None = None
     above: float | None = None
     check: Callable[[Any], str] | None = None
+    steers: bool = True
+
+    @staticmethod
+    def is_plain(value: Any) -> bool:
+        """Can a file hold this value?"""
+        return isinstance(value, int | float | str | bool | type(None))
 
     def offence(self, value: Any) -> str:
         """A sentence on what is wrong with a value, naming the option; empty if nothing is."""
@@ -108,6 +115,7 @@ def option(
     at_most: float | None = None,
     above: float | None = None,
     check: Callable[[Any], str] | None = None,
+    steers: bool = True,
 ) -> Any:
     """A field of a method's dataclass; see ``Option`` for the arguments."""
     unnamed = Option(
@@ -120,6 +128,7 @@ def option(
         at_most=at_most,
         above=above,
         check=check,
+        steers=steers,
     )
     return dataclasses.field(default=default, metadata={_OPTION: unnamed})
 

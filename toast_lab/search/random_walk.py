@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from toast_lab.search.limits import Status
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
@@ -31,8 +33,8 @@ def run(recorder: Recorder, seed: int, options: RandomWalkOptions) -> Status:
     start = State(space)
     if not len(legal_rows(start, min_names)):
         return Status.NO_ACTIONS
-    rng = recorder.generator(seed)
-    known_keys = set(recorder.trace.node.array["key"][: recorder.trace.node.n].tolist())
+    rng = np.random.default_rng(seed)
+    known_keys = {start.key}
     longest, stale_walks, is_first = 1, 0, True
     while stale_walks < options.patience:
         recorder.check()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from toast_lab.search import ledger
 from toast_lab.search.incumbent import Incumbent
 from toast_lab.search.ledger import Ledger
 from toast_lab.search.limits import Budget, Limits, SearchClock
+from toast_lab.search.saved_search import SavedSearch
+from toast_lab.search.search_replay import SearchReplay
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
@@ -53,9 +56,8 @@ class Recorder:
 
     Attributes:
         problem: the problem that is searched.
-        trace: everything the search did so far; ``trace.memory`` holds what the method needs to be
-            resumed.
-        is_resumed: does the search go on from an earlier trace?
+        trace: everything the search did so far.
+        replay: the replay of an earlier search until it is over; None: nothing is replayed.
         clock: seconds of searching.
         ledger: prices of distinct shardings.
         limits: budget and cancellation.
@@ -70,14 +72,13 @@ class Recorder:
         budget: Budget,
         on_progress: Progress | None = None,
         cancel: Callable[[], bool] | None = None,
-        trace: Trace | None = None,
+        saved: SavedSearch | None = None,
     ) -> None:
         self.problem = problem
-        self.is_resumed = trace is not None
-        self.trace = Trace() if trace is None else trace
-        about = self.trace.about
-        self.clock = SearchClock(float(about.get("elapsed_s", 0.0)))
-        self.ledger = Ledger(problem, int(about.get("evaluations", 0)))
+        self.trace = Trace()
+        self.replay = None if saved is None else SearchReplay(saved, self.trace)
+        self.clock = SearchClock()
+        self.ledger = Ledger(problem)
         self.limits = Limits(budget, self.clock, self.ledger, cancel)
         self.incumbent = Incumbent(problem, self.trace)
         self.round = 0
@@ -100,13 +101,66 @@ class Recorder:
         """Distinct states priced so far."""
         return self.ledger.evaluations
 
-    def check(self) -> None:
-        """Raise Stop if the search must end now."""
-        self.limits.check()
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of searching so far, for the trace; a method that asks for time is ``told``."""
+        return self.clock.elapsed_s if self.replay is None else self.replay.elapsed_s
 
-    def left(self) -> tuple[float, float]:
-        """(seconds, evaluations) that the budget still has, infinite where it has no such limit."""
-        return self.limits.left()
+    def check(self) -> None:
+        """Raise Stop if the search must end now; a replay ends only if it is cancelled."""
+        if self.replays():
+            self.limits.check_cancelled()
+        else:
+            self.limits.check()
+
+    def replays(self) -> bool:
+        """Is an earlier search still being replayed? If not any more, the budget begins now."""
+        if self.replay is None:
+            return False
+        if not self.replay.is_over(self.evaluations):
+            return True
+        self.limits.start(self.replay.saved.facts["elapsed_s"])
+        self.replay = None
+        return False
+
+    def told(self, ask: Callable[[], Any], is_valid: Callable[[Any], bool] | None = None) -> Any:
+        """The answer of ``ask``, which depends on more than the seed; a replay gives the old one.
+
+        Args:
+            ask: gives a number, a text, None, or a list of such. It must not call ``told``.
+            is_valid: is this an answer that ``ask`` can give? By default a number is.
+        """
+        if self.replays():
+            assert self.replay is not None
+            answer = self.replay.next_told()
+            if not (is_valid or _is_number)(answer):
+                raise self.replay.astray(f"an answer that cannot be one, {answer!r:.60}")
+        else:
+            answer = ask()
+        self.trace.told.append(answer)
+        return answer
+
+    def time_s(self) -> float:
+        """Seconds of searching so far, as a method is told."""
+        return float(self.told(lambda: round(self.clock.elapsed_s, 4)))
+
+    def until_s(self, share: float = 1.0) -> float:
+        """The time, as of ``time_s``, at which a share of the seconds left is over."""
+        return float(
+            self.told(lambda: round(self.clock.elapsed_s + share * self.limits.left()[0], 4))
+        )
+
+    def evaluations_left(self) -> float:
+        """Evaluations that the budget still has; infinite without such a limit."""
+        return float(self.told(lambda: self.limits.left()[1]))
+
+    def most_evaluations(self) -> int | None:
+        """The limit on evaluations of the budget; None: there is none."""
+        most = self.told(
+            lambda: self.limits.budget.evaluations,
+            lambda answer: answer is None or _is_number(answer),
+        )
+        return None if most is None else int(most)
 
     def price(self, state: State) -> Quick:
         """The price of a state; looked up if it was priced before."""
@@ -116,21 +170,11 @@ class Recorder:
         """See ``ledger.rank``."""
         return ledger.rank(quick, length)
 
-    def generator(self, seed: int) -> np.random.Generator:
-        """The random generator of the search; a resumed search does not repeat earlier draws."""
-        return np.random.default_rng([seed, self.trace.row.n] if self.is_resumed else seed)
-
     # -- reports of a method -------------------------------------------------------------------
     def start(self) -> None:
-        """Begin with the best plan of a resumed trace, or with the unsharded program.
-
-        The unsharded program, sharded only where it is pinned, is always a candidate.
-        """
-        if self.is_resumed:
-            self.incumbent.take_over()
-        else:
-            self.add_node(-1, "", 0, 0)
-            self.record(State(self.problem.space), (), (0,))
+        """Begin with the unsharded program, sharded only where it is pinned."""
+        self.add_node(-1, "", 0, 0)
+        self.record(State(self.problem.space), (), (0,))
 
     def prove(self, bound: float) -> None:
         """State that no plan of the space that this method searches has a C(s) below ``bound``.
@@ -203,8 +247,12 @@ class Recorder:
             [*map(self.trace.word, texts)],
             nodes,
             round=self.round,
-            elapsed_s=self.clock.elapsed_s,
+            elapsed_s=self.elapsed_s,
             **quick._asdict(),
             best=self.trace.row.n if is_best else self.incumbent.row,
         )
         return is_best
+
+
+def _is_number(answer: object) -> bool:
+    return isinstance(answer, int | float) and not math.isnan(answer)

@@ -22,8 +22,8 @@ from toast_lab.errors import RunFailed, ToastError
 from toast_lab.prepare import FIRST_SEARCH_NEEDS, load_present, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
+from toast_lab.search.incumbent import with_pinned
 from toast_lab.search.methods import METHODS, reference, register_if_unknown
-from toast_lab.search.plan_arrays import with_pinned
 from toast_lab.search.trace import Simulation, Simulations
 from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, plan_of_actions
 from toast_lab.sharding.sharding import Sharding

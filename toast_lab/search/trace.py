@@ -2,9 +2,8 @@
 
 A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
 in flat arrays and builds a ``Simulation`` or a ``TraceNode`` only when one is accessed. Actions are
-stored as indices into a vocabulary of texts. A trace is saved as one file (numpy's ``.npz``) with
-the best plan and everything the method needs to go on, so that it can be inspected, replayed on a
-problem, or resumed.
+stored as indices into a vocabulary of texts. No file keeps a trace: a search that is resumed from
+``saved_search`` is replayed, which makes its trace again.
 
 Start reading at ``Trace``. Reference: TOAST section 4.1.
 """
@@ -12,21 +11,13 @@ Start reading at ``Trace``. Reference: TOAST section 4.1.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.files import PathLike, whole_file
-from toast_lab.search import trace_check, trace_file
 from toast_lab.search.trace_columns import Columns, Reworded, TraceColumns
 from toast_lab.sharding.sharding import Sharding
-
-FORMAT = 1
-BEST_PLAN_ARRAYS = ("best.op_axis", "best.value_axis")  #: arrays of the best plan in a file
-COPY_ADVICE = "give another copy of the file, or search again and save the new trace"
 
 
 class Simulation(NamedTuple):
@@ -112,11 +103,11 @@ class Trace(TraceColumns):
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``TraceNode``; the root first.
         about: what was searched (program digest, mesh, machine, limit), with which method, seed and
-            options.
+            options, and how far.
         best_sharding: the sharding of the best plan; during the search None if the plan's actions
             alone give it.
         best_actions: the actions of the best plan as text.
-        memory: arrays that the method needs to go on, by name.
+        told: what the search was told while it ran, in order (``search_replay``).
     """
 
     def __init__(self, vocabulary: Iterable[str] = ()) -> None:
@@ -124,7 +115,7 @@ class Trace(TraceColumns):
         self.about: dict[str, Any] = {}
         self.best_sharding: Sharding | None = None
         self.best_actions: tuple[str, ...] = ()
-        self.memory: dict[str, np.ndarray] = {}
+        self.told: list[Any] = []
 
     @property
     def simulations(self) -> Simulations:
@@ -220,80 +211,5 @@ class Trace(TraceColumns):
             copied.columns[table].extend({name: columns[name] for name in columns.array})
         copied.about, copied.best_actions = dict(self.about), self.best_actions
         copied.best_sharding = self.best_sharding
-        copied.memory = {name: array.copy() for name, array in self.memory.items()}
+        copied.told = list(self.told)
         return copied
-
-    def save(self, path: PathLike) -> None:
-        """Write the trace as one ``.npz`` file, whole or not at all.
-
-        Raises NotSaved if it cannot be written.
-        """
-        arrays = {
-            f"{table}.{name}": columns[name]
-            for table, columns in self.columns.items()
-            for name in columns.array
-        }
-        arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
-        if self.best_sharding is not None:
-            arrays |= zip(BEST_PLAN_ARRAYS, self.best_sharding, strict=True)
-        header: dict[str, Any] = {
-            "format": FORMAT,
-            "about": self.about,
-            "vocabulary": self.vocabulary,
-            "best_actions": self.best_actions,
-        }
-        header["checksum"] = trace_file.checksum(json.loads(json.dumps(header)), arrays)
-        with whole_file(path, "the trace") as handle:
-            packed = np.frombuffer(json.dumps(header).encode(), np.uint8)
-            np.savez_compressed(handle, header=packed, **arrays)  # type: ignore[arg-type]
-
-    @classmethod
-    def load(cls, path: PathLike) -> Trace:
-        """Read a trace back.
-
-        Raises:
-            InvalidProblem: the file is not a trace, is damaged, or has numbers or indices that are
-                out of range; all of them are listed.
-        """
-        try:
-            header, arrays = trace_file.read(path)
-        except (OSError, trace_file.Damaged) as error:
-            text = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise InvalidProblem(
-                f"{path}: cannot read this search trace: {text}; {COPY_ADVICE}"
-            ) from None
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise InvalidProblem(
-                f"{path}: not a search trace of format {FORMAT}; search again and save the "
-                "new trace"
-            )
-        trace = cls()
-        expected = {
-            f"{table}.{name}": array.dtype
-            for table, columns in trace.columns.items()
-            for name, array in columns.array.items()
-        }
-        about = header.get("about")
-        offences = [] if isinstance(about, dict) else ["about must be an object"]
-        offences += trace_check.about_offenders(about) if isinstance(about, dict) else []
-        offences += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
-        offences += trace_check.array_offenders(arrays, expected)
-        if not offences:
-            for text in header["vocabulary"]:
-                trace.word(text)
-            trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
-            for table, columns in trace.columns.items():
-                columns.extend({name: arrays[f"{table}.{name}"] for name in columns.array})
-            if BEST_PLAN_ARRAYS[0] in arrays:
-                trace.best_sharding = Sharding(*(arrays[name] for name in BEST_PLAN_ARRAYS))
-            trace.memory = {
-                array_name.removeprefix("memory."): array
-                for array_name, array in arrays.items()
-                if array_name.startswith("memory.")
-            }
-            offences += trace_check.offenders(trace)
-        if offences:
-            raise InvalidProblem(
-                f"{path}: damaged search trace; {COPY_ADVICE}:\n{join_offenders(offences)}"
-            )
-        return trace

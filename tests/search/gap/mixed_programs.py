@@ -92,6 +92,19 @@ def _look_ups() -> tuple[Callable, Arguments]:
     return f, (S((1024, 64), "bfloat16"), S((4096,), "int32"), S((4096, 64), "float32"))
 
 
+def _embeddings() -> tuple[Callable, Arguments]:
+    """The update of a scatter is a broadcast, which is written only if no copy of it is read."""
+
+    def loss(table, rows, weights):
+        return jnp.tanh(table[rows].mean(axis=1) @ weights).sum()
+
+    return jax.grad(loss), (
+        S((20000, 256), "float32"),
+        S((1024, 32), "int32"),
+        S((256, 256), "float32"),
+    )
+
+
 def _fourier() -> tuple[Callable, Arguments]:
     def f(x, w):
         return jnp.fft.irfft2(jnp.fft.rfft2(x.astype("float32")) * w).astype(x.dtype)
@@ -125,6 +138,7 @@ MIXED = {
     "convolution": _convolution,
     "decoding": _decoding,
     "look-ups": _look_ups,
+    "embeddings": _embeddings,
     "Fourier": _fourier,
     "branches and loops": _branches_and_loops,
     "scanned": _scanned,

@@ -14,7 +14,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, Recorder
-from toast_lab.search.mcts import mcts, refine, rollout
+from toast_lab.search.mcts import improvement, mcts, refine, rollout
 from toast_lab.search.mcts import tree as tr
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
@@ -181,14 +181,24 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     assert emptied > 100
 
 
-def test_half_of_the_chains_begin_with_the_first_quarter_of_the_actions(found):
+def test_half_of_the_chains_begin_with_the_first_quarter_of_the_actions(found, monkeypatch):
     problem, _ = found
-    partial = search(problem, budget=Budget(seconds=None, evaluations=6000), seed=1, restarts=0)
-    while partial.trace.memory["refine"][2] == 0:
-        partial = search(
-            problem, resume=partial.trace, budget=Budget(seconds=None, evaluations=300)
-        )
-    lengths = np.diff([0, *partial.trace.memory["origin.end"]]).tolist()
+    origins = []
+    real = improvement.Improvement._set_origins
+
+    def watched(self, codes):
+        origins.append(codes)
+        real(self, codes)
+
+    monkeypatch.setattr(improvement.Improvement, "_set_origins", watched)
+    search(
+        problem,
+        budget=Budget(seconds=600),
+        seed=1,
+        restarts=0,
+        cancel=lambda: bool(origins),
+    )
+    lengths = [len(codes) for codes in origins[0]]
     half = len(lengths) // 2
     assert lengths[half:] == [(n + 3) // 4 for n in lengths[:half]]
     assert max(lengths) > 4
@@ -240,12 +250,10 @@ def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end():
     problem = Problem(analysed("itx"), {"data": 8, "model": 2}, "tpu-v3")
     settings = {"seed": 1, "restarts": 0}
     partial = search(problem, budget=Budget(seconds=None, evaluations=2000), **settings)
-    while partial.trace.memory["refine"][2] == 0:  # until it stops in the refinement
-        partial = search(
-            problem, resume=partial.trace, budget=Budget(seconds=None, evaluations=300)
-        )
+    while not refined(partial):  # until it stops in the refinement
+        partial = search(problem, resume=partial, budget=Budget(seconds=None, evaluations=300))
     to_its_end = Budget(seconds=None, evaluations=10_000_000)
-    resumed = search(problem, resume=partial.trace, budget=to_its_end)
+    resumed = search(problem, resume=partial, budget=to_its_end)
     single_run = search(problem, budget=to_its_end, **settings)
     assert (resumed.status, resumed.evaluations) == (single_run.status, single_run.evaluations)
     assert resumed.plan.key == single_run.plan.key

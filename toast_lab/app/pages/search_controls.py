@@ -52,7 +52,7 @@ class SearchControls:
             self.settings.options_box,
             self.confirm_settings.reasons,
             look.row(self.resume, gap.clone(), self.save),
-            look.text(quiet("or resume from a saved trace:"), margin=(6, 0, 0, 0)),
+            look.text(quiet("or resume a saved search:"), margin=(6, 0, 0, 0)),
             self.file,
         )
 
@@ -81,9 +81,9 @@ class SearchControls:
             description="resume the last search with the budget above",
         )
         self.save = pn.widgets.FileDownload(
-            callback=self._trace,
-            filename="search.npz",
-            label="Save its trace",
+            callback=self._saved,
+            filename="search.json",
+            label="Save the search",
             button_type="default",
             disabled=True,
             sizing_mode="stretch_width",
@@ -91,7 +91,7 @@ class SearchControls:
             stylesheets=[look.BUTTON],
         )
         self.file = pn.widgets.FileInput(
-            accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
+            accept=".json", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
         )
         look.watch_value(self.file, self._resume_saved)
 
@@ -133,11 +133,10 @@ class SearchControls:
             self.session.searches.resume_saved(file)
             self._on_begin("search")
 
-    def _trace(self) -> io.BytesIO:
-        """The trace file to save; empty if there is none."""
-        job = self.session.searches.job
-        path = job.trace_path if job is not None and job.left_trace else None
-        return io.BytesIO(path.read_bytes() if path is not None else b"")
+    def _saved(self) -> io.BytesIO:
+        """The content of the file of the last search; empty if there is none."""
+        saved = self.session.searches.saved
+        return io.BytesIO(b"" if saved is None else saved.text().encode())
 
     def refresh(self) -> None:
         """Update which buttons are enabled, and the reason why the search cannot be run."""
@@ -149,13 +148,12 @@ class SearchControls:
         self.pause.name = "Go on" if is_searching and work.paused else "Pause"
         self.stop.disabled = not (is_searching or is_confirming)
         self.step.disabled = self.round.disabled = not is_searching and (work.busy or bool(errors))
-        last_job = self.session.searches.job
-        left_trace = last_job is not None and last_job.left_trace
-        self.resume.disabled = work.busy or not left_trace
-        self.save.disabled = not left_trace
+        ended = self.session.searches.ended
+        self.resume.disabled = work.busy or ended is None
+        self.save.disabled = ended is None
         self.file.disabled = work.busy
-        if left_trace and last_job is not None and last_job.about:
-            self.save.filename = f"search-{last_job.about['method']}-{last_job.about['seed']}.npz"
+        if ended is not None:
+            self.save.filename = f"search-{ended.method}-{ended.seed}.json"
         refusal = f"Not yet: {errors[0]}." if errors and not work.busy else ""
         if self._why_not.visible != bool(refusal) or refusal:
             self._why_not.object, self._why_not.visible = h("p", refusal, cls="red"), bool(refusal)

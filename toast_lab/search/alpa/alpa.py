@@ -58,8 +58,8 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
     """
     grains = grains_of(options.grains)
     recorder.check()
-    counts_evaluations = recorder.limits.budget.evaluations is not None
-    columns = _COLUMNS_EACH * recorder.left()[1] if counts_evaluations else None
+    counts_evaluations = recorder.most_evaluations() is not None
+    columns = _COLUMNS_EACH * recorder.evaluations_left() if counts_evaluations else None
     effort = Effort(
         options.mip_gap, options.solve_seconds, NODES if counts_evaluations else None, columns
     )
@@ -71,7 +71,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
         if choices.has_no_choice:
             return Status.NO_ACTIONS
         # Each grain may take an equal share of the time that is left.
-        effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(grains) - turn)
+        effort.until_s = recorder.until_s(1.0 / (len(grains) - turn))
         solver = Solver(
             recorder=recorder,
             choices=choices,
@@ -86,7 +86,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
         if not solver.run():
             unfinished.append(solver)
         best = solver.best_arrays
-    effort.until_s = recorder.clock.elapsed_s + recorder.left()[0]
+    effort.until_s = recorder.until_s()
     rng = np.random.default_rng(seed)
     if (
         unfinished and unfinished[-1].grain == grains[-1]

@@ -347,6 +347,15 @@ def chosen(layout: Layout, assignment: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return pick(layout.ops), pick(layout.values)
 
 
+class Answer(NamedTuple):
+    """The choices that solve a program, of all clusters of ops and of values."""
+
+    ops: np.ndarray  #: [K] int64
+    values: np.ndarray  #: [L] int64
+    optimal: bool
+    gap: float  #: relative gap between the solution and the proven bound
+
+
 class IntegerSolution(NamedTuple):
     """The result of HiGHS."""
 
@@ -354,6 +363,41 @@ class IntegerSolution(NamedTuple):
     optimal: bool
     gap: float  #: relative gap between the solution and the proven bound
     out_of_time: bool
+
+
+def told(layout: Layout, outcome: IntegerSolution) -> list[Any] | None:
+    """What HiGHS found as plain data: choices, is it the optimum, gap; None: nothing."""
+    if outcome.x is None:
+        return None
+    ops, values = chosen(layout, outcome.x)
+    return [ops.tolist() + values.tolist(), bool(outcome.optimal), float(outcome.gap)]
+
+
+def is_answer(layout: Layout, told: Any) -> bool:
+    """Can ``told`` have given this?"""
+    if told is None:
+        return True
+    if not (
+        isinstance(told, list)
+        and len(told) == 3
+        and isinstance(told[0], list)
+        and isinstance(told[1], bool)
+        and isinstance(told[2], int | float)
+    ):
+        return False
+    widths = np.concatenate([np.diff(layout.ops), np.diff(layout.values)])
+    return len(told[0]) == len(widths) and all(
+        isinstance(choice, int) and 0 <= choice < width
+        for choice, width in zip(told[0], widths.tolist(), strict=True)
+    )
+
+
+def answer(layout: Layout, told: list[Any] | None) -> Answer | None:
+    """The choices that ``told`` gave; None: there are none."""
+    if told is None:
+        return None
+    choices, n_ops = np.asarray(told[0], np.int64), len(layout.ops) - 1
+    return Answer(choices[:n_ops], choices[n_ops:], told[1], told[2])
 
 
 _WHOLE = 1e-6  # distance from 0 or 1 within which a column counts as integral

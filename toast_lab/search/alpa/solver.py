@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,8 +48,9 @@ Part = tuple[
     list[np.ndarray], list[np.ndarray]
 ]  #: indices of the choices that each op cluster and each value cluster may take
 T = TypeVar("T")
-#: Yields programs to solve, receives the solution of each (None: not solved), and returns a T.
-Steps = Generator[ip.IntegerProgram, ip.IntegerSolution | None, T]
+#: Yields programs to solve, receives the answer to each (None: not solved), and returns a T.
+Steps = Generator[tuple[ip.IntegerProgram, ip.Layout], ip.Answer | None, T]
+CRASHED = "crashed"  #: told instead of an answer if HiGHS crashed
 
 
 @dataclasses.dataclass
@@ -155,11 +156,9 @@ class Solver:
 
     def axes_steps(self, share: float = 0.5) -> Steps[None]:
         """``solve_axes`` for callers that solve programs themselves (``background_solver``)."""
-        grain_until_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
+        grain_until_s, now_s = self.effort.until_s, self.recorder.time_s()
         axes_until_s = now_s + share * (grain_until_s - now_s)
-        late_until_s = max(
-            grain_until_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0]
-        )
+        late_until_s = max(grain_until_s, self.recorder.until_s(0.75))
         solved: dict[int, tuple[float, ...]] = {}  # axis -> best rank when it was last solved
         for _ in range(3 if len(self.axes) > 1 else 0):
             for axis in self.axes:
@@ -182,7 +181,7 @@ class Solver:
 
     def whole_steps(self, rounds: int | None = None) -> Steps[bool]:
         """``solve_whole`` for callers that solve programs themselves (``background_solver``)."""
-        self.given_s = self._limit_s()
+        self.given_s = self._limit_s(self.recorder.time_s())
         if self.optimum is not None:
             self.price_choice(self.optimum, f"{self.grain}: all axes free, optimal")
             return True
@@ -215,7 +214,7 @@ class Solver:
         if (
             self.effort.crashed
             or self.effort.columns is not None
-            or self._limit_s() < 1.5 * self.given_s
+            or self._limit_s(self.recorder.time_s()) < 1.5 * self.given_s
         ):
             return False
         return self._solve_each(self._steps(self._along(self.axes), "all axes free, again"))
@@ -230,7 +229,7 @@ class Solver:
         quiet = 0 if heads else _QUIET
         while quiet < _QUIET and not self.effort.crashed:
             self.recorder.check()
-            if self._limit_s() <= 0:
+            if self._limit_s(self.recorder.time_s()) <= 0:
                 return
             before = self.best_rank
             part = self._near(heads[rng.integers(len(heads))])
@@ -245,7 +244,7 @@ class Solver:
         try:
             program = next(steps)
             while True:
-                program = steps.send(self._highs(program))
+                program = steps.send(self._highs(*program))
         except StopIteration as over:
             return over.value
 
@@ -331,7 +330,7 @@ class Solver:
         ]
         return kept[:n_ops], kept[n_ops:]
 
-    def _solve(self, part: Part) -> Steps[tuple[Choice, ip.IntegerSolution] | None]:
+    def _solve(self, part: Part) -> Steps[tuple[Choice, ip.Answer] | None]:
         """The best choice within a part, with its solution; None if none was found in time."""
         self.recorder.check()
         assert self.best is not None
@@ -351,33 +350,48 @@ class Solver:
             known_s=known_s,
             check=self.recorder.check,
         )
-        outcome = yield program
-        if outcome is None or outcome.x is None:
+        answer = yield program, layout
+        if answer is None:
             return None
-        ops, values = ip.chosen(layout, outcome.x)
         choice = (
-            np.asarray(rows_at(part[0], ops), np.int64),
-            np.asarray(rows_at(part[1], values), np.int64),
+            np.asarray(rows_at(part[0], answer.ops), np.int64),
+            np.asarray(rows_at(part[1], answer.values), np.int64),
         )
-        return choice, outcome
+        return choice, answer
 
-    def _limit_s(self) -> float:
-        """Time limit of one call of HiGHS at present."""
-        return min(
-            self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.clock.elapsed_s)
-        )
+    def _limit_s(self, now_s: float) -> float:
+        """Time limit of one call of HiGHS at ``now_s``."""
+        return min(self.effort.solve_seconds, 0.8 * (self.effort.until_s - now_s))
 
-    def _highs(self, program: ip.IntegerProgram) -> ip.IntegerSolution | None:
-        recorder, effort, n_columns = self.recorder, self.effort, len(program.cost)
-        recorder.check()
-        limit_s, left_s = self._limit_s(), recorder.left()[0]
-        if limit_s <= 0 or n_columns > min(
-            effort.largest, np.inf if effort.columns is None else effort.columns
-        ):
+    def _highs(self, program: ip.IntegerProgram, layout: ip.Layout) -> ip.Answer | None:
+        effort, n_columns = self.effort, len(program.cost)
+        self.recorder.check()
+        if n_columns > min(effort.largest, np.inf if effort.columns is None else effort.columns):
             return None
         if effort.columns is not None:
             effort.columns -= n_columns
-        if n_columns <= MAX_LOCAL_COLUMNS:
+
+        def ask() -> list[Any] | str | None:
+            try:
+                outcome = self._outcome(program)
+            except RunFailed as failure:
+                self.recorder.check()  # raises if the budget is used up
+                return None if "no result within" in str(failure) else CRASHED
+            return None if outcome is None else ip.told(layout, outcome)
+
+        told = self.recorder.told(
+            ask, lambda answer: answer == CRASHED or ip.is_answer(layout, answer)
+        )
+        effort.crashed |= told == CRASHED
+        return ip.answer(layout, None if told == CRASHED else told)
+
+    def _outcome(self, program: ip.IntegerProgram) -> ip.IntegerSolution | None:
+        """The solution of HiGHS; None if there is no time for one. Raises RunFailed."""
+        recorder, effort = self.recorder, self.effort
+        limit_s, left_s = self._limit_s(recorder.clock.elapsed_s), recorder.limits.left()[0]
+        if limit_s <= 0:
+            return None
+        if len(program.cost) <= MAX_LOCAL_COLUMNS:
             outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
             if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
                 return outcome
@@ -394,10 +408,6 @@ class Solver:
             )
         except Cancelled:
             raise Stop(Status.CANCELLED) from None
-        except RunFailed as failure:
-            recorder.check()  # raises if the budget is used up
-            effort.crashed = effort.crashed or "no result within" not in str(failure)
-            return None
 
     def _bound_memory(self, choice: Choice) -> None:
         """Add rows for memory at the ops where the plan of a choice is over the limit."""

@@ -119,6 +119,8 @@ class Improvement:
                 polisher.begin_beside()
             elif polisher.beside is not None:
                 polisher.beside.look()
+                if polisher.beside.is_interrupted:
+                    polisher.begin_beside()
         if polisher.beside is not None and self.recorder.best_rank[:2] < best:
             self._take_up(polisher.beside.solver.best_arrays)
 
@@ -137,8 +139,6 @@ class Improvement:
     def end(self) -> None:
         """Stop the integer programs that run beside the search."""
         if self.polish is not None and self.polish.beside is not None:
-            # A resumed search begins unfinished programs again.
-            self.polish.beside_is_due |= self.polish.beside.under_way
             self.polish.beside.stop()
 
     @property
@@ -200,16 +200,17 @@ class Improvement:
 
     def _set_time(self) -> None:
         """Give this refinement ``REFINE_SHARE`` of the time that is left from now on."""
-        self.began_s = self.recorder.clock.elapsed_s
-        self.most_s = max(REFINE_SHARE * self.recorder.left()[0], 1e-9)
+        self.began_s = self.recorder.time_s()
+        self.most_s = max(self.recorder.until_s(REFINE_SHARE) - self.began_s, 1e-9)
 
     def _done(self) -> float:
         """The share of this refinement that is done, by its steps or by its time."""
         segments = max(
             1, self.steps * len(self.fine.neighbourhood.free) // (refine.CHAINS * refine.STEPS)
         )
-        spent_s = self.recorder.clock.elapsed_s - self.began_s
-        return max(self.segment / segments, spent_s / self.most_s)
+        if math.isinf(self.most_s):
+            return self.segment / segments
+        return max(self.segment / segments, (self.recorder.time_s() - self.began_s) / self.most_s)
 
     def _refine(self) -> None:
         chains, near, recorder = self.chains, self.fine.neighbourhood, self.recorder
@@ -284,8 +285,7 @@ class Improvement:
         """The plan that integer programs find from a plan."""
         recorder, fine, program = self.recorder, self.fine, self.space.analysis.program
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
-        # One step, like a batch: the budget of evaluations must not end it half way, since a
-        # resumed search could not go on from there.
+        # One step, like a batch: the budget of evaluations does not end it half way.
         with self._counting(), recorder.limits.one_step():
             ops, values = solve(fine.alike.whole(program, *rows), rank)
         return self._rows_of(ops, values) or rows
@@ -313,46 +313,6 @@ class Improvement:
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         return self.recorder.ledger.pricer.judged(time_s, peak_bytes)
-
-    # -- interrupted and resumed -------------------------------------------------------------------
-    def recall(self, memory: dict[str, np.ndarray]) -> None:
-        """Restore the state that ``kept`` gave."""
-        self.segment, self.finished_evaluations, chains, solving, beside_is_due, arrived = (
-            int(number) for number in memory["refine"]
-        )
-        self.solving = bool(solving)
-        count = len(memory["archive.ops"])
-        self.archive = [
-            (memory["archive.ops"][i], memory["archive.values"][i]) for i in range(count)
-        ]
-        self.arrived = self.archive[-1] if arrived else None
-        if self.polish is not None:
-            self.polish.beside_is_due = bool(beside_is_due)
-        if chains:
-            self._set_time()
-            self.chains = refine.Chains(
-                **{name: memory[f"chain.{name}"].copy() for name in refine.Chains._fields}
-            )
-            ends = memory["origin.end"]
-            self._set_origins(np.split(memory["origin.code"], ends[:-1]))
-
-    def kept(self) -> dict[str, np.ndarray]:
-        """The arrays that a resumed search needs to go on."""
-        arrays: dict[str, np.ndarray] = {
-            "archive.ops": np.zeros((0, 0, 0)),
-            "archive.values": np.zeros((0, 0, 0)),
-        }
-        if self.archive:
-            arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
-            arrays["archive.values"] = np.stack([values for _, values in self.archive])
-        beside_is_due = self.polish is not None and self.polish.beside_is_due
-        flags = (self.chains is not None, self.solving, beside_is_due, self.arrived is not None)
-        arrays["refine"] = np.array([self.segment, self.finished_evaluations, *flags])
-        if self.chains is not None:
-            arrays |= {f"chain.{name}": array for name, array in self.chains._asdict().items()}
-            arrays["origin.code"] = np.concatenate(self.origin_codes)
-            arrays["origin.end"] = np.cumsum([len(codes) for codes in self.origin_codes])
-        return arrays
 
 
 def make_workers(

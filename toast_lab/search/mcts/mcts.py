@@ -8,8 +8,8 @@ trajectories and credits the actions that mattered.
 
 Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all
 threads at once, then written back (``tree``). The result depends on the seed alone, not on the
-number of threads. An interrupted search goes on exactly where it stopped: the tree is part of its
-trace.
+number of threads, but for what integer programs and the pace of refinement owe to the clock
+(``Recorder.told``).
 
 Batches make up rounds. After ``patience`` rounds in a row without improvement the search starts
 again at the root: it keeps prices and closed subtrees but forgets which plans were good. When more
@@ -124,7 +124,6 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
             return Status.CONVERGED
         finally:
             search.improvement.end()
-            search.keep()
 
 
 class _Search:
@@ -158,28 +157,10 @@ class _Search:
         self.jobs = _jobs(BATCH, root, settings.depth)
         self.n_codes = self.space.n_moves * len(self.space.mesh.axes)
         self.took_s = 0.0
-        memory = recorder.trace.memory
-        if memory:
-            self.tree = {
-                name.removeprefix("tree."): array
-                for name, array in memory.items()
-                if name.startswith("tree.")
-            }
-            for key_name, row_name in (("slot_key", "slot_node"), ("price_key", "price")):
-                # Rebuild the hash tables: a damaged one could hold a key in a slot where no look-up
-                # would reach it.
-                self.tree[key_name], self.tree[row_name] = _table(
-                    self.tree[key_name], self.tree[row_name], len(self.tree[key_name])
-                )
-            self.round, self.stale, self.in_round, self.fruitless = (
-                int(number) for number in memory["round"]
-            )
-            self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
-        else:
-            self._plant(time_s, peak_bytes)
-            self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
-            self.before = float(self.tree["elite_reward"][0])
-            self.best_before = recorder.best_rank[:2]
+        self._plant(time_s, peak_bytes)
+        self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
+        self.before = float(self.tree["elite_reward"][0])
+        self.best_before = recorder.best_rank[:2]
         self.improvement = Improvement(
             recorder=recorder,
             pricing=self.pricing,
@@ -189,9 +170,6 @@ class _Search:
             steps=refine_steps,
             solve=solve,
         )
-        if memory:
-            self.improvement.recall(memory)
-        self.priced_before = self._priced()
 
     def _plant(self, time_s: float, peak_bytes: float) -> None:
         """Make a tree that holds only the root, with the price of the root."""
@@ -258,7 +236,7 @@ class _Search:
             int(counters[counter]) for counter in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
         )
         trace.node.n = int(counters[tr.NODES])
-        trace.row.array["elapsed_s"][first_row : trace.row.n] = recorder.clock.elapsed_s
+        trace.row.array["elapsed_s"][first_row : trace.row.n] = recorder.elapsed_s
         self._count()
         if counters[tr.BEST] != best:
             self._take_best(int(counters[tr.BEST]))
@@ -334,24 +312,10 @@ class _Search:
         self._count()
         self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
 
-    def _priced(self) -> int:
-        """Number of states priced by the tree and by improvement."""
-        return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
-
     def _count(self) -> None:
-        self.recorder.ledger.priced_by_method = self._priced() - self.priced_before
-
-    def keep(self) -> None:
-        """Write everything that a resumed search needs into the trace."""
-        tree, counters = self.tree, self.tree["number"]
-        counter_of = dict.fromkeys(tr.PER_NODE, tr.NODES) | dict.fromkeys(tr.PER_CHOICE, tr.CHOICES)
-        kept = {
-            f"tree.{name}": array[: counters[counter_of[name]]] if name in counter_of else array
-            for name, array in tree.items()
-        }
-        kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
-        kept["before"] = np.array([self.before, *self.best_before])
-        self.recorder.trace.memory = {**kept, **self.improvement.kept()}
+        """Report the number of states priced by the tree and by improvement."""
+        priced = int(self.tree["number"][tr.PRICED]) + self.improvement.priced
+        self.recorder.ledger.priced_by_method = priced
 
     # -- arrays -----------------------------------------------------------------------------------
     def _make_room(self) -> None:

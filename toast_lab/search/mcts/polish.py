@@ -21,13 +21,11 @@ such step.
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
 from toast_lab.search.alpa.background_solver import BackgroundSolver
 from toast_lab.search.alpa.solver import MAX_COLUMNS, MAX_LOCAL_COLUMNS, NODES, Effort, Solver
-from toast_lab.search.alpa.strategies import price_choices
+from toast_lab.search.alpa.strategies import ClusteredProgram, price_choices
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
@@ -54,9 +52,8 @@ class Polish:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.evaluations = recorder.limits.budget.evaluations
-        nodes = None if self.evaluations is None else NODES
-        self.effort = Effort(_GAP, _SOLVE_S, nodes, None)
+        self.evaluations: int | None = None  # limit of the budget that is in force
+        self.effort = Effort(_GAP, _SOLVE_S, None, None)
         self.solvers: dict[str, Solver | None] = {}
         #: seconds that the last program over all axes took, divided by its ``_relative_work``
         self.rate = 0.0
@@ -71,18 +68,18 @@ class Polish:
         ``Recorder.rank``.
         """
         recorder = self.recorder
-        until_s = self._until_s(START_SHARE)
+        self._look_at_budget()
+        until_s = recorder.until_s(START_SHARE)
         for turn, grain in enumerate(_GRAINS):
-            share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
-                len(_GRAINS) - turn
-            )
+            now_s = recorder.time_s()
+            share_end_s = now_s + (until_s - now_s) / (len(_GRAINS) - turn)
             solver = self._solver(grain, share_end_s)
             if solver is None or self.effort.crashed or self._is_on_axes(grain):
                 continue
             self.effort.until_s = share_end_s
             self.effort.largest = self._largest
             solver.begin(arrays, "by an integer program from this start")
-            left_s = share_end_s - recorder.clock.elapsed_s
+            left_s = share_end_s - recorder.time_s()
             is_large = (
                 self.evaluations is None and self.rate * _relative_work(solver) > 0.5 * left_s
             )
@@ -106,6 +103,7 @@ class Polish:
         ``Recorder.rank``.
         """
         coarse, fine = _GRAINS
+        self._look_at_budget()
         outcome = self._solve_grain(coarse, arrays, rank)
         if outcome is None:
             return arrays
@@ -113,7 +111,7 @@ class Polish:
         # A budget of evaluations rules this out: the result of a program beside the search depends
         # on the speed of the machine.
         if self.evaluations is None:
-            solver = self._solver(fine, self._until_s(WHOLE_PROGRAM_SHARES[fine]))
+            solver = self._solver(fine, self.recorder.until_s(WHOLE_PROGRAM_SHARES[fine]))
             self.beside_is_due = (
                 solver is not None and MAX_LOCAL_COLUMNS < solver.n_columns <= MAX_COLUMNS
             )
@@ -130,7 +128,8 @@ class Polish:
             (the best plan, its rank, was the gain larger than ``_MUCH``?); None if nothing was
             tried.
         """
-        clock, until_s = self.recorder.clock, self._until_s(WHOLE_PROGRAM_SHARES[grain])
+        recorder = self.recorder
+        until_s = recorder.until_s(WHOLE_PROGRAM_SHARES[grain])
         solver = self._solver(grain, until_s)
         if solver is None or self.effort.crashed:
             return None
@@ -141,35 +140,36 @@ class Polish:
         if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
             return None
         solver.begin(arrays, "by an integer program")
-        relative_work, began_s = _relative_work(solver), clock.elapsed_s
+        relative_work, began_s = _relative_work(solver), recorder.time_s()
         fit_before, score_before = solver.best_rank[:2]
         if began_s + self.rate * relative_work < until_s:
             solver.solve_whole(rounds=_WHOLE_ROUNDS)
         else:
             solver.solve_axes()
-        self.rate = (clock.elapsed_s - began_s) / relative_work
+        self.rate = (recorder.time_s() - began_s) / relative_work
         if solver.best_rank[:2] >= rank[:2]:
             return arrays, rank, False
         rank = solver.best_rank
         is_much = rank[:2] < (fit_before, (1.0 - _MUCH) * score_before)
         return solver.best_arrays, rank, is_much
 
-    def _until_s(self, share: float) -> float:
-        """The time on the search's clock at which a share of the time left is over."""
-        return self.recorder.clock.elapsed_s + share * self.recorder.left()[0]
+    def _look_at_budget(self) -> None:
+        """Take over the limit on evaluations, which a search that is resumed may change."""
+        self.evaluations = self.recorder.most_evaluations()
+        self.effort.nodes = None if self.evaluations is None else NODES
 
     def begin_beside(self) -> None:
         """Start to solve the finer grain beside the search, from the best plan so far."""
         self.beside_is_due = False
         recorder, grain = self.recorder, _GRAINS[-1]
-        solver = self._solver(grain, self._until_s(WHOLE_PROGRAM_SHARES[grain]))
+        solver = self._solver(grain, recorder.until_s(WHOLE_PROGRAM_SHARES[grain]))
         if solver is None:
             return
         own_solver = Solver(
             recorder=recorder,
             choices=solver.choices,
             grain=grain,
-            effort=Effort(_GAP, _SOLVE_S, None, None, until_s=self._until_s(1.0)),
+            effort=Effort(_GAP, _SOLVE_S, None, None, until_s=recorder.until_s()),
             rounds=_MEMORY_ROUNDS,
         )
         plan = recorder.incumbent.plan()
@@ -203,10 +203,23 @@ class Polish:
             if recorder.clock.elapsed_s > until_s:
                 raise _Late
 
+        choices: ClusteredProgram | None = None
+
+        def is_late() -> bool:
+            nonlocal choices
+            try:
+                choices = price_choices(recorder.problem, grain, _STRATEGIES, check)
+            except _Late:
+                return True
+            return False
+
         if grain not in self.solvers:
             self.solvers[grain] = None
-            with contextlib.suppress(_Late):
-                choices = price_choices(recorder.problem, grain, _STRATEGIES, check)
+            if not recorder.told(is_late):
+                # A replay is told that they were priced in time, and prices them without haste.
+                choices = choices or price_choices(
+                    recorder.problem, grain, _STRATEGIES, recorder.check
+                )
                 if not choices.has_no_choice:
                     self.solvers[grain] = Solver(
                         recorder=recorder,
