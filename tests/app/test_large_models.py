@@ -121,6 +121,22 @@ def test_another_model_meanwhile_gets_nothing_of_the_first(
     assert (reached, session.plans.items) == ([], items)
 
 
+def test_the_model_that_is_chosen_last_is_the_one_that_is_shown(session: Session) -> None:
+    reached: list[str] = []
+    load(session, reached)
+    loading = session.work.job
+    session.load("mlp")
+    assert session.loading == ""
+    assert session.loaded.model.name == "mlp"
+    assert loading.finished.wait(LIMIT_S)
+    session.tick()
+    assert (session.loaded.model.name, reached) == ("mlp", [])
+    load(session, reached)
+    load(session, reached)
+    wait(session)
+    assert (session.loaded.model.name, reached) == ("transformer", ["hand"])
+
+
 def test_whoever_went_on_stays_there(session: Session) -> None:
     load(session, [])
     session.step = "search"

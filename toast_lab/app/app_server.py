@@ -169,6 +169,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
         from toast_lab.app import gallery, link, theme
         from toast_lab.app.explorer import TITLES, Explorer
+        from toast_lab.app.model_loading import load_at_once
         from toast_lab.app.session import STEPS, Session, page_of
         from toast_lab.jobs.job import JOBS
         from toast_lab.models import registry
@@ -206,7 +207,8 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             # A load in a worker takes seconds: show another model meanwhile, but not before the
             # user's own
             if session.loaded.analysis is None and not offered:
-                session.load(gallery.FIRST_MODEL, registry.WORTHWHILE_SIZES[gallery.FIRST_MODEL])
+                first, sizes = gallery.FIRST_MODEL, registry.WORTHWHILE_SIZES[gallery.FIRST_MODEL]
+                session.show(load_at_once(first, sizes), first, sizes)
         if refused_fields:
             session.notices.say(
                 "Ignored in the address:\n" + join_offenders(refused_fields, 8), "error"

@@ -126,6 +126,8 @@ class Session(StatePart):
     ) -> None:
         """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed).
 
+        It takes the place of a model that is still being loaded.
+
         Args:
             which: the model.
             sizes: those that differ from its defaults.
@@ -134,6 +136,7 @@ class Session(StatePart):
             mesh: the mesh that it is loaded for, so that nothing is priced on the one before.
         """
         sizes, settings = dict(sizes or {}), {"mesh": mesh} if mesh else {}
+        self.work.drop("load")
         with self.notices.guarded():
             if ":" in which:
                 context = LoadingContext("", sizes, then, leads_to, settings=settings)
@@ -158,6 +161,7 @@ class Session(StatePart):
         """
         with self.notices.guarded():
             refuse_file(name, len(content))
+            self.work.drop("load")
             title = f"reading {name}"
             arguments = name, bytes(content), READ_LIMIT_S
             self._start_loading(title, LoadingContext(), read_file, *arguments)

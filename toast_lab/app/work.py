@@ -104,6 +104,13 @@ class Work(StatePart):
         """Let pages know that something about the job changed."""
         self.changes += 1
 
+    def drop(self, kind: str) -> None:
+        """Kill a job of this kind, if one runs, and forget it: nobody waits for its result."""
+        if self.awaits(kind):
+            self.job.cancel()
+            self.param.update(job=None, settled=True)
+            self.changed()
+
     def cancel(self) -> None:
         """Kill the running job."""
         if self.runs():

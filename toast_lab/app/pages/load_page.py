@@ -98,7 +98,7 @@ class LoadPage:
         ]
         if offered:
             self._cards[offered] = self._model_card(
-                offered, f"{offered} — the model that this server was started with"
+                offered, f"{_short(offered)} — the model that this server was started with"
             )
         self.welcome = Welcome(
             session,
@@ -328,7 +328,7 @@ class LoadPage:
                 self._inputs[key] = pn.widgets.TextInput(value=_field_value(value), **common)
         widgets = list(self._inputs.values())
         rows = [look.row(*widgets[i : i + 2]) for i in range(0, len(widgets), 2)]
-        head = [look.text(h("h2", f"sizes of {name}"))] if rows else []
+        head = [look.text(h("h2", f"sizes of {_short(name)}"))] if rows else []
         self._sizes.objects = [*head, *rows]
         self._apply.visible = bool(values)
 
@@ -455,6 +455,11 @@ class LoadPage:
 
 def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
     return look.button(text, act, left=True, button_style="outline", button_type="default")
+
+
+def _short(which: str) -> str:
+    """A model as it is called on the page: ``net.py:make``, without its folder."""
+    return which.rpartition("/")[2]
 
 
 def _field_value(value: Any) -> Any:
