@@ -339,15 +339,16 @@ class Searches(StatePart):
         # The level "error" is shown in full, and not in green
         level: Level = "good" if cost.fits else "error"
         self._notices.say(
-            f"{name}: {_price_words(cost)}. {self.note} It is in the comparison now.", level
+            f"{name}: {_price_words(cost, self.problem)}. {self.note} It is in the comparison now.",
+            level,
         )
 
     def _raced(self, job: Job) -> None:
         self.race.result = job.result
         best = best_row(self.race.rows)
         level: Level = "good" if best is not None and best.fits else "error"
-        misfit_note = "" if level == "good" or best is None else " No plan fits into memory."
-        self._notices.say(f"The race is over: {self.race.verdict()}{misfit_note}", level)
+        price = "" if best is None else f" {_price_words(best, job.about['problem'])}."
+        self._notices.say(f"The race is over: {self.race.verdict()}{price}", level)
 
     # -- other pages -------------------------------------------------------------------------------
     def adopt(self, job: Job) -> None:
@@ -364,8 +365,8 @@ class Searches(StatePart):
         self._work.watch(job)
 
 
-def _price_words(cost: Cost) -> str:
-    """Step time and memory of a plan, and whether it fits."""
-    fits = "fits" if cost.fits else "does NOT fit"
-    peak, limit = bytes_text(cost.peak_bytes), bytes_text(cost.memory_limit_bytes)
-    return f"{seconds_text(cost.time_s)} a step, {fits}: {peak} of {limit}"
+def _price_words(priced: Any, problem: Problem) -> str:
+    """Step time and memory of a plan or a row of a race, and whether it fits."""
+    fits = "fits" if priced.fits else "does NOT fit"
+    peak, limit = bytes_text(priced.peak_bytes), bytes_text(problem.memory_limit_bytes)
+    return f"{seconds_text(priced.time_s)} a step, {fits}: {peak} of {limit}"

@@ -235,7 +235,7 @@ class ComparePage:
         frame = shown_frame(plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
-            self.table.height = min(68 + 25 * max(len(names), 1), 180)
+            self.table.height = min(74 + 25 * max(len(names), 1), 180)
         self._mark()
         self._fresh.clear()
         self.right.show_plan(self.selected)

@@ -11,6 +11,7 @@ from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.searches import TIME_LIMIT_S
 from toast_lab.app.session import Session
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets
+from toast_lab.text import counted
 from toast_lab.views.markup import Safe, h, join, quiet
 
 NO_JUDGE = "no judge: plans are only priced"
@@ -27,6 +28,7 @@ class ConfirmSettings(look.Pane):
 
     Attributes:
         targets: all judge targets for the problem, whether possible or not.
+        details: the limits of a judge, and what it does.
         reasons: text that says why the remaining targets cannot judge here.
     """
 
@@ -53,7 +55,9 @@ class ConfirmSettings(look.Pane):
         )
         self._limits = look.row(self.compiles, pn.Spacer(width=8), self.seconds)
         self._meaning, self.reasons = look.text(), look.text()
-        self.view = look.column(self.judge, self._limits, self._meaning)
+        # Below the buttons, which must not move when a judge is chosen
+        self.details = look.column(self._limits, self._meaning)
+        self.view = self.judge
         look.watch(session.loaded, self.follow, "problem")
         look.watch(self.judge, self._chosen, "value")
         self.follow()
@@ -108,7 +112,7 @@ class ConfirmSettings(look.Pane):
                 h("li", h("b", ", ".join(names)), f": {refusal}")
                 for refusal, names in titles.items()
             ]
-            summary = f"{len(missing)} judges that are not available here, and why"
+            summary = f"not available here: {counted(len(missing), 'judge')}, and why"
             paragraphs.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
         return join(paragraphs)
 

@@ -49,6 +49,7 @@ class SearchControls:
             self._why_not,
             look.row(self.pause, gap, self.step, gap.clone(), self.round),
             self.stop,
+            self.confirm_settings.details,
             self.settings.options_box,
             self.confirm_settings.reasons,
             look.row(self.resume, gap.clone(), self.save),

@@ -101,7 +101,8 @@ class SearchFacts:
             ("simulations", f"{searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
         ]
-        if self._best_item() is None:  # else the panel says it
+        item = self._best_item()
+        if item is None:  # else the panel says it
             limit_text = bytes_text(problem.memory_limit_bytes)
             rows += [
                 ("best step", f"{seconds_text(best_s)}{speed}" if best_s else "–"),
@@ -109,6 +110,9 @@ class SearchFacts:
                 ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
             ]
         else:
+            if item.cost.score > best_score:
+                actions_alone = f"{item.cost.score:.4f}, of actions alone"
+                rows.append(("C(s) of the plan", actions_alone))
             rows.append(("written", self._written()))
         if seen is not None:
             as_of = f"simulation {self.state.shown:,}, best plan from simulation {seen.index:,}"
