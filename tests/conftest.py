@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import sampling
 from tests.xla_flags import QUICK_COMPILES
 
 # A first call compiles kernels and is slow, which says nothing about the property under test.
@@ -21,7 +22,15 @@ settings.load_profile("toast")
 HERE = Path(__file__).parent
 
 
+def pytest_report_header() -> str:
+    return (
+        f"sample: {sampling.begin()} ({sampling.VARIABLE}={sampling.begin()} draws it again, "
+        f"{sampling.VARIABLE}={sampling.ALL} runs every case)"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    sampling.begin()
     mark_expression = config.getoption("markexpr", "") or ""
     if "accelerator" not in mark_expression or "not accelerator" in mark_expression:
         # Set before anything imports jax. Without it jax would search for accelerators, and two
@@ -46,7 +55,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if (HERE / "browser") in item.path.parents:
             item.add_marker(pytest.mark.browser)
+    sampling.thin(items, config)

@@ -5,12 +5,12 @@ Programs, machines and plans are drawn anew on every day; a failure prints what 
 
 from __future__ import annotations
 
-import datetime
 import functools
 
 import numpy as np
 import pytest
 
+from tests import sampling
 from tests.certification.programs import zoo
 from tests.corpus import further_programs, later_programs, own_programs
 from tests.kept_models import kept
@@ -24,7 +24,7 @@ from toast_lab.search.gap.relaxation import relax
 from toast_lab.search.menus import make_menus, packed_layouts
 
 PLACES = (("2x4", "tpu-v5e"), ("4x2", "tpu-v3"), ("2x4", "h100"), ("8", "tpu-v5p"))
-TODAY = datetime.date.today().toordinal()
+SEED = sampling.seed("price keys")
 ZOO = {case.name: case.model for case in zoo()}
 #: Programs of the corpus that need no package but JAX.
 CORPUS = {
@@ -69,7 +69,7 @@ def test_a_relaxed_price_is_a_bound_where_it_was_none_once(
 
 def test_a_relaxed_price_is_a_bound_for_the_programs_of_today() -> None:
     """All mixed programs, and some of the built-in models, on one place each."""
-    rng = np.random.default_rng(TODAY)
+    rng = np.random.default_rng(SEED)
     names = [*MIXED, *rng.choice(sorted(set(ZOO) - {"unet_train"}), 3, replace=False).tolist()]
     above = {}
     for name in names:
@@ -78,12 +78,12 @@ def test_a_relaxed_price_is_a_bound_for_the_programs_of_today() -> None:
         most = _most_above(Problem(_analysis(name), mesh=mesh, machine=machine), 60, seed)
         if most > CLOSE - 1.0:
             above[name, mesh, machine, seed] = most
-    assert not above, f"drawn with seed {TODAY}: relaxed prices above those of plans: {above}"
+    assert not above, f"drawn with seed {SEED}: relaxed prices above those of plans: {above}"
 
 
 def test_a_relaxed_price_is_a_bound_for_programs_of_the_corpus() -> None:
     """Three programs of today, on one place each."""
-    rng = np.random.default_rng(TODAY)
+    rng = np.random.default_rng(SEED)
     above = {}
     for name in rng.choice(sorted(CORPUS), 3, replace=False).tolist():
         mesh, machine = PLACES[rng.integers(len(PLACES))]
@@ -91,7 +91,7 @@ def test_a_relaxed_price_is_a_bound_for_programs_of_the_corpus() -> None:
         most = _most_above(Problem(_analysis(name), mesh=mesh, machine=machine), 60, seed)
         if most > CLOSE - 1.0:
             above[name, mesh, machine, seed] = most
-    assert not above, f"drawn with seed {TODAY}: relaxed prices above those of plans: {above}"
+    assert not above, f"drawn with seed {SEED}: relaxed prices above those of plans: {above}"
 
 
 @pytest.mark.slow
@@ -99,15 +99,15 @@ def test_a_relaxed_price_is_a_bound_for_all_programs() -> None:
     above = {}
     for name in (*MIXED, *ZOO, *CORPUS):
         for mesh, machine in PLACES:
-            most = _most_above(Problem(_analysis(name), mesh=mesh, machine=machine), 300, TODAY)
+            most = _most_above(Problem(_analysis(name), mesh=mesh, machine=machine), 300, SEED)
             if most > CLOSE - 1.0:
                 above[name, mesh, machine] = most
-    assert not above, f"drawn with seed {TODAY}: relaxed prices above those of plans: {above}"
+    assert not above, f"drawn with seed {SEED}: relaxed prices above those of plans: {above}"
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_uses_of_one_key_have_equal_prices(name: str) -> None:
-    mesh, machine = PLACES[(TODAY + len(name)) % len(PLACES)]
+    mesh, machine = PLACES[(SEED + len(name)) % len(PLACES)]
     problem = Problem(_analysis(name), mesh=mesh, machine=machine)
     alike = problem.space.alike
     folded = problem.prices.folded(alike)
