@@ -116,11 +116,12 @@ class BoardPane(look.Pane):
             )
             return
         dim = self.board.disputes[self.row]
-        tensors = [
-            f"{tensor.value} [{', '.join(map(str, tensor.shape))}] dims "
-            f"{' | '.join(map(str, tensor.dims))}, {line_text(tensor.where)}"
-            for tensor in dim.tensors
-        ]
+        lines_of: dict[str, dict[str, None]] = {}
+        for tensor in dim.tensors:
+            shape, dims = ", ".join(map(str, tensor.shape)), " | ".join(map(str, tensor.dims))
+            lines = lines_of.setdefault(f"{tensor.value} [{shape}] dims {dims}", {})
+            lines[line_text(tensor.where)] = None
+        tensors = [f"{tensor}, {', '.join(lines)}" for tensor, lines in lines_of.items()]
         more_text = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
         set_numbers = ", ".join(map(str, dim.sets[:8])) + (
             f" and {len(dim.sets) - 8} more" if len(dim.sets) > 8 else ""
