@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.xla_flags import QUICK_COMPILES
+from evaluation.xla_flags import QUICK_COMPILES
 
 # A first call compiles kernels and is slow, which says nothing about the property under test.
 settings.register_profile("toast", deadline=None)

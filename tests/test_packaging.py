@@ -41,7 +41,6 @@ STAGES = [
     "models",
     "sweep",
     "views",
-    "bench",
     "jobs",
     "app",
 ]
