@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
     name: str  #: name of the case
     model: str
-    sizes: dict[str, object]
+    sizes: dict[str, Any]
     most: int = 100  #: largest number of plans of each kind
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import resource
+from typing import Any
 
 from evaluation import pages
 from toast_lab import frontends
@@ -25,7 +26,7 @@ MESH = {"d": 2, "m": 4}
 GPUS = ("h100", "a100", "p100")
 ROLES = {"data": "d", "model": "m", "seq": "m"}
 #: Model, sizes, and plans: each has the actions of one expert plan without those of another.
-CASES: tuple[tuple[str, dict[str, object], dict[str, tuple[str, str]]], ...] = (
+CASES: tuple[tuple[str, dict[str, Any], dict[str, tuple[str, str]]], ...] = (
     (
         "transformer",
         {

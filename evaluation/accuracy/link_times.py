@@ -91,7 +91,10 @@ def products(gpu: str) -> list[Product]:
         return [
             Product(
                 row["dtype"],
-                *(float(row[key]) for key in Product._fields[1:-1]),
+                batch=float(row["batch"]),
+                rows=float(row["rows"]),
+                columns=float(row["columns"]),
+                depth=float(row["depth"]),
                 time_s=float(row["time_us"]) * 1e-6,
             )
             for row in csv.DictReader(file)
@@ -198,12 +201,6 @@ def quantiles(values: Sequence[float]) -> str:
     return f"{np.median(values):.1%}, {np.quantile(values, 0.9):.0%}"
 
 
-def _of_size(points: Points, values: Sequence[float], low: float, high: float) -> list[float]:
-    return [
-        value for point, value in zip(points, values, strict=True) if low <= point.size_bytes < high
-    ]
-
-
 def collective_rows(gpu: str) -> Iterator[tuple[str, ...]]:
     """Rows of a GPU for the table of collectives."""
     points, machine = collectives(gpu), MACHINES[gpu]
@@ -218,12 +215,12 @@ def collective_rows(gpu: str) -> Iterator[tuple[str, ...]]:
             cells = []
             for out, values in cases.values():
                 pairs = zip(out, values, strict=True)
-                kept = [(point, value) for point, value in pairs if point.what in wanted]
-                if kept:
-                    chosen = _of_size(*(list(side) for side in zip(*kept, strict=True)), low, high)
-                    cells.append(quantiles(chosen))
-                else:
-                    cells.append("–")
+                chosen = [
+                    value
+                    for point, value in pairs
+                    if point.what in wanted and low <= point.size_bytes < high
+                ]
+                cells.append(quantiles(chosen))
             yield (gpu, kind, size, *cells)
 
 

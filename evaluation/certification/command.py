@@ -20,8 +20,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("part", choices=(*PARTS, "all"))
     parser.add_argument("--full", action="store_true", help="everything, not the short seeded form")
     parser.add_argument(
-        "--csv",
-        default="",
+        "--rows",
+        type=Path,
+        metavar="FILE",
         help="file for results as they come; a run cut off goes on there (all: PART-FILE)",
     )
     parser.add_argument("--only", nargs="*", default=(), help="names of programs")
@@ -43,8 +44,7 @@ def run_part(part: str, options: argparse.Namespace, *, several: bool) -> list[s
     module = importlib.import_module(f"evaluation.certification.{part}")
     if part == "rules":
         return list(module.run(options.full))
-    path = Path(options.csv)
-    csv_path = (
-        str(path.with_name(f"{part}-{path.name}")) if options.csv and several else options.csv
-    )
-    return list(module.run(options.full, csv_path=csv_path, only=options.only, seed=options.seed))
+    file = options.rows
+    if file and several:
+        file = file.with_name(f"{part}-{file.name}")
+    return list(module.run(options.full, file, options.only, options.seed))

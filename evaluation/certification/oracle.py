@@ -7,7 +7,6 @@ The collectives of every value of a plan are compared by kind, mesh axes and byt
 from __future__ import annotations
 
 import collections
-import csv
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from evaluation.certification import draw
 from evaluation.certification.case import Case
 from evaluation.certification.programs import programs
 from evaluation.certification.shardy import routes
+from evaluation.row_files import append_rows, read_rows
 
 FULL, SHORT = 25, 1  # plans on each mesh
 
@@ -110,26 +110,12 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read the rows that an earlier run saved."""
-    if not path.exists():
-        return []
-    kinds = {"number": int, "ops": int, "ours": int, "theirs": int}
-    kinds |= {"our_bytes": float, "their_bytes": float, "seconds": float}
-    with path.open(newline="") as handle:
-        return [
-            Row(**{k: kinds.get(k, str)(v) for k, v in line.items()})
-            for line in csv.DictReader(handle)
-        ]
-
-
-def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+def run(full: bool, file: Path | None = None, only: Sequence[str] = (), seed: int = 0) -> list[str]:
     """Run the comparison from the command line; gives a line for each unexplained difference.
 
     The arguments are those of ``plans.run``.
     """
-    path = Path(csv_path) if csv_path else None
-    rows = read_rows(path) if path else []
+    rows = [Row(**row) for row in read_rows(file)] if file else []
     finished = {r.program for r in rows}
     for case in programs():
         if (only and case.name not in only) or case.name in finished:
@@ -142,20 +128,11 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
             flush=True,
         )
         rows += new
-        if path:
-            _append(path, new)
+        if file:
+            append_rows(file, [row._asdict() for row in new])
     print(table(rows))
     return [
         f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}"
         for r in rows
         if r.failure
     ]
-
-
-def _append(path: Path, rows: Sequence[Row]) -> None:
-    fresh = not path.exists()
-    with path.open("a", newline="") as handle:
-        writer = csv.writer(handle)
-        if fresh:
-            writer.writerow(Row._fields)
-        writer.writerows(rows)

@@ -24,7 +24,6 @@ Start reading at ``certify``.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import sys
 import time
@@ -39,6 +38,7 @@ from evaluation import pages
 from evaluation.certification import draw
 from evaluation.certification.case import Case
 from evaluation.certification.programs import programs
+from evaluation.row_files import append_rows, read_rows
 from evaluation.xla_flags import QUICK_COMPILES
 from toast_lab import isolate
 from toast_lab.errors import RunFailed
@@ -411,34 +411,6 @@ class _Silent(child.Stage):
 
 # -- the command -----------------------------------------------------------------------------------
 
-_FIELDS = (*Row._fields, "tolerance_share")
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read the rows that an earlier run saved."""
-    if not path.exists():
-        return []
-    rows = []
-    with path.open(newline="") as handle:
-        for line in csv.DictReader(handle):
-            rows.append(
-                Row(
-                    line["program"],
-                    line["mesh"],
-                    int(line["number"]),
-                    int(line["ops"]),
-                    line["actions"],
-                    int(line["collectives"]),
-                    line["output"],
-                    float(line["error"]),
-                    float(line["tolerance"]),
-                    float(line["seconds"]),
-                    line["failure"],
-                    line.get("source") or "colours",
-                )
-            )
-    return rows
-
 
 def table(rows: Sequence[Row]) -> str:
     """A table with a line for each program: ops, plans on the meshes, worst error, seconds."""
@@ -470,7 +442,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def run(
     full: bool,
-    csv_path: str = "",
+    file: Path | None = None,
     only: Sequence[str] = (),
     seed: int = 0,
     source: draw.Source | None = None,
@@ -479,7 +451,7 @@ def run(
 
     Args:
         full: draw ``FULL`` plans on each mesh instead of a few.
-        csv_path: file to which rows are appended as they come; programs that are complete in it are
+        file: file to which rows are appended as they come; programs that are complete in it are
             not run again.
         only: names of programs, all by default.
         seed: seed of plans and inputs.
@@ -487,15 +459,14 @@ def run(
     """
     source = source or draw.mixed(*(FULL if full else SHORT))
     cases = [c for c in programs() if not only or c.name in only]
-    path = Path(csv_path) if csv_path else None
-    rows = read_rows(path) if path else []
-    finished = _finished(path)
-    rows = [r for r in rows if r.program in finished]
+    rows = [Row(**row) for row in read_rows(file)] if file else []
+    finished = {row.program for row in rows}
     waiting = [c for c in cases if c.name not in finished]
     for group in _batches(waiting, 4 if full else 12):  # a child for each: its start costs seconds
         new_rows = certify(group, source, seed=seed)
-        if path:
-            _append(path, new_rows)
+        if file:
+            # Whole programs at once, so that interrupted runs leave no partial ones
+            append_rows(file, [row._asdict() for row in new_rows])
         for case in group:
             case_rows = [r for r in new_rows if r.program == case.name]
             worst = max((r.share for r in case_rows), default=0.0)
@@ -517,18 +488,3 @@ def run(
         if known_bug(row):
             print(f"KNOWN BUG  {known_bug(row)}: {text}")
     return [text for row, text in failure_texts.items() if not known_bug(row)]
-
-
-def _finished(path: Path | None) -> set[str]:
-    return {r.program for r in read_rows(path)} if path else set()
-
-
-def _append(path: Path, rows: Sequence[Row]) -> None:
-    """Append the rows of whole programs at once, so that interrupted runs leave no partial ones."""
-    fresh = not path.exists()
-    with path.open("a", newline="") as handle:
-        writer = csv.DictWriter(handle, _FIELDS)
-        if fresh:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow({**row._asdict(), "tolerance_share": f"{row.share:.3g}"})

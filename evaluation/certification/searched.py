@@ -7,6 +7,7 @@ are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from evaluation.certification import draw, plans
 
@@ -14,7 +15,7 @@ FULL = (2_000, 8)  #: evaluations of a search, and plans on each mesh
 SHORT = (500, 1)
 
 
-def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+def run(full: bool, file: Path | None = None, only: Sequence[str] = (), seed: int = 0) -> list[str]:
     """Run the part "searched" of the certification; arguments as in ``plans.run``."""
     source = draw.searched(*(FULL if full else SHORT))
-    return plans.run(full, csv_path, only, seed, source=source)
+    return plans.run(full, file, only, seed, source=source)

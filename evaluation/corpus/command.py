@@ -24,11 +24,11 @@ def main(arguments: list[str]) -> int:
     if args.command == "list":
         for family, members in programs.families().items():
             aside = " (held out)" if family in programs.HELD_OUT else ""
-            names = ", ".join(
+            listed = ", ".join(
                 f"{program.name} [{program.package}]" if program.package else program.name
                 for program in members
             )
-            print(f"{family}{aside}: {names}")
+            print(f"{family}{aside}: {listed}")
         return 0
     if args.command == "price":
         priced.generate(args.programs or ())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from evaluation import pages
 from evaluation.corpus import confirmed, confirmed_curves, plans, programs
 from evaluation.corpus.judged_plans import Pair, by_problem, fitting_times
+from evaluation.row_files import Row
 
 NARROWLY = 0.01  #: share by which a rival may be quicker without being ahead
 
@@ -45,7 +46,7 @@ def table(every: Sequence[Pair]) -> list[str]:
 class Confirmation(NamedTuple):
     """A confirmed search beside the best rival plan."""
 
-    row: confirmed.Row
+    row: Row
     rival_s: float | None
     rival: str
 
@@ -101,11 +102,11 @@ def confirmed_in_brief(every: Sequence[Pair]) -> str:
 
 def confirmations_table(every: Sequence[Pair]) -> list[str]:
     """A table of confirmed searches beside the rivals of each program."""
-    rows = []
+    rows: list[Sequence[str]] = []
     for search in confirmations_of(every):
         row = search.row
         if row.get("best") is None:
-            reason = row.get("error", row.get("standing"))
+            reason = str(row.get("error", row.get("standing")))
             rows.append((*search.head, "", "-", "", "", "", reason, "", ""))
             continue
         first_s = row["verdicts"][0]["time_s"]

@@ -12,6 +12,7 @@ from evaluation.accuracy.judge import spearman
 from evaluation.compiled_rows import key
 from evaluation.corpus import compiled, plans, priced
 from evaluation.measured import rows, told
+from evaluation.row_files import Row
 from toast_lab.files import write_whole
 from toast_lab.text import csv_text
 
@@ -24,7 +25,7 @@ FEWEST = 4  # least number of plans that are ranked
 class Held(NamedTuple):
     """A measured share beside the times that our price and XLA's cost model give it."""
 
-    row: rows.Row
+    row: Row
     measured_s: float  #: kernels of one step, without stand-ins
     priced_s: float
     told_s: float | None  #: XLA's time as we read it; None if an op has no time

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.paper.run import Paper, run_paper
+from evaluation.paper.run import Heading, Paper, run_paper
 from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
@@ -83,10 +83,8 @@ def _run(args: Namespace) -> int:
         evaluation = run_paper(
             choice,
             Path(args.out),
-            command=command(args),
+            heading=Heading(command(args), args.remark, Path(args.page) if args.page else None),
             compile_seconds=(args.compile_seconds or choice.seconds) if args.compile else None,
-            remark=args.remark,
-            page_file=Path(args.page) if args.page else None,
             workers=Workers(args.scheduler, args.workers, args.retries, args.retry_crashed),
             on_progress=on_progress,
             on_compile=on_compile,

@@ -49,6 +49,14 @@ GROWTH_COLUMNS = (
 )
 
 
+class Heading(NamedTuple):
+    """What a page says of how it was made, and where it is written."""
+
+    command: str  #: the command line that makes it
+    remark: str = ""  #: on how its rows were made
+    page_file: Path | None = None  #: None: "evaluation.md" in the folder of the rows
+
+
 class NotKept(NamedTuple):
     """Rows that could not be written to a file."""
 
@@ -73,10 +81,8 @@ def run_paper(
     choice: Choice,
     folder: Path,
     *,
-    command: str,
+    heading: Heading,
     compile_seconds: float | None = None,
-    remark: str = "",
-    page_file: Path | None = None,
     workers: Workers = ONE_WORKER,
     on_progress: Callable[[SweepProgress], None] | None = None,
     on_compile: Callable[[int, int, str], None] | None = None,
@@ -87,10 +93,8 @@ def run_paper(
     Args:
         choice: what to run.
         folder: for rows, tables, charts and (by default) the page.
-        command: the command line to show on the page.
+        heading: what the page says of how it was made.
         compile_seconds: time limit of each search whose plan is compiled; None to compile none.
-        remark: what the page says of how its rows were made.
-        page_file: the page, "evaluation.md" in the folder by default.
         workers: as for ``run_sweep``; one by default, since searches that share cores take longer.
         on_progress: called as searches start and end.
         on_compile: called with (index, total, description) before each plan is compiled.
@@ -130,7 +134,7 @@ def run_paper(
             missing_count = len(cells) - len(tables.join(cells, store.rows))
             content = Content(
                 choice=everything,
-                command=command,
+                command=heading.command,
                 results=results,
                 n_searches=len(results) + missing_count,
                 steps=tables.step_times(results),
@@ -138,9 +142,11 @@ def run_paper(
                 compiled=compiled_rows,
                 compiled_wanted=len(jobs) if compiling or compiled_rows else 0,
                 targets=judged_targets,
-                remark=remark,
+                remark=heading.remark,
             )
-            files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
+            files, notes, failures = write(
+                content, folder, heading.page_file or folder / "evaluation.md"
+            )
     return Paper(
         sweep=sweep,
         compiled_missing=sum(job.digest not in compiled_store for job in jobs) if compiling else 0,

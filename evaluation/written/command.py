@@ -109,6 +109,7 @@ def _measured(case: Case, problem: Any, topology: str) -> Row:
     started, used_s = time.monotonic(), _processor_s()
     budget = tl.Budget(seconds=None, evaluations=DRAFTS)
     written = result.written(WITHIN, budget=budget, in_packages=case.packages)
+    assert written.unlimited is not None
     row = {
         "ops": problem.analysis.program.n_ops,
         "rules": written.size.rules,

@@ -175,13 +175,3 @@ def test_a_case_without_a_reason_for_its_inputs_is_refused() -> None:
         dataclasses.replace(
             CASES["mlp"], inputs={"y": lambda rng, shape: np.ones(shape)}, why_inputs="a test"
         ).arrays(CASES["mlp"].model())
-
-
-def test_saved_rows_are_read_back(tmp_path: object) -> None:
-    path = tmp_path / "rows.csv"  # type: ignore[operator]
-    row = plans.Row(
-        "mlp", "8", 3, 5, "B->d", 2, "result", 1e-7, 1e-5, 0.25, "differs, a lot", "propagated"
-    )
-    plans._append(path, [row])
-    plans._append(path, [row])
-    assert plans.read_rows(path) == [row, row]

@@ -111,7 +111,7 @@ def test_the_command_resumes_and_writes_everything(
         "the same rows give the same files, byte for byte"
     )
     other = Choice.make(["models"], ["gns"], ["tpu-v3"], ["random"], 0.5, quick=True)
-    run.run_paper(other, tmp_path, command="other", cancel=lambda: True)
+    run.run_paper(other, tmp_path, heading=run.Heading("other"), cancel=lambda: True)
     assert Path(data["files"][0]).read_bytes() == before[data["files"][0]], (
         "rows of other parts stay in the tables"
     )
