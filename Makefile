@@ -61,9 +61,9 @@ environment:
 benchmarks:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks
 	@bash scripts/warm.sh
-	@exec .venv/bin/python -m tests.benchmarks
+	@exec .venv/bin/python -m evaluation benchmarks
 
 clean:
 	rm -rf .venv .venv-other .venv.lock .venv-other.lock build dist site *.egg-info
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache test-results
-	find toast_lab tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find toast_lab tests evaluation -name __pycache__ -type d -prune -exec rm -rf {} +

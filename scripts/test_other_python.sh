@@ -42,7 +42,7 @@ export TOAST_LAB_RULE_DRAWS=1
 methods=tests/search/test_conformance.py
 jit=tests/apply/test_jit.py
 suites=(
-    tests/certification/rules tests/ir tests/lowering
+    tests/evaluation/certification/test_rules.py tests/ir tests/lowering
     "$jit::test_the_plan_is_carried_out_to_the_collective[mlp-0]"
     "$jit::test_the_plan_is_carried_out_to_the_collective[attention-1]"
     "$jit::test_gradients_scans_and_training_loops"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from evaluation.xla_flags import QUICK_COMPILES
 from tests import sampling
-from tests.xla_flags import QUICK_COMPILES
 
 # A first call compiles kernels and is slow, which says nothing about the property under test.
 settings.register_profile("toast", deadline=None)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from typing import Any
 
 import numpy as np
 
-from tests.kept_models import kept
+from evaluation.kept_models import kept
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.frontends import from_jax, load
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.plan_verbs import Plan
-from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.sharding import Sharding
 
@@ -56,11 +54,6 @@ def analysed(name: str, *, phases: str = "joined", **sizes: Any) -> Analysis:
 def small_transformer(**sizes: Any) -> Analysis:
     """Analyse the small Transformer with some sizes changed."""
     return analysed("transformer", **{**SMALL, **sizes})
-
-
-def program_digest(model: Model) -> str:
-    """A digest of a program's StableHLO without locations, which depend on unrelated lines."""
-    return hashlib.sha256(without_locations(model.stablehlo).encode()).hexdigest()[:16]
 
 
 def traced(fn: Any, *args: Any, **options: Any) -> Analysis:

@@ -41,7 +41,6 @@ STAGES = [
     "models",
     "sweep",
     "views",
-    "bench",
     "jobs",
     "app",
 ]
@@ -342,7 +341,8 @@ def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
     """This includes style sheets and scripts, whose folder is not a package."""
     left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "toast_lab", tmp_path / "toast_lab", ignore=left_out)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    (tmp_path / "evaluation").mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "evaluation/__init__.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
     subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
@@ -357,6 +357,8 @@ def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
     }
     assert "toast_lab/app/static/text.css" in wanted
     assert wanted - shipped == set()
+    top = {name.partition("/")[0] for name in shipped}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"toast_lab"}
     (metadata,) = [name for name in shipped if name.endswith(".dist-info/METADATA")]
     check_description(archive.read(metadata).decode())
 

@@ -31,7 +31,6 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     monkeypatch.setattr(common, "load_model", begin)
     monkeypatch.setattr("toast_lab.sweep.run_sweep.run_sweep", begin)
-    monkeypatch.setattr("toast_lab.bench.paper.run_paper", begin)
     monkeypatch.setattr("toast_lab.app.app_server.warm", begin)
     monkeypatch.setattr("toast_lab.runtime.calibrate.calibrate", begin)
 
@@ -122,10 +121,6 @@ def test_a_number_out_of_range_is_refused_by_its_option(
         ),
         (["race", "mlp", "--csv", "none/x.csv"], "--csv none/x.csv: its folder does not exist"),
         (["sweep", "--models", "mlp", "--out", "file/x"], "is a file, give a folder"),
-        (
-            ["bench", "paper", "--out", "y", "--page", "none/x.md"],
-            "--page none/x.md: its folder does not exist",
-        ),
         (["search", "mlp", "--resume", "file"], "cannot read this saved search"),
         (["search", "mlp", "--option", "depth=-1"], "mcts: depth=-1 must be at least 1"),
         (["search", "mlp", "--option", "depth=1000000000"], "must be at most 10000"),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.certification.programs import programs
+from evaluation.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Pricer, Problem, Quick

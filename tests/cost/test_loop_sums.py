@@ -10,8 +10,9 @@ import pytest
 from jax.typing import ArrayLike
 
 import toast_lab as tl
-from tests.corpus import compiled, plans, programs
-from tests.corpus.targets import target
+from evaluation.compiled_rows import key
+from evaluation.corpus import compiled, plans, programs
+from evaluation.corpus.targets import target
 from toast_lab.sharding.plan import make_plan
 
 ROUNDS, D, B = 12, 512, 64
@@ -134,7 +135,7 @@ def test_the_compilers_sum_a_recurrent_steps_gradients_once(topology: str) -> No
     traced = programs.traced("gated_recurrence")
     assert traced is not None
     _, analysis, digest = traced
-    rows = {compiled.key(row): row for row in compiled.rows()}
+    rows = {key(row): row for row in compiled.rows()}
     row = rows["gated_recurrence", digest, topology, "data both"]
     theirs = sum(size * times for kind, _, size, _, times, _ in row["collectives"])
     where = target(topology)

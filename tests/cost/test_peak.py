@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.certification.programs import programs
+from evaluation.certification.programs import programs
 from toast_lab import frontends
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost import peak

@@ -14,8 +14,8 @@ import pytest
 from jax import lax
 from jax.experimental.ode import odeint
 
-from tests.ir import nested_programs
-from tests.ir.nested_programs import nested_loops
+from evaluation.benchmarks import nested_programs
+from evaluation.benchmarks.nested_programs import nested_loops
 from toast_lab.frontends import from_jax
 from toast_lab.frontends.tracing import trace
 from toast_lab.ir import read

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import toast_lab
-from tests.certification.rules.cases import CASES
-from tests.certification.rules.left_out import BROADCASTING, LEFT_OUT, all_kinds
+from evaluation.certification.rules.cases import CASES
+from evaluation.certification.rules.left_out import BROADCASTING, LEFT_OUT, all_kinds
 from toast_lab import _jaxlib
 from toast_lab.conflicts.annotated_listing import op_text, value_text
 from toast_lab.cost.program_facts import make_program_facts

@@ -1,7 +1,7 @@
 """Our own sharding rules, and where they narrow Shardy's, read off small programs.
 
-These tests say what the rules are; tests/certification/rules certifies by execution that they are
-right.
+These tests say what the rules are; evaluation/certification/rules certifies by execution that they
+are right.
 """
 
 from __future__ import annotations

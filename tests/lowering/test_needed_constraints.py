@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
-from tests.certification.draw import random_plans
+from evaluation.certification.draw import random_plans
 from tests.helpers import SMALL, model
 from toast_lab import isolate
 from toast_lab.conflicts.analysis import analyse

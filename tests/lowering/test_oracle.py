@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from evaluation.certification.shardy import lowering, routes
+from evaluation.certification.shardy.lowering import Transfer
 from tests.helpers import model
-from tests.shardy import lowering, routes
-from tests.shardy.lowering import Transfer
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.frontends import from_jax

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from evaluation.certification.shardy import routes
+from evaluation.certification.shardy.propagation import Decision, compare_propagation
 from tests.helpers import SMALL, model
-from tests.shardy import routes
-from tests.shardy.propagation import Decision, compare_propagation
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.frontends import from_jax
 from toast_lab.ir.model import Model

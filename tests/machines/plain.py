@@ -22,12 +22,3 @@ def without_terms(machine: Machine) -> Machine:
     """Return ``machine`` with only the rate and the latency of its links."""
     links = [dataclasses.replace(link, collectives={}) for link in machine.links]
     return dataclasses.replace(machine, links=tuple(links))
-
-
-def without_latencies(machine: Machine) -> Machine:
-    """Return ``machine`` with no latencies and no cost of starting an op.
-
-    Sharding then pays for small programs, too.
-    """
-    links = tuple(dataclasses.replace(link, latency_s=0.0) for link in machine.links)
-    return dataclasses.replace(machine, op_overhead_s=0.0, links=links)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import toast_lab as tl
-from tests.machines.plain import without_latencies
+from evaluation.certification.draw import without_latencies
 from tests.real_code import decoder, experts
 from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import machine as find_machine

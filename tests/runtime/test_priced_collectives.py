@@ -1,6 +1,6 @@
 """Compiled random plans have the collectives that they are priced with.
 
-``tests/certification`` shows that they compute what the unsharded program computes.
+``evaluation/certification`` shows that they compute what the unsharded program computes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.certification.draw import random_plan
+from evaluation.certification.draw import random_plan
 from toast_lab import frontends
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.certification.draw import problems, random_plans
-from tests.certification.programs import programs
+from evaluation.certification.draw import problems, random_plans
+from evaluation.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan

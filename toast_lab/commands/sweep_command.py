@@ -20,6 +20,7 @@ from toast_lab.text import JsonObject, bytes_text, csv_text
 if TYPE_CHECKING:
     from toast_lab.sweep.run_sweep import SweepProgress
     from toast_lab.sweep.sweep_store import SweepStore
+    from toast_lab.sweep.task import SweepTask
 
 PRODUCT_OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
@@ -56,18 +57,10 @@ def add_options(parser: ArgumentParser) -> None:
         help="limit on the number of shardings that each search prices",
     )
     command_options.rows(parser, "rows.jsonl and the tables")
-    add_option(
-        "--retries",
-        type=command_options.retries,
-        default=1,
-        help="how often to repeat a search whose process died (%(default)s)",
-    )
 
 
 def run(args: Namespace) -> int:
     """Run the searches that have no row yet; Ctrl-C or SIGTERM ends them and keeps all rows."""
-    from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
-    from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
 
     common.check_early(args)
@@ -82,7 +75,14 @@ def run(args: Namespace) -> int:
         raise InvalidProblem(
             "a sweep needs models: --models mlp attention, or a FILE that lists them"
         )
-    tasks = tasks_of(read_sweep(args.file) if args.file else given_options)
+    return run_tasks(args, tasks_of(read_sweep(args.file) if args.file else given_options))
+
+
+def run_tasks(args: Namespace, tasks: Sequence[SweepTask]) -> int:
+    """Run the tasks that have no row in ``--out`` yet, and show the table of all."""
+    from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
+    from toast_lab.sweep.table import COLUMNS, table
+
     folder = Path(args.out)
     store = open_store(folder)
     say_damaged(store)

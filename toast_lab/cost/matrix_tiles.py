@@ -19,9 +19,9 @@ no rows pass through an array: the vector unit multiplies and sums (``vector_pro
 **GPUs** (``waves_busy``). A result is cut into tiles, and each of the multiprocessors computes one
 at a time: tiles run in waves, and the last wave takes as long as a full one. A product of 512 by
 512 is 32 tiles for the 132 multiprocessors of an H100: three quarters of it have nothing to do.
-Tiles of 128 by 64 come closest to XLA's measured products (``python -m tests.accuracy links`` has
-the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions are.
-Libraries split deep sums (split-K); we assume chunks of 2048. Full waves reach the share
+Tiles of 128 by 64 come closest to XLA's measured products (``python -m evaluation accuracy links``
+has the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions
+are. Libraries split deep sums (split-K); we assume chunks of 2048. Full waves reach the share
 ``sustained`` of the peak (``GpuProducts``). Writing the result comes on top, since it begins when
 the multiplying ends (``computing_prices``).
 

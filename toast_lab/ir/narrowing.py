@@ -8,8 +8,8 @@ promise. Each function in this module takes back the factors that break it, and 
 of factors that Shardy withholds although they are local are granted: windows that do not overlap,
 and right-hand sides of a triangular solve. ``op_kinds`` assigns the functions to kinds of ops; all
 of them change the factors' roles in place. The certification of the rules
-(``tests/certification/rules``) executes every factor of every kind, and defines "computed on local
-shards" for ops with indices.
+(``evaluation/certification/rules``) executes every factor of every kind, and defines "computed on
+local shards" for ops with indices.
 
 jaxlib is imported only where an op is read, see ``own_rules``.
 

@@ -4,8 +4,8 @@ A kind is one entry of ``OP_KINDS``. Each stage reads the fields that concern it
 of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis and its
 listings (``paper_name`` and the fields below it), prices (``cost_class``, ``moves_elements``,
 ``reads_part``, ``update_operand``) and drawing inputs (``keeps_sign`` and the fields below it). To
-add a kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which
-executes every factor that its rule offers.
+add a kind, add an entry and a certification case (``evaluation/certification/rules/cases.py``),
+which executes every factor that its rule offers.
 
 A kind without an entry is elementwise if it belongs to StableHLO, and opaque if it belongs to
 another dialect (``op_kind``).

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from tests.certification import draw
+from evaluation.certification import draw
 from tests.helpers import SMALL, analysed, model, small_transformer, traced
 from tests.search.listed_steps import priced_steps
 from toast_lab.cost.price_list import PriceList

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
-from tests.certification import draw
+from evaluation.certification import draw
 from tests.helpers import SMALL, analysed, small_transformer
 from tests.search.gap.states import CLOSE, random_states
 from toast_lab.errors import InvalidProblem

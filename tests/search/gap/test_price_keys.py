@@ -10,10 +10,10 @@ import functools
 import numpy as np
 import pytest
 
+from evaluation.certification.programs import zoo
+from evaluation.corpus import further_programs, later_programs, own_programs
+from evaluation.kept_models import kept
 from tests import sampling
-from tests.certification.programs import zoo
-from tests.corpus import further_programs, later_programs, own_programs
-from tests.kept_models import kept
 from tests.search.gap.mixed_programs import MIXED, mixed_model
 from tests.search.gap.states import CLOSE, random_states
 from toast_lab.conflicts.analysis import Analysis, analyse

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.certification import draw
-from tests.certification.programs import programs
+from evaluation.certification import draw
+from evaluation.certification.programs import programs
 from tests.helpers import analysed, small_transformer
 from tests.search.gap.states import CLOSE, Arrays, random_states
 from tests.search.listed_steps import priced_steps

@@ -1,0 +1,1 @@
+"""Plans that people can write, against the whole plans that a search finds."""
