@@ -77,6 +77,7 @@ def test_other_words_of_the_page_s_socket_are_told(
 ) -> None:
     server_log.pass_over_closed_pages()
     logger = logging.getLogger(logger_name)
+    logger.disabled = False  # others that ran in this process may have set up logging anew
     logger.warning("Failed sending message as connection was closed")
     logger.warning("Failed reading message")
     assert [record.getMessage() for record in caplog.records] == ["Failed reading message"]

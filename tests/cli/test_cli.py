@@ -619,8 +619,8 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
         ),
         (["search", "mlp", "--option", "depth"], ["expected option=value, got 'depth'"]),
         (
-            ["search", "mlp", "--resume", "no_such.npz"],
-            ["no_such.npz", "cannot read this search trace"],
+            ["search", "mlp", "--resume", "no_such.json"],
+            ["no_such.json", "cannot read this saved search"],
         ),
         (
             ["search", "mlp", "--save-search", "no/such/folder/search.json"],
