@@ -278,7 +278,7 @@ def _scaling(session: Session) -> str:
 def _end(session: Session) -> str:
     return (
         "That is the whole method; what is left is to run a plan. A training step takes minutes on "
-        "a CPU, so it is `x @ x.T` once more, side 1 on "
+        "a CPU, so it is `x @ x.T` once more, now side 0 on "
         f"{count(session.loaded.problem.mesh.n_devices, 'virtual device')}. The same page compiles "
         "plans for TPUs and GPUs, and its **Export** writes them for your code; your own model "
         "loads on page "
@@ -482,7 +482,8 @@ CHAPTER = Chapter(
             page="compare",
             target=("execute",),
             text=_end,
-            actions=("S@1->s",),
+            # Not the plan of the first chapter, which has run already
+            actions=("S@0->s",),
             task=RUN_PLAN,
         ),
     ),
