@@ -149,7 +149,8 @@ def picture(html: str) -> str:
     with sync_playwright() as play:
         browser = play.chromium.launch(**launch_arguments())
         page = browser.new_page(viewport={"width": WIDTH, "height": 100})
-        page.set_content(f"<meta charset=utf-8><style>{STYLE}</style>{html}")
+        # Without a doctype, tables would not take the page's font size
+        page.set_content(f"<!doctype html><meta charset=utf-8><style>{STYLE}</style>{html}")
         whole = Image.open(io.BytesIO(page.screenshot(full_page=True)))
         browser.close()
     cut = whole.convert("RGB").crop((0, 0, whole.width, min(whole.height, HEIGHT)))

@@ -15,6 +15,7 @@ from bokeh.document.models import DocumentModelManager  # noqa: E402
 from toast_lab.app import keys  # noqa: E402
 from toast_lab.app.explorer import Explorer  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
+from toast_lab.app.tour_strip import TARGETS  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
 
 # Panel warns about parameters of buttons that version 2 renames
@@ -43,6 +44,18 @@ def test_a_click_that_crosses_what_the_server_says_ends_with_both_on_one_step(
         if isinstance(event, ModelChangedEvent) and event.model is model and event.attr == "active"
     ]
     assert steps == [3, 3]
+
+
+def test_what_the_tour_points_at_is_on_its_page(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("xxt")
+    explorer = Explorer(session)
+    for page, _ in TARGETS.values():
+        if page:
+            explorer.pages.make(page)
+    for page, way in TARGETS.values():
+        assert explorer.part(page, way) is not None
+    assert explorer.part("compare", "right.verbs.execute").name == "Execute"
 
 
 def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(

@@ -5,8 +5,11 @@ Every step can be done, recognised and undone, and the numbers in its text are r
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +18,7 @@ pytest.importorskip("panel")
 from toast_lab.app.session import Session
 from toast_lab.app.tour import first_chapter, transformer_chapter
 from toast_lab.app.tour.figures import FIGURES
-from toast_lab.app.tour.step import TourScene
+from toast_lab.app.tour.step import Step, TourScene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
 from toast_lab.explain.plan_by_hand import replay
@@ -204,7 +207,10 @@ def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut
 
 @pytest.mark.parametrize(
     "term",
-    ["axis", "conflict", "compatibility set", "all_gather", "reduce_scatter", "resolution", "C(s)"],
+    [
+        *("axis", "colour", "conflict", "compatibility set", "resolution", "action", "C(s)"),
+        *("all_gather", "reduce_scatter", "all_reduce", "all_to_all"),
+    ],
 )
 def test_a_term_is_explained_where_it_first_stands(tour: Tour, term: str) -> None:
     for step in STEPS:
@@ -217,6 +223,100 @@ def test_a_term_is_explained_where_it_first_stands(tour: Tour, term: str) -> Non
     else:
         pytest.fail(f"the tour never says {term}")
     tour.leave()
+
+
+class Told(NamedTuple):
+    """What a learner reads at a step."""
+
+    step: Step
+    task: str  #: title, text and task
+    whole: str  #: the same, and the remark on what was done
+
+
+@pytest.fixture(scope="module")
+def told(tour: Tour) -> list[Told]:
+    """All steps of the tour; jobs are not waited for."""
+    steps = []
+    for step in STEPS:
+        tour.go(step.key)
+        ask = step.task.ask(tour.session) if step.task is not None else ""
+        task = f"{step.title}. {tour.text} {ask}"
+        if step in TASKS:
+            tour.do()
+        steps.append(Told(step, task, f"{task} {tour.remark}"))
+    tour.leave()
+    return steps
+
+
+NUMBER = r"[\d.]+"
+#: what the tour answers: a pattern of its answer, and of the words with which the learner needs it
+QUESTIONS = {
+    "what is a colour": (
+        r"Dims that have to be cut alike, or data would move between ops, share a \*\*colour\*\*",
+        r"\bcolours?\b",
+    ),
+    "why is there a conflict here": (
+        r"the text is on \*\*both\*\* dims, and one axis can cut only one of them; cut along both, "
+        r"4 devices would hold 4 of 16 blocks\. .* a \*\*conflict\*\*",
+        r"\bconflicts?\b",
+    ),
+    "what does each side cost": (
+        rf"By estimate a step takes {NUMBER} ms and {NUMBER} GiB a device if unsharded, "
+        rf"{NUMBER} ms and {NUMBER} GiB with side 0, and {NUMBER} ms and {NUMBER} GiB with side 1",
+        r"Choose side",
+    ),
+    "what is a compatibility set": (
+        r"All red lines follow, since another side for one of them would only move a tensor: such "
+        r"conflicts are a \*\*compatibility set\*\*",
+        r"\bcompatibility sets?\b|\bcompatible\b",
+    ),
+    "why does sharding pay here": (
+        rf"It fits, and is {NUMBER} times as fast.* Each device computes its part only, and "
+        rf"sending takes just {NUMBER} µs",
+        r"Choose side",
+    ),
+    "what is C(s)": (
+        r"\*\*C\(s\)\*\* is the time of a step over that of the unsharded one, and more if it does "
+        r"not fit into memory",
+        r"C\(s\)|Run the search",
+    ),
+    "what does a resolution do": (
+        r"A \*\*resolution\*\* says for each of them which of the two dims an axis cuts",
+        r"\bresolutions?\b",
+    ),
+    "what does the search try": (
+        r"Monte Carlo tree search tries sequences of the same actions, each a colour, and a side "
+        r"if it has conflicts, on an axis",
+        r"Run the search",
+    ),
+    "what is an all_gather here": (
+        r"An \*\*all_gather\*\* gives every device the whole of a tensor that was cut",
+        r"all_gathers?|\bgathered\b",
+    ),
+    "how do I run the plan": (
+        r"That plan is selected in the table\. The button compiles and executes it and the "
+        r"unsharded program in turns.* Press \*\*Execute\*\*",
+        r"\bRun (the|a) plan\b",
+    ),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_where_the_learner_needs_it(told: list[Told], question: str) -> None:
+    answer, need = QUESTIONS[question]
+    answered = [i for i, at in enumerate(told) if re.search(answer, at.whole)]
+    needed = [i for i, at in enumerate(told) if re.search(need, at.task)]
+    assert answered, "no step says it"
+    assert answered[0] <= needed[0], (told[answered[0]].step.key, told[needed[0]].step.key)
+
+
+def test_what_the_learner_presses_is_on_the_page(told: list[Told]) -> None:
+    """Buttons are named in bold after "Press"; those of the strip are left out."""
+    pressed = {name for at in told for name in re.findall(r"Press \*\*([^*]+)\*\*", at.whole)}
+    app = Path(inspect.getfile(Session)).parent
+    sources = "".join(path.read_text() for path in [*app.glob("*.py"), *app.glob("pages/*.py")])
+    assert pressed == {"Execute", "Run the race", "Ask the search", "Take its next step"}
+    assert not [name for name in pressed if f'"{name}"' not in sources]
 
 
 def test_a_search_beside_the_plan_by_hand_tells_the_same_after_a_step_back(tour: Tour) -> None:
@@ -236,7 +336,7 @@ def test_the_learner_runs_the_plan_on_eight_virtual_devices(tour: Tour, key: str
     tour.go(key)
     assert session.loaded.problem.mesh.n_devices == 8
     assert "**Execute**" in tour.step.task.ask(session)
-    session.plans.items = [item._replace(run=None) for item in session.plans.items]
+    assert not tour.done, "neither plan has been run by the other step"
     tour.do()
     deadline = time.monotonic() + 240
     while session.work.busy and time.monotonic() < deadline:

@@ -16,6 +16,8 @@ from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS
 pytestmark = pytest.mark.browser
 
 SLOW = 120_000
+#: most lines of a step's text on a screen of 1280 pixels, alone and beside a box of code
+MOST_LINES, BESIDE_CODE = 5, 7
 FOLLOWED = [s for s in STEPS if s.key != "transformer.race"]  # in which three methods take a while
 
 
@@ -73,6 +75,13 @@ def wait_for_outlines(page: Page, where: str, *, gone: bool = False) -> None:
         page.wait_for_timeout(100)
 
 
+def lines(page: Page) -> float:
+    """The number of lines of the step's text."""
+    return page.locator(".words p").first.evaluate(
+        "p => Math.round(p.clientHeight / parseFloat(getComputedStyle(p).lineHeight))"
+    )
+
+
 def follow(page: Page, steps: Sequence[Step]) -> None:
     """Do what each step asks for, and go to the next."""
     for step in steps:
@@ -82,6 +91,7 @@ def follow(page: Page, steps: Sequence[Step]) -> None:
             expect(page.get_by_role("button", name="✓ done")).to_be_visible()
             expect(page.locator(".said")).to_be_visible()
         wait_for_outlines(page, step.key)
+        assert lines(page) <= (MOST_LINES if step.code is None else BESIDE_CODE), step.key
         press(page, "Finish" if step is STEPS[-1] else "Next →")
 
 
@@ -103,6 +113,18 @@ def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
     follow(page, STEPS[-2:])
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
     wait_for_outlines(page, "after the tour", gone=True)
+
+
+def test_the_plan_runs_by_its_button(page: Page) -> None:
+    press(page, "Tour")
+    on(page, STEPS[0].key)
+    jump(page, "Figure 10")
+    on(page, "transformer.scaling")
+    press(page, "Next →")
+    on(page, "transformer.end")
+    press(page, "Execute")
+    expect(page.get_by_role("button", name="✓ done")).to_be_visible()
+    expect(page.locator(".said")).to_contain_text("its results agree with the unsharded")
 
 
 def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(page: Page) -> None:

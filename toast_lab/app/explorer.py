@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from operator import attrgetter
 from typing import Any
 
 import panel as pn
@@ -124,12 +125,10 @@ class Explorer(look.Pane):
     def part(self, page: str, way: str) -> Any:
         """A component of the frame (page "") or of a page, by its attribute path ``way``.
 
-        None if the page has not been made or has no such component.
+        None if the page has not been made.
         """
-        target: Any = self.pages.by_step.get(page) if page else self
-        for attribute in way.split("."):
-            target = getattr(target, attribute, None)
-        return target
+        owner: Any = self.pages.by_step.get(page) if page else self
+        return None if owner is None else attrgetter(way)(owner)
 
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:

@@ -37,7 +37,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "lower": ("hand", "lower"),
     "search": ("search", "left"),
     "curves": ("search", "centre"),
-    "execute": ("compare", "right.execute"),
+    "execute": ("compare", "right.verbs.execute"),
 }
 
 

@@ -34,8 +34,7 @@ _COLUMNS = "left right top bottom middle tint text action visits ink line width 
 FOLD_COLOUR = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
-    key: f"{kind} C(s) at or below: dark is better (C(s): step time over unsharded, plus memory "
-    "over the limit)"
+    key: f"{kind} C(s) at or below, dark is better: time over unsharded, plus excess memory"
     for key, kind in (("best_score", "best"), ("mean_score", "mean"))
 }
 LABEL_SIZE, LABEL_OFFSET = 11, 5  #: font size and left margin of block texts, in pixels

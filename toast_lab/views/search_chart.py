@@ -15,9 +15,10 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, GridBox
 from bokeh.models.annotations import BoxAnnotation
 
+from toast_lab.text import bytes_text
 from toast_lab.views.chart_scale import LAST_TEN_PERCENT, height_limits, show_last
 from toast_lab.views.chart_style import chart, drawn, growing_figure, hover, plain_ticks
-from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
+from toast_lab.views.compare_table import byte_unit, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
 from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, curve_frame
@@ -26,7 +27,7 @@ from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, cur
 MOST_DRAWN = 800
 #: the limit stays in view up to this many times the unsharded memory, whatever the curve does
 IN_VIEW = 3.0
-SCORE = "C(s), estimated: time over unsharded (1, dashed), plus memory over the limit"
+SCORE = "C(s), estimated: time over unsharded (1, dashed), plus excess memory"
 #: share of the unsharded program's price that every axis has room for: smaller differences are
 #: rounding, and would otherwise be drawn as steps between ticks of sixteen digits
 LEAST_SHARE = 0.02
@@ -144,6 +145,9 @@ def _small_chart(plot: Any, _: Any) -> None:
     figure = plot.state
     few_ticks(figure.yaxis[0], 4)
     figure.min_border = 0
+    # In a notebook's cell, a title has 230 pixels, and Bokeh would cut off the rest of it
+    figure.title.text_font_size = "11px"
+    figure.title.text_font_style = "normal"
     for legend in figure.legend:
         legend.orientation = "horizontal"
         legend.padding = 4

@@ -333,14 +333,14 @@ class ListingCell(look.Pane):
 class TableCell(look.Pane):
     """A table whose rows select names, above the listing; on the right, the selection in words."""
 
-    def __init__(self, session: Session, table: Any, hint: str) -> None:
+    def __init__(self, session: Session, table: Any, hint: str, *, words_px: int = 310) -> None:
         super().__init__()
         self.session, self.table = session, table
         look.on_row(self.table, self.clicked)
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
         left = look.filled_column(self.table, look.canvas(self.listing.pane))
-        self.view = beside(left, self.words.pane, width=310)
+        self.view = beside(left, self.words.pane, width=words_px)
 
     def clicked(self, row: int) -> None:
         """Select the names or the conflict of the row that was clicked."""
@@ -369,7 +369,8 @@ class ColoursCell(TableCell):
         frame = colours_frame(session.loaded.analysis)
         table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
         self._groups = frame["group"].tolist()
-        super().__init__(session, table, "Click a colour to mark its names in the listing.")
+        hint = "Click a colour to mark its names in the listing."
+        super().__init__(session, table, hint, words_px=250)
 
     def clicked(self, row: int) -> None:
         """Select all names of the colour group."""

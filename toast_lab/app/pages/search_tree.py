@@ -53,7 +53,7 @@ class TreePane:
         self.tint = pn.widgets.Select(
             name="tint",
             options={value: key for key, value in TINTS.items()},
-            width=140,
+            width=132,
             description=HELP,
             **common,
         )
@@ -69,13 +69,19 @@ class TreePane:
         )
         button_options: dict[str, Any] = {
             "sizing_mode": "fixed",
-            "width": 118,
             "height": 30,
-            "margin": (18, 6, 0, 0),
+            "margin": (18, 4, 0, 0),
+            "stylesheets": [look.SLIM_BUTTON],
         }
-        self.zoom = look.button("Zoom in", lambda: self._move(state.zoom), **button_options)
-        self.up = look.button("Up one level", lambda: self._move(state.up), **button_options)
-        self.top = look.button("Whole tree", lambda: self._move(state.top), **button_options)
+        self.zoom = look.button(
+            "Zoom in", lambda: self._move(state.zoom), width=74, **button_options
+        )
+        self.up = look.button(
+            "Up one level", lambda: self._move(state.up), width=104, **button_options
+        )
+        self.top = look.button(
+            "Whole tree", lambda: self._move(state.top), width=90, **button_options
+        )
         look.watch(self.tint, self.draw, "value")
         look.watch(self.widest, self.draw, "value")
         self._way = look.text(height=22)

@@ -76,8 +76,8 @@ def _graph(session: Session) -> str:
     tensors = listed(place_text(analysis, conflict) for conflict in range(conflict_count))
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways. A "
-        f"choice for all of them is a **resolution**; this small program alone has "
+        f"{count(conflict_count, 'conflict')}, on {tensors}. A **resolution** says for each of "
+        "them which of the two dims an axis cuts. This small program alone has "
         f"{2**conflict_count} resolutions, most of which move data for nothing."
     )
 
@@ -91,8 +91,8 @@ def _box(session: Session) -> str:
     return (
         f"Two conflicts are selected: on the definition of `a`, {def_sides}, and on a use of "
         f"it, {use_sides}. M leads straight down both sides, and no path goes across: the paper's "
-        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved by "
-        "an all_to_all."
+        "box. Settled alike they cost nothing; settled differently, `a` would have to be cut along "
+        "its other dim in between: an **all_to_all**, in which every device sends to every other."
     )
 
 

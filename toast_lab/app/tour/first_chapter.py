@@ -45,32 +45,33 @@ def _problem(session: Session) -> str:
 def _colours(session: Session) -> str:
     analysis = session.loaded.analysis
     return (
-        "Read downwards: one row for each op. Dims that have to be cut alike share a **colour**, a "
-        f"lane of the picture: `S`, the text, is on {listed(carriers(analysis, 'S'))}. Nobody "
-        "wrote that down; it follows from what each op does. To cut the text means to cut every "
-        "marker of this lane."
+        "Read downwards: one row for each op. Dims that have to be cut alike, or data would move "
+        "between ops, share a **colour**, a lane of the picture: `S`, the text, is on "
+        f"{listed(carriers(analysis, 'S'))}. Nobody wrote that down; it follows from what each op "
+        "does. To cut the text means to follow this lane through all its markers."
     )
 
 
 def _conflict(session: Session) -> str:
-    analysis = session.loaded.analysis
+    analysis, ways = session.loaded.analysis, session.loaded.problem.mesh.n_devices
     return (
         f"But here the lane splits. The scores `a` are every word against every word, "
-        f"`{dims(session, 'a')}`: the text is on **both** dims, and one axis can cut only one dim "
-        f"of a tensor. Which? That is a **conflict**, a red line. There are "
-        f"{count(len(analysis.conflicts), 'line')} on {listed(carriers(analysis, 'S', 2))}: where "
-        "each is made, and where it is used. This choice is what the tool finds for you."
+        f"`{dims(session, 'a')}`: the text is on **both** dims, and one axis can cut only one of "
+        f"them; cut along both, {ways} devices would hold {ways} of {ways**2} blocks. Which? "
+        f"That is a **conflict**, a red line. There are {count(len(analysis.conflicts), 'line')} "
+        f"on {listed(carriers(analysis, 'S', 2))}: where each is made, and where it is used."
     )
 
 
 def _choice(session: Session) -> str:
     rows = [taken(session, (side,)) for side in SIDES]
+    prices = [f"{seconds_text(row.time_s)} and {bytes_text(row.peak_bytes)}" for row in rows]
     return (
-        "Two ways out, both priced on the right: cut the rows of the scores (side 0) or their "
-        "columns (side 1). All red lines follow: conflicts that one choice settles are a "
-        f"**compatibility set**. Unsharded, a step takes {price(taken(session, ()))}. The sides "
-        f"take nearly the same time, {seconds_text(rows[0].time_s)} and "
-        f"{seconds_text(rows[1].time_s)}. Begin with side 1: what it sends is easier to read."
+        "Two ways out: cut the rows of the scores (side 0) or their columns (side 1). All red "
+        "lines follow, since another side for one of them would only move a tensor: such conflicts "
+        f"are a **compatibility set**. By estimate a step takes {price(taken(session, ()))} if "
+        f"unsharded, {prices[0]} with side 0, and {prices[1]} with side 1: nearly the same. Begin "
+        "with side 1: what it sends is easier to read."
     )
 
 
@@ -108,8 +109,9 @@ def _run(session: Session) -> str:
 def _further(session: Session) -> str:
     return (
         "That is all: colours, one conflict, one choice, its price, and a run. A real model has "
-        "thousands of ops and tens of such choices; page **3 Search** tries them, and here, on "
-        "page **4**, their plans run and are exported into your code. Load your own model on page "
+        "thousands of ops and tens of such choices; page **3 Search** makes them for you, and "
+        "here, on page **4**, plans run and **Export** writes them for your code. Load your own "
+        "model on page "
         "**1**, or press Next: the chapters that follow are for readers of the paper, figure by "
         "figure."
     )

@@ -54,7 +54,7 @@ def _program(session: Session) -> str:
     )
     return (
         "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
-        f"of one colour should be cut alike. There are {count(len(names), 'colour')}: {yellow}, "
+        f"of one colour are cut alike. There are {count(len(names), 'colour')}: {yellow}, "
         f"which the paper prints yellow; {green}, its green; hues here are others. Nobody wrote "
         "these colours down: they come out of what each op does."
     )
@@ -70,7 +70,7 @@ def _rules(session: Session) -> str:
         "Every op has a rule, the figure's, that says which dims of its operands and results are "
         "cut together. The selected markers are all the names of `y = matmul(x, w1)`: "
         f"{count(len(op_names), 'name')}, {count(len(op_names), 'way')} to cut it. Cutting along "
-        f"{listed(summed)} leaves partial sums, which an `all_reduce` has to add up. Beside the "
+        f"{listed(summed)} leaves partial sums, which an **all_reduce** has to add up. Beside the "
         "text every dim is fresh, with the identities I of the rule below."
     )
 
@@ -101,8 +101,8 @@ def _colours(session: Session) -> str:
     return (
         "Now read M as identities too. Connected names become one colour, a lane of the graph: `U` "
         f"joins {count(group.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. A plan no "
-        "longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor with "
-        "that colour follows."
+        "longer cuts tensors one by one. Each **action** puts a colour on a mesh axis, and every "
+        "tensor with that colour follows."
     )
 
 

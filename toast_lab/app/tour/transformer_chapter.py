@@ -191,10 +191,10 @@ def _sequence_done(session: Session) -> str:
 def _search(session: Session) -> str:
     return (
         f"By hand it took {count(len(BY_HAND), 'action')} and an expert. Monte Carlo tree search "
-        "tries sequences of the same actions and prices each: **C(s)** is the time of a step over "
-        "that of the unsharded one, and more if it does not fit into memory. Less is better. Run "
-        "it: the curves show the best C(s), time and memory so far. Reordered actions that end in "
-        "one sharding are one node of its tree."
+        "tries sequences of the same actions, each a colour, and a side if it has conflicts, on an "
+        "axis. It prices where they lead: **C(s)** is the time of a step over that of the "
+        "unsharded one, and more if it does not fit into memory. Less is better. The curves show "
+        "the best so far. Sequences that end in one sharding are priced once."
     )
 
 
@@ -214,8 +214,8 @@ def _beside(session: Session) -> str:
     best = session.hand.adviser()
     if best is None:
         return (
-            "The search's plan stands beside yours here as soon as there is one. Press the button "
-            "to run one."
+            "The search's plan stands beside yours here as soon as there is one. Press "
+            "**Ask the search**."
         )
     row = taken(session)
     return (
@@ -246,9 +246,9 @@ def _evaluation(session: Session) -> str:
     return (
         "Figures 8 and 9 compare step times and search times of four methods on five models. The "
         f"whole rerun is in docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on "
-        f"this program, {RACE_S:.0f} s each. The search before was of actions alone; here mcts may "
-        "also change its best plan op by op, so it can end elsewhere. The curve is the best plan "
-        "against search time, the table has both of the figures' numbers."
+        f"this program, {RACE_S:.0f} s each. Here mcts also tries to change its best plan op by "
+        "op, which “Do it for me” left out before, so it can end elsewhere. The curve is the best "
+        "plan against search time, the table has both of the figures' numbers."
     )
 
 
@@ -278,9 +278,10 @@ def _scaling(session: Session) -> str:
 def _end(session: Session) -> str:
     return (
         "That is the whole method; what is left is to run a plan. A training step takes minutes on "
-        "a CPU, so it is `x @ x.T` once more, side 1 on "
+        "a CPU, so it is `x @ x.T` once more, now side 0 on "
         f"{count(session.loaded.problem.mesh.n_devices, 'virtual device')}. The same page compiles "
-        "plans for TPUs and GPUs and exports them into your code; your own model loads on page "
+        "plans for TPUs and GPUs, and its **Export** writes them for your code; your own model "
+        "loads on page "
         "**1**. Leaving the tour keeps all that you see."
     )
 
@@ -438,7 +439,7 @@ CHAPTER = Chapter(
             tab="beside",
             select=nothing,
             task=TourTask(
-                ask=lambda session: "Take the search's next step.",
+                ask=lambda session: "Press **Take its next step**.",
                 done=_stepped,
                 do=_take_next,
                 after=lambda session: (
@@ -455,7 +456,7 @@ CHAPTER = Chapter(
             target=("curves",),
             text=_evaluation,
             task=TourTask(
-                ask=lambda session: "Race the methods.",
+                ask=lambda session: "Press **Run the race**.",
                 done=lambda session: (
                     session.searches.race.result is not None and not session.work.busy
                 ),
@@ -481,7 +482,8 @@ CHAPTER = Chapter(
             page="compare",
             target=("execute",),
             text=_end,
-            actions=("S@1->s",),
+            # Not the plan of the first chapter, which has run already
+            actions=("S@0->s",),
             task=RUN_PLAN,
         ),
     ),
