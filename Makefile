@@ -6,11 +6,12 @@ export PYTHON
 # Hundreds of processes load the package. Unless bytecode is kept, each of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: explore test lint docs notebooks pictures package environment benchmarks clean help
+.PHONY: explore test test-all lint docs notebooks pictures package environment benchmarks clean help
 
 help:
 	@echo "make explore      install what is missing and open the explorer on http://127.0.0.1:$(PORT)"
 	@echo "make test         all checks and tests"
+	@echo "make test-all     the same on every case, and the slow tests (hours)"
 	@echo "make lint         only the static checks"
 	@echo "make docs         the documentation as a site, in site/"
 	@echo "make notebooks    run the notebooks and keep their outputs (minutes)"
@@ -27,6 +28,9 @@ explore:
 
 test:
 	@bash scripts/test.sh
+
+test-all:
+	@TOAST_LAB_SAMPLE=all bash scripts/test.sh
 
 lint:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks,dev

@@ -226,6 +226,7 @@ def test_all_impossible_sizes_are_listed() -> None:
         load("unet", mode="test")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["FSDP + Megatron", pytest.param("FSDP", marks=pytest.mark.slow)])
 def test_expert_plans_change_nothing_in_the_result(name: str) -> None:
     """A training step from a fresh optimiser, executed on 8 virtual devices.
