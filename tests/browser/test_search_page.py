@@ -292,7 +292,7 @@ def test_the_button_to_run_never_moves_under_the_pointer(
 def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
     said = searched.locator(".plan-panel dd", has_text=re.compile(r"over (data|model)"))
     expect(said.locator("visible=true").first).to_be_visible()
-    more = searched.get_by_text("Its rules and constraints: Words on page 4.")
+    more = searched.get_by_text("Its rules and constraints: page 4, Use.")
     expect(more.locator("visible=true").first).to_be_visible()
 
 

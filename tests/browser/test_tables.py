@@ -45,7 +45,7 @@ HEADINGS = {
     "load": "gallery",
     "graph": "nothing selected",
     "search": "The search will be drawn here",
-    "compare": "unsharded",
+    "compare": "price",
 }
 #: letters; longer texts are wider than the widest column, so they are cut there and have a tooltip
 LONG = 40
@@ -105,7 +105,7 @@ def test_columns_may_change_before_a_table_is_drawn(
     page.add_init_script(HOLD_TABLES)
     page.goto(f"{served()}/?step=compare")
     page.get_by_role("button", name="Add data parallel").click(timeout=SLOW)
-    page.get_by_text("Breakdown", exact=True).click()
+    page.get_by_role("button", name="Where time goes").click()
     page.get_by_role("button", name="by mesh axis").click()
     expect(page.get_by_role("gridcell", name=re.compile("^over data")).first).to_be_visible(
         timeout=SLOW
