@@ -112,7 +112,7 @@ class ConfirmSettings(look.Pane):
                 h("li", h("b", ", ".join(names)), f": {refusal}")
                 for refusal, names in titles.items()
             ]
-            summary = f"not available here: {counted(len(missing), 'judge')}, and why"
+            summary = f"{counted(len(missing), 'judge')} not available here, and why"
             paragraphs.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
         return join(paragraphs)
 
