@@ -123,8 +123,10 @@ def test_another_model_meanwhile_gets_nothing_of_the_first(
 
 def test_the_model_that_is_chosen_last_is_the_one_that_is_shown(session: Session) -> None:
     reached: list[str] = []
+    page = LoadPage(session)
     load(session, reached)
     loading = session.work.job
+    page.tick()
     session.load("mlp")
     assert session.loading == ""
     assert session.loaded.model.name == "mlp"

@@ -136,8 +136,6 @@ class Session(StatePart):
             mesh: the mesh that it is loaded for, so that nothing is priced on the one before.
         """
         sizes, settings = dict(sizes or {}), {"mesh": mesh} if mesh else {}
-        if then is None and self.loading == f"loading {which}" and self.work.context.sizes == sizes:
-            return  # it is on its way
         self.work.drop("load")
         with self.notices.guarded():
             if ":" in which:

@@ -250,7 +250,9 @@ class LoadPage:
         self.go.disabled = bool(loading)
         self.problem.check()
         job, loaded = self.session.work.job, self.session.loaded
-        if not loading and job.state is JobState.CANCELLED and loaded.which in registry.MODELS:
+        # There is no job if another model was chosen meanwhile, whose sizes are shown then
+        is_cancelled = not loading and job is not None and job.state is JobState.CANCELLED
+        if is_cancelled and loaded.which in registry.MODELS:
             self._show_sizes(loaded.which, loaded.sizes)
         self._mark_card()
         self._show_title()
