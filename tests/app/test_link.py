@@ -167,6 +167,17 @@ def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session
     assert shell.query[1]
 
 
+def test_the_address_leads_to_the_model_that_was_chosen_last(session: Session) -> None:
+    shell = Shell()
+    address = Address(session, shell)
+    for layers in (3, 4):
+        session.load("transformer", {"layers": layers, "sequence": 32, "vocab": 64})
+        address.flush()
+        session.load("gns", {"steps": 1})
+        address.flush()
+        assert "model=gns" in shell.query[0]
+
+
 def test_a_step_that_the_address_may_still_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = AddressedSteps()
     steps.name("graph")

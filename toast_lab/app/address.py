@@ -89,10 +89,11 @@ class Address:
         stale = self._dirty or session.loading != self._loading
         if not stale or session.loaded.analysis is None or self.shell.framed:
             return
+        is_another = self._loading not in ("", session.loading)
         self._dirty, self._loading = False, session.loading
-        if not session.loading:
+        if is_another or not session.loading:
             self.bound_for = []
-        elif not self.bound_for and session.loading_built_in[0]:
+        if not self.bound_for and session.loading_built_in[0]:
             # A copy or a reload meanwhile leads to the requested model, not to the previous one
             self.bound_for = link.to_model(session, *session.loading_built_in)
         pairs = list(self.bound_for or link.write(session))
