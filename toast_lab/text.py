@@ -191,6 +191,15 @@ def gap_text(gap: float | None, *, of_all: bool = False) -> str:
     return f"Proven: no plan {whose} scores more than {math.ceil(lower * 1000) / 10:.1f}% lower."
 
 
+def minute_text(time_utc: str) -> str:
+    """An ISO 8601 time to the minute.
+
+    >>> minute_text("2026-11-30T14:02:59+00:00")
+    '2026-11-30 14:02'
+    """
+    return time_utc[:16].replace("T", " ")
+
+
 def counted(number: int, noun: str) -> str:
     """``1 constraint``, ``2 constraints``, ``1,200 constraints``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

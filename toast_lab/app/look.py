@@ -36,7 +36,7 @@ CHART = assets.sheet("chart")
 GROWING = assets.sheet("growing")
 BODY = assets.sheet("body")
 #: the same for a page with one side column, which may be as wide as a narrow screen
-BODY_OF_ONE = BODY.replace("calc(50% - 4px)", "100%")
+BODY_OF_ONE = BODY + "@media (max-width: 1100px) { :host { --side-width: 100%; } }"
 SIDE = CARD + assets.sheet("side")
 MIDDLE = assets.sheet("middle")
 ROOT = assets.sheet("root")

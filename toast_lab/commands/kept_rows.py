@@ -10,7 +10,7 @@ from typing import Any
 
 from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.text import JsonObject, csv_text
+from toast_lab.text import JsonObject, csv_text, minute_text
 
 DEFAULT_ROWS = 20  #: number of rows without --limit
 
@@ -81,7 +81,7 @@ def run(
 
 def when(row: JsonObject) -> str:
     """The time of a row, to the minute."""
-    return str(row["time_utc"][:16].replace("T", " "))
+    return minute_text(row["time_utc"])
 
 
 def _row_number(command: str, arguments: list[str]) -> int | None:

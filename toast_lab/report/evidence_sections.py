@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from toast_lab.compare import provenance
+from toast_lab.compare.kept_runs import plan_digest
 from toast_lab.explain.difference import Difference, difference
 from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
@@ -19,9 +20,8 @@ from toast_lab.report.page_tables import (
 from toast_lab.report.subject import ReportSubject
 from toast_lab.runtime.diff import diff_compiled
 from toast_lab.runtime.hlo import counts_text
-from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import spec_text
-from toast_lab.text import line_text
+from toast_lab.text import line_text, minute_text
 from toast_lab.views.compare_table import (
     bytes_text,
     collectives_text,
@@ -232,7 +232,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     model, program = problem.analysis.model, problem.analysis.program
     limit = problem.memory_limit_bytes
     rows: list[tuple[str, object]] = [
-        ("made", f"{subject.time_utc[:16].replace('T', ' ')} UTC"),
+        ("made", f"{minute_text(subject.time_utc)} UTC"),
     ]
     if subject.command:
         rows.append(("command", code_text(subject.command)))
@@ -247,7 +247,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     if problem.pins is not None:
         rows.append(("pinned", "; ".join(problem.pins.texts)))
     for entry, plan in zip(subject.entries, subject.plans, strict=True):
-        digest = provenance.plan_digest(plan_file.to_json(plan))
+        digest = plan_digest(plan)
         actions = " ".join(plan.history[:40]) or "no actions"
         rows.append((f"plan {entry.name}", join([code_text(digest), ": ", code_text(actions)])))
     for name, result in subject.results.items():

@@ -63,7 +63,7 @@ class ComparePage:
         self._plan_names: list[str] = []
         self._stale = False
         self._kept = Pending()
-        self._kept_of: tuple[Any, ...] = ()  #: what runs were last looked up for
+        self._kept_of: list[PlanItem] = []  #: what runs were last looked up for
         save = saver()
         self.table = look.table(
             shown_frame([]),
@@ -244,12 +244,11 @@ class ComparePage:
 
     def _look_up_runs(self) -> None:
         """Find earlier executions of the plans; a thread does, since digests take a while."""
-        analysis, plans = self.session.loaded.analysis, self.session.plans
-        of = {item.name: item.plan for item in plans.items}
-        subject = (id(plans.comparison), *((name, id(plan)) for name, plan in of.items()))
-        if analysis is not None and subject != self._kept_of:
-            self._kept_of = subject
-            self._kept.start_next(subject, lambda: ANSWERS.submit(kept_runs, analysis, of))
+        analysis, items = self.session.loaded.analysis, self.session.plans.items
+        # Whatever changes plans, an execution among it, makes a new list of them
+        if analysis is not None and items is not self._kept_of:
+            self._kept_of, plans = items, {item.name: item.plan for item in items}
+            self._kept.start_next(items, lambda: ANSWERS.submit(kept_runs, analysis, plans))
 
     def _mark(self) -> None:
         names = [item.name for item in self.session.plans.items]
@@ -292,6 +291,6 @@ class ComparePage:
         if self.session.job is not None:
             self.right.verbs.show_job()
         kept = self._kept.done()
-        if kept is not None and kept.subject == self._kept_of:
+        if kept is not None and kept.subject is self._kept_of:
             with self.session.notices.guarded():
                 self.session.plans.kept = kept.future.result()

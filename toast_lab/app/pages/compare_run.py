@@ -18,6 +18,7 @@ from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.runtime import topologies as known
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.text import minute_text
 from toast_lab.views.compare_table import of_other_machine, ratio_text, spread_text
 from toast_lab.views.markup import (
     ESTIMATED,
@@ -294,17 +295,12 @@ def outcome_words(item: PlanItem, kept: Sequence[KeptRun]) -> Safe:
     if kept:
         elements += [
             h("h2", "kept executions ", h("span", "measured", cls="tag measured")),
-            facts([(when_text(kept_run), _kept_text(kept_run)) for kept_run in kept]),
+            facts([(minute_text(kept_run.time_utc), _kept_text(kept_run)) for kept_run in kept]),
         ]
     if result is not None:
         rows = compiled_rows(result, cost, item.problem.machine.name)
         elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     return join([*elements, h("h2", "price ", ESTIMATED), facts([("priced by", cost.priced_by)])])
-
-
-def when_text(run: KeptRun) -> str:
-    """When a run was measured: ``2026-11-30 14:02``, in UTC."""
-    return run.time_utc[:16].replace("T", " ")
 
 
 def _kept_text(run: KeptRun) -> str:

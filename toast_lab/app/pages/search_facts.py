@@ -113,7 +113,8 @@ class SearchFacts:
             if item.cost.score > best_score:
                 actions_alone = f"{item.cost.score:.4f}, of actions alone"
                 rows.append(("C(s) of the plan", actions_alone))
-            rows.append(("written", self._written()))
+            written = session.plans.written(item)
+            rows.append(("written", "-" if written is None else str(written.size)))
         if seen is not None:
             as_of = f"simulation {self.state.shown:,}, best plan from simulation {seen.index:,}"
             rows.insert(0, ("as of", as_of))
@@ -128,12 +129,6 @@ class SearchFacts:
             return None
         best = session.searches.best_plan
         return next((item for item in session.plans.items if item.plan is best), None)
-
-    def _written(self) -> str:
-        """The size of the best plan as it is written, once it is known."""
-        item = self._best_item()
-        written = None if item is None else self.session.plans.written(item)
-        return "-" if written is None else str(written.size)
 
     def _lines(self, actions: tuple[str, ...], is_last: bool) -> list[Safe | str]:
         """The best plan line by line, each with what it saves.
