@@ -11,7 +11,7 @@ more clicks than its limit, or an answer more than 0.5 s.
 
 *memory*: t2b's training step into a given memory (``LIMIT_GIB``), on 4x4 TPU v5e.
 
-*race*: a race of three methods on the transformer, and its winner.
+*race*: a race of four methods on the transformer, and its winner.
 
 *own*: a model of one's own, which the server was started with, to a plan in its source.
 
@@ -147,7 +147,7 @@ def memory(person: Person) -> None:
 
 
 def race(person: Person) -> None:
-    """A race of three methods, and its winner."""
+    """A race of four methods, and its winner."""
     person.button(re.compile("^transformer"))
     person.sees("Loaded transformer")
     person.button(re.compile("^3 .*Search"))
