@@ -75,6 +75,16 @@ def test_ops_with_a_counterpart_keep_their_shardings(model: Any, plan: Any) -> N
     assert carry(model, plan, "tpu").plan is plan
 
 
+def test_ops_that_a_platform_adds_are_named_with_their_line() -> None:
+    model = tl.from_jax(lambda x, w: x @ w, S((64, 32), "bfloat16"), f32(32, 16))
+    problem = tl.Problem(tl.analyse(model), {"data": 2}, machine="tpu-v5e")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", None)})
+    assert carry(model, plan, "tpu").notes == ()
+    (note,) = carry(model, plan, "gpu").notes
+    assert note.startswith("2 convert (test_carried.py:")
+    assert note.endswith(") run in addition on the GPU")
+
+
 def inputs() -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(0)
     x, w, v = (rng.normal(size=shape).astype("f4") for shape in ((64, 32), (4, 32, 16), (16, 8)))

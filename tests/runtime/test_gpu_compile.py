@@ -19,7 +19,7 @@ import pytest
 
 from tests.runtime.test_gpu_compiler import wheel
 from tests.runtime.test_gpu_target import described
-from tests.runtime.test_run import MESH, plan_of, small_step
+from tests.runtime.test_run import MESH, small_step
 from toast_lab import frontends
 from toast_lab.app.pages.compare_run import compiled_rows
 from toast_lab.app.pages.compare_run import topologies as choices
@@ -35,6 +35,7 @@ from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.diff import diff_compiled
 from toast_lab.sharding.mesh import make_mesh
+from toast_lab.sharding.plan import ShardingPlan
 
 S = jax.ShapeDtypeStruct
 ACTIONS = [("batch", "d"), ("inner", "d")]
@@ -51,6 +52,11 @@ def installed() -> bool:
 needs_wheels = pytest.mark.skipif(
     not installed(), reason="XLA's compiler for GPUs is not here: toast-lab install-gpu-compiler"
 )
+
+
+def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
+    """A plan of the program that JAX makes for GPUs."""
+    return Plan.from_actions(Problem(analyse(model), mesh, "h100"), actions)
 
 
 def half_step() -> Model:

@@ -127,7 +127,9 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
                 f"this was compiled from plan {compiled.plan_key:016x} of program "
-                f"{compiled.program}, but the plan given is {plan.key:016x} of {program.digest()}"
+                f"{compiled.program}, but the plan given is {plan.key:016x} of {program.digest()}; "
+                f"compile this plan, for the platform of its problem's machine "
+                f"({problem.machine.compiler.upper()}): JAX may make other programs for others"
             )
         if compiled.refused:
             raise InvalidPlan(

@@ -169,30 +169,38 @@ def _notes(own: Program, target: Program, spans: Sequence[Span], platform: str) 
     """
     kinds_of: dict[str, Counter[str]] = {}
     count_of: Counter[str] = Counter()
-    line, unplaced = "", 0
+    line = ""
+    unplaced: list[int] = []  # ops of the target
     for kind, begin, end, other_begin, other_end in spans:
         if kind == "equal":
             continue
         ops = [op for op in range(begin, end) if not is_constant(own.kind[op])]
-        count = sum(not is_constant(target.kind[op]) for op in range(other_begin, other_end))
+        unplaced += [op for op in range(other_begin, other_end) if not is_constant(target.kind[op])]
         if ops:
             line = line_text(own.where(ops[0]))
             kinds = Counter(own.kind[op].removeprefix("chlo.") for op in ops)
             kinds_of.setdefault(line, Counter()).update(kinds)
-            count, unplaced = count + unplaced, 0
         if line:
-            count_of[line] += count
-        else:
-            unplaced += count
-    if unplaced:
-        return (f"{unplaced} ops more run on the {platform.upper()}",)
-    notes = []
-    for line, kinds in kinds_of.items():
-        names = [name if count == 1 else f"{count} {name}" for name, count in kinds.most_common(3)]
-        names += ["others"] if len(kinds) > 3 else []
-        verb = "runs" if kinds.total() == 1 else "run"
-        notes.append(
-            f"{', '.join(names)} ({line}) {verb} as {count_of[line]} other ops on the "
-            f"{platform.upper()}"
-        )
+            count_of[line] += len(unplaced)
+            unplaced.clear()
+    notes = [
+        f"{_kinds_text(kinds)} ({line}) {'runs' if kinds.total() == 1 else 'run'} as "
+        f"{count_of[line]} other ops on the {platform.upper()}"
+        for line, kinds in kinds_of.items()
+    ]
+    added: dict[str, Counter[str]] = {}
+    for op in unplaced:
+        kind = target.kind[op].removeprefix("chlo.")
+        added.setdefault(line_text(target.where(op)), Counter())[kind] += 1
+    notes += [
+        f"{_kinds_text(kinds)} ({line}) {'runs' if kinds.total() == 1 else 'run'} in addition on "
+        f"the {platform.upper()}"
+        for line, kinds in added.items()
+    ]
     return tuple(notes)
+
+
+def _kinds_text(kinds: Counter[str]) -> str:
+    """``2 convert, dot_general``: the most frequent kinds of op."""
+    names = [name if count == 1 else f"{count} {name}" for name, count in kinds.most_common(3)]
+    return ", ".join([*names, "others"] if len(kinds) > 3 else names)
