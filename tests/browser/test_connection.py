@@ -60,10 +60,13 @@ def test_a_server_that_stands_still_is_said_after_a_click_which_is_done_later(pa
         os.kill(server, signal.SIGSTOP)
         try:
             page.get_by_role("button", name="Conflict board").click()
+            working = page.get_by_role("status").filter(has_text="Conflict board …")
+            expect(working).to_be_visible(timeout=SAID_MS)
             expect(alert).to_contain_text("waits until it does", timeout=SAID_MS)
         finally:
             os.kill(server, signal.SIGCONT)
         expect(alert).to_be_hidden(timeout=SLOW)
+        expect(working).to_be_hidden(timeout=SLOW)
         expect(page.get_by_text("Conflict board")).to_be_visible(timeout=SLOW)
 
 

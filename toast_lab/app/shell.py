@@ -2,8 +2,8 @@
 
 It also stands between server and browser: messages wait while the browser builds something, and the
 browser reports when its user is idle. The browser's half is ``static/shell.js``,
-``layout_once.js``, ``known_models.js``, ``hold_messages.js``, ``rest.js``, ``connection.js`` and
-``checkbox_words.js``.
+``layout_once.js``, ``known_models.js``, ``hold_messages.js``, ``rest.js``, ``connection.js``,
+``working.js`` and ``checkbox_words.js``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Shell(JSComponent):
         "hold_messages",
         "rest",
         "connection",
+        "working",
         "shell",
     )
     _esm = "\n".join((theme.DECIDE_ONCE, *map(assets.script, _scripts)))

@@ -115,8 +115,8 @@ class Replay:
         memory = self.allocator_peak_bytes or self.peak_bytes
         lines = [
             f"{self.name}, one device of {self.mesh}",
-            f"computation   {self.median_s * 1e3:.4g} ms measured on {self.device_kind} (spread "
-            f"{self.spread_s * 1e3:.2g} ms), {self.predicted_compute_s * 1e3:.4g} ms predicted",
+            f"computation   {self.median_s * 1e3:.4g} ± {self.spread_s / 2 * 1e3:.2g} ms "
+            f"measured on {self.device_kind}, {self.predicted_compute_s * 1e3:.4g} ms predicted",
             f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; "
             f"removed: {counts_text(self.removed_counts) or 'none'}",
             f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms "

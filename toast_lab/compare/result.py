@@ -293,7 +293,7 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
         row.name,
         row.status,
         _time(row.median_s),
-        _time(row.spread_s),
+        _spread(row.spread_s),
         _time(row.compile_s),
         "-" if memory is None else bytes_text(memory),
         counts or ("none" if row.compile_s is not None else "-"),
@@ -307,6 +307,11 @@ def _time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _spread(spread_s: float | None) -> str:
+    """Half the interquartile range, as in the explorer."""
+    return "-" if spread_s is None else f"± {_time(spread_s / 2)}"
 
 
 def _csv(row: ComparisonRow) -> JsonObject:

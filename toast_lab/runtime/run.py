@@ -117,9 +117,9 @@ class Run:
     def __str__(self) -> str:
         error = agreement.verdict(self.max_relative_error, self.tolerance)
         return (
-            f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step (spread "
-            f"{self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a device, "
-            f"{error}; {counts_text(self.collective_counts) or 'no collectives'}"
+            f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ± "
+            f"{self.spread_s / 2 * 1e3:.3f} ms a step, {self.peak_bytes / 2**20:.2f} MiB peak a "
+            f"device, {error}; {counts_text(self.collective_counts) or 'no collectives'}"
             + "".join(f"\n{note}" for note in self.notes)
         )
 

@@ -53,7 +53,7 @@ class GraphPage:
         bar = look.row(
             self.zoom, self.reset, self.whole, self.unfold, self.fold, margin=(2, 0), height=26
         )
-        self.head = look.row(self._note, figure_menu("dimension graph"))
+        self.head = look.row(self._note, figure_menu("dimension graph"), align="center")
         self.centre = look.canvas(bar, self._pane)
         self._watch()
         self._shown()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import panel as pn
+
 from toast_lab.app import look
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
@@ -26,11 +28,13 @@ class UnderstandPage:
             margin=(0, 10, 4, 0),
             stylesheets=[look.SLIM_BUTTON],
         )
-        look.watch_value(self.switch, lambda step: setattr(session, "step", step))
-        self._head = look.column(align="center")
+        look.watch_value(self.switch, self._to_view)
+        self._board_head = look.column(align="center", visible=False)
         self._board = look.filled_column(visible=False)
         self.centre = look.filled_column(
-            look.row(self.switch, self._head, height=32), self.graph.centre, self._board
+            look.row(self.switch, self.graph.head, self._board_head, height=32),
+            self.graph.centre,
+            self._board,
         )
         look.watch(session, self._show, "step")
         self._show()
@@ -38,9 +42,15 @@ class UnderstandPage:
     def make_board(self) -> HandPage:
         """Make the second view, which is not there from the start."""
         self.board = HandPage(self.session)
+        self._board_head.objects = [self.board.board.head]
         self._board.objects = [self.board.centre]
         self._show()
         return self.board
+
+    def _to_view(self, step: str) -> None:
+        # In one message, so that the browser lays out the page only once
+        with pn.io.unlocked():
+            self.session.step = step
 
     def _show(self) -> None:
         step = self.session.step
@@ -49,9 +59,8 @@ class UnderstandPage:
         is_board = step == "hand" and self.board is not None
         self.switch.value = step
         self.graph.centre.visible, self._board.visible = not is_board, is_board
+        self.graph.head.visible, self._board_head.visible = not is_board, is_board
         self.graph.inspector.legend.visible = not is_board
-        head = self.board.board.head if is_board and self.board is not None else self.graph.head
-        self._head.objects = [head]
 
     def tick(self) -> None:
         """Process the results of threads; called at each tick of the page."""

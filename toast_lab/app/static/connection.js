@@ -9,6 +9,12 @@ const TOO_SOON_MS = 10000  // a server that answers and never lets a page stay c
 const ENDED = 'The server does not answer: nothing that you click here is done. This page comes back by itself when the server does. '
 const SILENT = 'The server does not answer: what you click here waits until it does. '
 
+// Any file of the server: asking for the page itself would make a session.
+function anyFile() {
+  const script = [...document.scripts].find(({ src }) => src.startsWith(window.location.origin))
+  return script?.src ?? window.location.href
+}
+
 function lostConnection(page) {
   const box = document.createElement('div')
   box.className = 'lost'
@@ -27,11 +33,6 @@ function lostConnection(page) {
   function reload() {
     sessionStorage.setItem(RELOADED, String(Date.now()))
     window.location.reload()
-  }
-  // Any file of the server: asking for the page itself would make a session.
-  function anyFile() {
-    const script = [...document.scripts].find(({ src }) => src.startsWith(window.location.origin))
-    return script?.src ?? window.location.href
   }
   async function answers(ms) {
     try {

@@ -70,7 +70,8 @@ export function render({ model, view, el }) {
   layoutOnce(view)
   keepKnown(view.model.document)
   const lost = lostConnection(view.model.document)
-  const rest = atRest(heldMessages(view), () => { model.rested = model.awaited_rest })
+  const held = heldMessages(view)
+  const rest = atRest(held, () => { model.rested = model.awaited_rest })
   let count = 0
   const send = (id) => { model.command = [id, ++count] }
   const bar = document.createElement('div')
@@ -223,6 +224,6 @@ export function render({ model, view, el }) {
   showTitle()
   requestAnimationFrame(showTheme)  // by then it hangs in the page, and the outermost element is known
   const root = document.createElement('div')
-  root.append(bar, sheet, lost)
+  root.append(bar, sheet, lost, working(held))
   return root
 }
