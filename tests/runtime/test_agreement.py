@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -70,12 +71,10 @@ def test_a_run_and_a_comparison_say_the_same():
     limit = agreement.tolerance(model.program)
     assert done.tolerance == limit
     assert done.agrees is True
-    assert f"agrees (largest error {done.max_relative_error:.1e}, tolerance {limit:.1e})" in str(
-        done
-    )
+    assert agreement.verdict(done.max_relative_error, done.worst.limit) in str(done)
     assert done.to_json()["tolerance"] == limit
     assert done.to_json()["agrees"] is True
-    certificate = Certificate(done.errors, None, limit, (), ())
+    certificate = Certificate(done.errors, None, limit, (), (), done.changes)
     assert certificate.passed is done.agrees
     assert str(certificate).split("\n")[0] in str(done)
     strict = tl.run(
@@ -83,3 +82,59 @@ def test_a_run_and_a_comparison_say_the_same():
     )
     assert strict.agrees is None
     assert "not compared" in str(strict)
+
+
+def test_inputs_are_nudged_by_one_unit_in_the_last_place():
+    arrays = [
+        np.linspace(-3.0, 3.0, 64, dtype="f4"),
+        np.ones((8, 8), ml_dtypes.bfloat16),
+        np.arange(5),
+        np.array([True, False]),
+    ]
+    copies = agreement.nudged(arrays, seed=3)
+    for array, copy in zip(arrays[:2], copies[:2], strict=True):
+        assert copy.dtype == array.dtype
+        change = np.abs(copy.astype("f8") / array.astype("f8") - 1.0)
+        unit = float(ml_dtypes.finfo(array.dtype).eps)
+        assert change.min() > 0
+        assert change.max() <= 2 * unit
+        assert {True, False} == set((copy > array).ravel().tolist())
+    assert all(copy is array for array, copy in zip(arrays[2:], copies[2:], strict=True))
+
+
+def test_the_limit_of_an_output_follows_how_it_answers_to_nudged_inputs():
+    errors = {"loss": 2e-4, "gradient": 1e-3}
+    assert agreement.worst(errors, 3e-4, {}) == (1e-3, 3e-4)
+    assert agreement.worst(errors, 3e-4, {"gradient": 5e-4}) == (2e-4, 3e-4)
+    assert agreement.worst({"gradient": 1e-3}, 3e-4, {"gradient": 5e-4}) == (1e-3, 5e-3)
+    # However much rounding explains, half of a sum is never missing
+    assert agreement.worst({"gradient": 0.5}, 3e-4, {"gradient": 0.4}) == (0.5, 0.25)
+    assert agreement.worst({"a": math.nan, "b": 1.0}, 3e-4, {})[1] == 3e-4
+    assert not agreement.agrees(*agreement.worst({"a": math.nan, "b": 0.0}, 3e-4, {}))
+    assert agreement.worst({}, 3e-4, {}) == (None, 3e-4)
+
+
+def test_gradients_that_nearly_cancel_are_compared_with_what_rounding_explains():
+    """Keys that are all alike leave the queries nearly without a gradient."""
+
+    def attention(x, query, key):
+        return jax.nn.softmax((x @ query) @ (x @ key).T) @ x
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((256, 64), (64, 16), (64, 16))]
+    model = tl.from_jax(attention, *shapes)
+    random = np.random.default_rng(0)
+    inputs = [
+        (1.0 + 1e-2 * random.normal(size=(256, 64))).astype("f4"),
+        *(0.1 * random.normal(size=(64, 16)).astype("f4") for _ in range(2)),
+    ]
+    problem = tl.Problem(tl.analyse(model), {"d": 4})
+    plan = tl.Plan.from_specs(problem, {"x": ("d", None)})
+    result = tl.compare(model, {"rows": plan}, devices="cpu:4", repeats=1, inputs=inputs)
+    (certificate,) = (row.certificate for row in result.rows if row.name == "rows")
+    assert certificate.passed
+    changed = {path: certificate.changes[path] for path in certificate.gradients}
+    assert max(changed, key=changed.get) == "gradient of query"
+    assert changed["gradient of query"] > 100 * changed["loss"]
+    done = tl.run(model, plan, devices="cpu:4", repeats=1, inputs=inputs)
+    assert done.agrees
+    assert set(done.changes) == set(done.errors)

@@ -92,7 +92,7 @@ def _show(
             ),
         ],
     )
-    console.print(f"Against the unsharded program: {verdict(error, executed.tolerance)}")
+    console.print(f"Against the unsharded program: {verdict(*executed.worst)}")
     priced = Counter(collective.kind for collective in cost.collectives)
     compiled = executed.collective_counts
     kinds = sorted({*priced, *compiled})

@@ -135,7 +135,9 @@ def compare(
             dataclasses.replace(
                 row,
                 mesh=str(plan.mesh),
-                certificate=_certificate(entry, traced, note, tolerance),
+                certificate=_certificate(
+                    entry, traced, note, tolerance, changes=entries[0].changes
+                ),
                 predicted=prices.get(name),
                 plan=plan_file.to_json(plan),
             )
@@ -321,7 +323,11 @@ def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
 
 
 def _certificate(
-    entry: MeasuredContender, traced: gradients.Gradients, note: str, tolerance: float
+    entry: MeasuredContender,
+    traced: gradients.Gradients,
+    note: str,
+    tolerance: float,
+    changes: Mapping[str, float],
 ) -> Certificate:
     checked, not_checked = [], []
     if entry.errors is not None:
@@ -348,6 +354,7 @@ def _certificate(
         tolerance=tolerance,
         checked=tuple(checked),
         not_checked=tuple(not_checked),
+        changes=changes,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from toast_lab import fork_server, isolate
 from toast_lab.ir.program import Program
-from toast_lab.runtime import child, hlo, inputs
+from toast_lab.runtime import agreement, child, hlo, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
@@ -70,6 +70,7 @@ class Started(NamedTuple):
 
     finite: bool  #: are all results of this process's devices finite?
     errors: Errors | None  #: None: the results were not compared
+    changes: Errors | None = None  #: by nudged inputs, of the unsharded program (``agreement``)
 
 
 class Certified(NamedTuple):
@@ -77,6 +78,7 @@ class Certified(NamedTuple):
 
     errors: Errors | None  #: None: nothing was compared
     failure: str = ""  #: why the program did not run; empty: it did, or there is none
+    changes: Errors | None = None  #: as those of ``Started``
 
 
 class Contender:
@@ -129,13 +131,23 @@ class Contender:
             with open(unfinished, "wb") as file:
                 pickle.dump(arrays, file, protocol=5)
             os.replace(unfinished, keep)
-            return Started(child.all_finite(arrays), None)
+            return Started(child.all_finite(arrays), None, self._changes(executable, names, arrays))
         if expected is None:
             return Started(True, None)
         with open(expected, "rb") as file:
             expected_results = pickle.load(file)
         errors = map(shards_error, results, expected_results)
         return Started(True, dict(zip(names, errors, strict=True)))
+
+    def _changes(
+        self, executable: Executable, names: Sequence[str], results: Sequence[np.ndarray]
+    ) -> Errors:
+        """The relative changes of results by nudged inputs."""
+        executable.release()
+        executable.put(agreement.nudged(self.arrays, self.request.options.seed))
+        nudged = executable.results(executable.step()[1])
+        executable.release()
+        return dict(zip(names, map(shards_error, nudged, results), strict=True))
 
     def _executable(self) -> Executable:
         if self.executable is None:
@@ -155,7 +167,8 @@ class Contender:
         try:
             shapes, donated = request.gradient_shapes, [False] * len(self.arrays)
             executable = Executable(request.gradient, shapes, donated, self.devices)
-            return Certified(self._first(executable, request.gradient_names, expected, keep).errors)
+            first = self._first(executable, request.gradient_names, expected, keep)
+            return Certified(first.errors, changes=first.changes)
         except Exception as error:
             return Certified(None, f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
 

@@ -85,6 +85,8 @@ class MeasuredContender:
     errors: dict[str, float] | None = None
     gradient_errors: dict[str, float] | None = None
     gradient_failure: str = ""
+    #: of the unsharded program's results and gradients, by nudged inputs (``agreement``)
+    changes: dict[str, float] = dataclasses.field(default_factory=dict)
     allocator_peak_bytes: int | None = None
     spent_s: float = 0.0
     finite: bool = True
@@ -305,6 +307,7 @@ class _Measurement:
             if self.non_negative:
                 starts = self.start(entry, keep=keep)
         entry.finite = all(start.finite for start in starts)
+        entry.changes.update(worst([start.changes or {} for start in starts]))
 
     def start(
         self, entry: MeasuredContender, *, expected: str | None = None, keep: str | None = None
@@ -349,7 +352,11 @@ class _Measurement:
             entry.gradient_failure = str(error)
             return
         entry.gradient_failure = next((answer.failure for answer in answers if answer.failure), "")
-        if not entry.gradient_failure and not reference:
+        if entry.gradient_failure:
+            return
+        if reference:
+            entry.changes.update(worst([answer.changes or {} for answer in answers]))
+        else:
             entry.gradient_errors = worst([answer.errors or {} for answer in answers])
 
 

@@ -31,20 +31,27 @@ class Certificate:
     tolerance: float
     checked: tuple[str, ...]  #: what was compared, one sentence each
     not_checked: tuple[str, ...]  #: what was not, and why
+    #: of the unsharded program's, by inputs that are nudged, see ``agreement``
+    changes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def worst(self) -> agreement.Worst:
+        """The error that is the largest, measured by what rounding explains."""
+        errors = {**(self.outputs or {}), **(self.gradients or {})}
+        return agreement.worst(errors, self.tolerance, self.changes)
 
     @property
     def max_relative_error(self) -> float | None:
-        """The largest error of anything checked; NaN if a part of it has no finite values."""
-        errors = [*(self.outputs or {}).values(), *(self.gradients or {}).values()]
-        return float(np.max(errors)) if errors else None
+        """The error of ``worst``; NaN if a part of what was checked has no finite values."""
+        return self.worst.error
 
     @property
     def passed(self) -> bool | None:
-        """Is everything that was checked within the tolerance? None: nothing was."""
-        return agreement.agrees(self.max_relative_error, self.tolerance)
+        """Is everything that was checked within what rounding explains? None: nothing was."""
+        return agreement.agrees(*self.worst)
 
     def __str__(self) -> str:
-        verdict = agreement.verdict(self.max_relative_error, self.tolerance)
+        verdict = agreement.verdict(*self.worst)
         lines = [
             verdict,
             *(f"  checked: {sentence}" for sentence in self.checked),

@@ -6,11 +6,18 @@ of n, and values computed from it inherit that error. Up to 1/eps terms it stays
 root of eps: that is the tolerance, for the coarsest floating-point type of the program. Where an op
 sums more terms than that in its own type, the tolerance is that op's error, up to
 ``MAX_TOLERANCE``. Matrix products are left out, since backends sum them in a wider type.
+
+Where large terms nearly cancel, as in the gradient of a softmax, a result inherits the errors of
+its terms, which are many times its own. How many is measured: the unsharded program runs once more
+on inputs that are ``nudged``, each by one unit in its last place. What changes by more than a
+rounding error then may also change when sums are reordered.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +26,7 @@ from toast_lab.ir.program import REDUCTION, Program
 from toast_lab.runtime import inputs
 
 MAX_TOLERANCE = 0.25  #: a larger tolerance would pass results that lack half of a sum
+NUDGES = 10.0  #: the error that rounding explains, in changes by nudged inputs
 
 
 def tolerance(program: Program) -> float:
@@ -42,6 +50,53 @@ def tolerance(program: Program) -> float:
         rounding_unit = rounding_units.get(program.value_dtype[results[0]], 0.0)
         largest = max(largest, min(MAX_TOLERANCE, rounding_unit * math.sqrt(term_count)))
     return largest
+
+
+def nudged(arrays: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Copies whose floating-point elements are one unit in the last place larger or smaller."""
+    import ml_dtypes
+
+    random = np.random.default_rng([seed, len(arrays)])
+    copies = []
+    for array in arrays:
+        if array.dtype.kind in "biuOSU" or array.dtype.kind == "c":
+            copies.append(array)
+            continue
+        unit = np.asarray(ml_dtypes.finfo(array.dtype).eps, array.dtype)
+        up = random.integers(0, 2, array.shape, dtype=bool)
+        copies.append(np.where(up, array + array * unit, array - array * unit).astype(array.dtype))
+    return copies
+
+
+class Worst(NamedTuple):
+    """The output whose error is the largest, measured by its limit; None: nothing was compared."""
+
+    error: float | None
+    limit: float | None
+
+
+def worst(
+    errors: Mapping[str, float] | None, tolerance: float | None, changes: Mapping[str, float]
+) -> Worst:
+    """The output that is nearest to, or farthest beyond, the error that rounding explains.
+
+    Args:
+        errors: relative error by output.
+        tolerance: see ``tolerance``.
+        changes: relative change of each output by nudged inputs, where known.
+    """
+    if not errors or tolerance is None:
+        return Worst(None, tolerance)
+    limits = {
+        path: max(tolerance, min(NUDGES * changes.get(path, 0.0), MAX_TOLERANCE)) for path in errors
+    }
+
+    def beyond(path: str) -> float:
+        ratio = errors[path] / limits[path] if limits[path] else errors[path]
+        return math.inf if math.isnan(ratio) else ratio
+
+    path = max(errors, key=beyond)
+    return Worst(errors[path], limits[path])
 
 
 def agrees(error: float | None, limit: float | None) -> bool | None:

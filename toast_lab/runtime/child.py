@@ -15,8 +15,8 @@ import numpy as np
 
 from toast_lab import fork_server, isolate
 from toast_lab.ir.program import Program
+from toast_lab.runtime import agreement, hlo, inputs
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime import hlo, inputs
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
 
@@ -53,6 +53,7 @@ class ExecutableMeasurement(NamedTuple):
     memory: dict[str, int]  #: see _jax_private.memory_stats
     collectives: tuple[hlo.Collective, ...]
     errors: dict[str, float] | None  #: by output path; None if not compared with a reference
+    changes: dict[str, float]  #: of a reference, by nudged inputs (``agreement``); else empty
 
 
 class RunReport(NamedTuple):
@@ -138,6 +139,7 @@ def try_reference(
             arrays,
             stage=stage,
             on_results=results.extend,
+            changes_of=results,
         )
     except Exception as error:
         # Programs are sharded because they do not fit on one device: go on without a reference.
@@ -177,20 +179,34 @@ def measure(
     arrays: Sequence[np.ndarray],
     stage: Stage,
     on_results: Callable[[list[np.ndarray]], None] | None = None,
+    changes_of: Sequence[np.ndarray] | None = None,
 ) -> ExecutableMeasurement:
-    """Compile and time one job; ``on_results`` receives the first execution's results."""
+    """Compile and time one job.
+
+    ``on_results`` receives the first execution's results; ``changes_of`` asks how nudged inputs
+    change them.
+    """
     stage.compiling()
     executable = Executable.of_program(job, request.program, devices)
     options = request.options
     times_s = executable.times_s(
         arrays, options.repeats, options.warmup, on_step=stage.running, on_results=on_results
     )
+    changes: dict[str, float] = {}
+    if changes_of:  # filled by ``on_results``
+        executable.release()
+        executable.put(agreement.nudged(arrays, options.seed))
+        nudged = executable.results(executable.step()[1])
+        paths = request.program.output_paths
+        for path, result, expected in zip(paths, nudged, changes_of, strict=True):
+            changes[path] = relative_error(np.asarray(result), expected)
     return ExecutableMeasurement(
         compile_s=executable.compile_s,
         step_times_s=times_s,
         memory=executable.memory(),
         collectives=executable.collectives(),
         errors=None,
+        changes=changes,
     )
 
 

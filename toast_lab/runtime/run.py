@@ -20,8 +20,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem
 from toast_lab.ir.kernel_rules import WRAPPED
@@ -82,6 +80,8 @@ class Run:
     note: str = ""  #: why there is no reference although one was asked for
     #: largest error that rounding explains, see ``agreement``; None without a reference
     tolerance: float | None = None
+    #: of the unsharded program's outputs, by nudged inputs, see ``agreement``
+    changes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     #: where these devices run other ops than the plan's own program has, see ``carried``
     notes: tuple[str, ...] = ()
 
@@ -91,19 +91,22 @@ class Run:
         return dict(collections.Counter(collective.kind for collective in self.collectives))
 
     @property
+    def worst(self) -> agreement.Worst:
+        """The error that is the largest, measured by what rounding explains."""
+        return agreement.worst(self.errors, self.tolerance, self.changes)
+
+    @property
     def max_relative_error(self) -> float | None:
-        """The largest error of any output; NaN if some output has nothing finite to compare."""
-        if self.errors is None:
-            return None
-        return float(np.max([*self.errors.values(), 0.0]))
+        """The error of ``worst``; NaN if some output has nothing finite to compare."""
+        return self.worst.error
 
     @property
     def agrees(self) -> bool | None:
-        """Are all outputs within the tolerance of the unsharded program's?
+        """Are all outputs those of the unsharded program, up to what rounding explains?
 
         None if they were not compared.
         """
-        return agreement.agrees(self.max_relative_error, self.tolerance)
+        return agreement.agrees(*self.worst)
 
     def to_json(self) -> dict[str, Any]:
         """All fields and derived numbers as plain data; collectives as a list of dicts."""
@@ -115,7 +118,7 @@ class Run:
         return data
 
     def __str__(self) -> str:
-        error = agreement.verdict(self.max_relative_error, self.tolerance)
+        error = agreement.verdict(*self.worst)
         return (
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ± "
             f"{self.spread_s / 2 * 1e3:.3f} ms a step, {self.peak_bytes / 2**20:.2f} MiB peak a "
@@ -309,4 +312,5 @@ def _result(
         reference_peak_bytes=reference.memory["peak"] if reference else None,
         note=report.reference_failure,
         tolerance=None if measured.errors is None else tolerance,
+        changes=reference.changes if reference else {},
     )

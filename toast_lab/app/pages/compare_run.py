@@ -337,16 +337,14 @@ def _certificate(run: Any) -> Safe:
     certificate = getattr(run, "certificate", None)
     if certificate is None:
         return quiet("not compared with the unsharded program")
-    error = certificate.max_relative_error
+    error, limit = certificate.worst
     verdict = {
         True: "agrees with unsharded",
         False: "DIFFERS from unsharded",
         None: "not compared",
     }[certificate.passed]
     error_text = (
-        ""
-        if error is None
-        else (f": error {error:.1e} relative to unsharded, tolerance {certificate.tolerance:.1e}")
+        "" if error is None else f": error {error:.1e} relative to unsharded, tolerance {limit:.1e}"
     )
     return join(
         [
