@@ -52,4 +52,4 @@ if [ "${TOAST_LAB_SAMPLE:-}" = all ]; then marks="not accelerator and not timing
 # The tests of a file stay on one worker, since they share fixtures of the file. More workers than cores would take
 # longer: the tests are bound by the CPU, and what is made once for each worker would be made once more.
 .venv/bin/python -m pytest -m "$marks" \
-    -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder "${suites[@]}"
+    -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5 "${suites[@]}"

@@ -59,6 +59,7 @@ def is_program(value: Any) -> bool:
     return isinstance(value, Program)
 
 
+@pytest.mark.sampled(2)
 def test_arrays_are_as_documented(recorded: Recorder) -> None:
     recorded_programs = programs(recorded)
     assert recorded_programs

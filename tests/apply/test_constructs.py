@@ -16,7 +16,7 @@ def here(name: str, *args: Any) -> Any:
     return eight_devices.call(f"tests.apply.constructs:{name}", *args)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_construct_runs_and_is_exported_as_under_jax_jit(name: str) -> None:
     assert here("roads", name, False) == {road: [] for road in ROADS}

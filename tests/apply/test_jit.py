@@ -35,7 +35,7 @@ def here(name: str, *args: Any, module: str = "programs") -> Any:
     return eight_devices.call(f"tests.apply.{module}:{name}", *args)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "sizes", "seed"), CASES, ids=[f"{n}-{s}" for n, _, s in CASES])
 def test_the_plan_is_carried_out_to_the_collective(
     name: str, sizes: dict[str, Any], seed: int
@@ -131,7 +131,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", LOOPS)
 def test_training_loops_see_what_the_library_s_own_jit_gives(case: str) -> None:
     if importlib.util.find_spec(LOOPS[case]) is None:

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int], tuple[Any, ...]]] = 
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     which, sizes, mesh, actions = CASES[name]

@@ -90,7 +90,7 @@ def test_folded_and_incremental_prices_equal_the_whole_programs(name, mesh, step
     branch(problem_of(name, mesh), steps)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_folded_and_incremental_prices_of_every_program(name):
     rng = np.random.default_rng(0)

@@ -69,7 +69,7 @@ def states(problem: Problem, count: int) -> list[State]:
     return reached
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", ["tpu-v5e", "a100"])
 @pytest.mark.parametrize("name", DEEP)
 def test_the_peak_is_that_of_the_whole_program(name: str, machine: str) -> None:

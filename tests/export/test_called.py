@@ -17,7 +17,7 @@ def here(name: str, *args: Any) -> Any:
     return eight_devices.call(f"tests.export.called:{name}", *args)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "case", ["argnums", "argnames", "negative", "keywords", "partial", "method", "plain"]
 )
@@ -30,7 +30,7 @@ def test_static_arguments_and_keywords_in_every_export(case: str) -> None:
     assert outcome["patch"] == "" or "with_sharding_constraint" in outcome["patch"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", KEYS)
 def test_random_keys_in_every_export(case: str, tmp_path: Path) -> None:
     outcome = here("keys", case, "threefry2x32", 1, str(tmp_path))

@@ -147,6 +147,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {name: {**result, "text": texts.get(name)} for name, result in results.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RULES)
 def test_exported_files_train_as_the_function_does(name: str, outcomes: dict[str, Any]) -> None:
     if name not in INSTALLED:

@@ -93,7 +93,7 @@ def test_what_is_compiled_after_an_edit_counts_as_made_from_what_was_imported(
     assert outcome(run(program, cache))[:2] == (3, 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("callee", ["whole", "gone", "damaged", "edited"])
 def test_a_kernel_that_another_calls_at_its_address_is_there_before_it(
     program: Path, callee: str
@@ -115,7 +115,7 @@ def test_a_kernel_that_another_calls_at_its_address_is_there_before_it(
     assert len(list((cache / "toast-lab").glob("called*.kernel"))) == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
 def test_a_damaged_file_is_compiled_anew(program: Path, damage: str) -> None:
     cache = program / "cache"

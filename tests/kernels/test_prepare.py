@@ -77,7 +77,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_prepared_search_compiles_nothing_and_each_kernel_has_one_signature(
     method: str, program: str

@@ -259,7 +259,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Sweeps have two numbers: they decide how many workers there are, and whether there are rows yet.
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kind", "number"),
     [(kind, n) for kind in KINDS for n in ((0, 1) if "sweep" in kind else (0,))],

@@ -79,7 +79,7 @@ def differences(loaded: Model, plan: ShardingPlan, constrained: set[int]) -> int
     return count
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_propagation_arrives_at_the_plan(name: str, seed: int) -> None:

@@ -72,7 +72,7 @@ def test_every_model_has_small_sizes_here() -> None:
     assert set(SMALL) == set(registry.MODELS)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", registry.MODELS)
 def test_default_sizes_load(name: str) -> None:
     model = cached(name)

@@ -73,6 +73,7 @@ def assert_equal(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=jax.tree_util.keystr(path))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", registry.choices("transformer")["mode"])
 @pytest.mark.parametrize(
     "options", [{"remat": True}, {"scan": True}, {"scan": True, "remat": True}]

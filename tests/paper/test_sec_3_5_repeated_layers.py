@@ -20,6 +20,7 @@ from toast_lab.sharding.space import Action, build_space
 LAYERS = (1, 2, 4, 8)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["forward", "gradient", "train"])
 def test_one_set_per_layer_all_tied(mode):
     counts, classes, conflicts = [], [], []
@@ -152,6 +153,7 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
     assert "dynamic_slice" not in kinds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kv_heads", [1, 4])
 @pytest.mark.parametrize("plan", ["fsdp", "megatron", "fsdp+megatron+sp"])
 def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):

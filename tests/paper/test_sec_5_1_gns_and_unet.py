@@ -50,6 +50,7 @@ def edge_all_reduces(steps, hidden_layers):
     return steps * (forward + backward + parameters) + parameters  # and the encoder's
 
 
+@pytest.mark.sampled(2)
 @gns_cases
 def test_edge_sharding_sums_what_reaches_the_nodes(steps, hidden_layers):
     sizes = {**GNS, "steps": steps, "hidden_layers": hidden_layers}
@@ -128,6 +129,7 @@ def parameters(analysis, *, along):
     return names
 
 
+@pytest.mark.sampled(1)
 @unet_cases
 def test_fsdp_gathers_every_kernel_forward_and_backward(shape):
     sizes = {**UNET, **shape}

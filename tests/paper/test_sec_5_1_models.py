@@ -111,6 +111,7 @@ def test_the_papers_sizes_are_the_defaults():
     assert s["d_model"] == 2048
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_model_says_its_parameters_beside_the_papers(name):
     facts = registry.FACTS[name]
@@ -125,6 +126,7 @@ def test_a_model_says_its_parameters_beside_the_papers(name):
 # -- expert plans ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("expert", registry.TRANSFORMER_PLANS)
 def test_every_plan_of_the_transformers_saves_time_and_memory(name, expert):

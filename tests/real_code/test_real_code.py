@@ -51,6 +51,7 @@ def test_experts_cost_what_the_compiler_multiplies(machine: str) -> None:
     assert facts["relative"] < 0.6
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", WHICH)
 def test_two_steps_by_the_plan_are_those_sharded_by_hand(which: str) -> None:
     differences = eight_devices.call(f"{HERE}:executed", which)
@@ -59,6 +60,7 @@ def test_two_steps_by_the_plan_are_those_sharded_by_hand(which: str) -> None:
     assert differences["state"] < (3e-2 if which == "decoder" else 1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", WHICH)
 def test_the_exported_python_runs_as_the_unsharded_step(which: str) -> None:
     run = eight_devices.call(f"{HERE}:exported", which)
@@ -69,6 +71,7 @@ def test_the_exported_python_runs_as_the_unsharded_step(which: str) -> None:
     assert run["state"] < (3e-2 if which == "decoder" else 1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize(("machine", "topology"), TARGETS)
 def test_plans_compile_for_their_target(which: str, machine: str, topology: str) -> None:
@@ -78,6 +81,7 @@ def test_plans_compile_for_their_target(which: str, machine: str, topology: str)
     assert compiled["peak_bytes"] > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize(("machine", "topology"), TARGETS)
 def test_the_audit_names_the_lines_of_what_is_sharded_by_hand(

@@ -39,6 +39,7 @@ def planned(name: str) -> tuple[Problem, ShardingPlan]:
     return problem, search(problem, method="beam", budget=Budget(evaluations=300)).plan
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS | FURTHER)
 def test_a_plan_computes_what_the_users_function_does(name: str) -> None:
     problem, plan = planned(name)

@@ -41,6 +41,7 @@ def saved(plan):
     return json.loads(portable.text(plan.to_json()))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "few", "many"),
     [

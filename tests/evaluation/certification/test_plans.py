@@ -1,7 +1,7 @@
 """Random plans of every program compute what the unsharded program computes.
 
-This is the short, seeded form of the certification: four plans of every program, one of random
-colour actions on each mesh and a propagated one.
+This is the short, seeded form of the certification: four plans of a program, one of random colour
+actions on each mesh and a propagated one; of the programs of the day, or of all (``sampling``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from evaluation.certification import draw, plans
 from evaluation.certification.case import Case
 from evaluation.certification.programs import programs
+from tests import sampling
 from toast_lab import frontends
 from toast_lab.cost.problem import price
 from toast_lab.ir.model import Model
@@ -24,13 +25,14 @@ from toast_lab.sharding.plan import ShardingPlan
 # One fixture executes four plans of every program, for all tests of this file.
 pytestmark = pytest.mark.timeout(1800)
 CASES = {c.name: c for c in programs()}
+TODAY = sampling.drawn(list(CASES), 24, "certified plans")
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, list[plans.Row]]:
     """Rows of all programs, executed at once: one child process runs twelve programs."""
-    found: dict[str, list[plans.Row]] = {name: [] for name in CASES}
-    for row in plans.certify(list(CASES.values()), draw.mixed(*plans.SHORT)):
+    found: dict[str, list[plans.Row]] = {name: [] for name in TODAY}
+    for row in plans.certify([CASES[name] for name in TODAY], draw.mixed(*plans.SHORT)):
         found[row.program].append(row)
     return found
 
@@ -43,7 +45,7 @@ def failures(rows: list[plans.Row]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", TODAY)
 def test_sharded_equals_unsharded(name: str, rows: dict[str, list[plans.Row]]) -> None:
     own = rows[name]
     assert len(own) >= 3
@@ -52,10 +54,9 @@ def test_sharded_equals_unsharded(name: str, rows: dict[str, list[plans.Row]]) -
 
 def test_most_plans_communicate(rows: dict[str, list[plans.Row]]) -> None:
     every = [r for own in rows.values() for r in own]
-    assert len(rows) >= 30
-    for source, share in (("colours", 0.8), ("propagated", 0.5)):
+    for source, share in (("colours", 0.6), ("propagated", 0.3)):
         of_source = [r for r in every if r.source == source]
-        assert len(of_source) >= 30
+        assert len(of_source) >= len(rows)
         assert sum(r.collectives > 0 for r in of_source) > share * len(of_source)
 
 
@@ -70,6 +71,7 @@ REFINED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("solve", "by"), [(False, ", op by op"), (True, ", by integer programs")])
 def test_a_refined_training_step_is_the_unsharded_one(solve: bool, by: str) -> None:
     step = Case("refined", lambda: frontends.load("transformer", **REFINED), (), {}, "")
@@ -85,6 +87,7 @@ def test_a_refined_training_step_is_the_unsharded_one(solve: bool, by: str) -> N
     assert failures([row]) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["attention", "scan_gradient"])
 def test_what_searches_return_is_the_unsharded_program(name: str) -> None:
     drawn: list[draw.Drawn] = []

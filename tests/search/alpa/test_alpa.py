@@ -273,6 +273,7 @@ def assignment(choices, layout, choice):
     return x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["tiny", "transformer"])
 def test_no_choice_as_good_as_the_known_one_is_ruled_out(name):
     analysis = tiny() if name == "tiny" else small_transformer(mode="train")

@@ -58,6 +58,7 @@ def test_the_bound_is_below_thousands_of_plans() -> None:
     assert bound.score > 0.5 * min(scores)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds(
     share: float,

@@ -78,7 +78,7 @@ def _listed(
     return PriceList(tuple(entries), compute_scale=1.3, moving_scale=0.7)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["forward", "train"])
 @pytest.mark.parametrize("machine", ["tpu-v5e"])
 @pytest.mark.parametrize(("share", "factors"), [(0.5, (0.3, 3.0)), (1.0, (0.2, 0.3))])

@@ -260,6 +260,7 @@ class Ready:
         self.under_way = False
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("refining", [True, False])
 def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refining):
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
