@@ -9,9 +9,9 @@ kernel (``epilogues``), and elementwise ops that read the same values share a ke
 What each kernel then reads is found by following its operands back through values that are not
 written to values that are: each source once a kernel, however many of the ops inside read it.
 
-XLA's compilers differ in what they fuse (``STYLES``), as read off what they make of the built-in
-models. Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts dot and
-convolution only.
+XLA's compilers differ in what they fuse (``compiler_styles``), as read off what they make of the
+built-in models. Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts
+dot and convolution only.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.bfloat16 import Narrowed, narrowed, none_narrowed
+from toast_lab.cost.compiler_styles import CompilerStyle
 from toast_lab.cost.epilogues import (
     Epilogues,
     FusionGraph,
@@ -43,87 +44,6 @@ _MOST_BEFORE = 64  # ops that are followed back to see whether a value can prece
 
 #: A value made of less than this share of its bytes is spread on the way into its readers.
 _SPREAD = 1 / 32
-
-
-class FusionStyle(NamedTuple):
-    """What a compiler fuses."""
-
-    #: A soft value with several consumers may be computed in each
-    recomputes: bool = False
-    #: Soft values are computed on the way into a matrix product or convolution
-    into_products: bool = False
-    #: Ops behind a product are computed on the way out, see ``epilogues``
-    out_of_products: bool = False
-    #: Products add their result to an earlier value, in its memory, or add a bias and cut off what
-    #: is below zero, see ``gpu_epilogues``
-    accumulates: bool = False
-    #: Elementwise results may take over the memory of an operand that dies there
-    reuses_places: bool = True
-    #: Products that are summed over devices run after all others, if only results need them
-    waits_with_sums: bool = False
-    #: Constants of one size that are scattered into are written by one kernel
-    fills_at_once: bool = False
-    #: A scatter adds directly to the value that its result would be added to
-    scatters_into_sums: bool = False
-    #: Products of matrices and vectors count as sums, not as products
-    sums_vectors: bool = False
-    #: Elementwise ops and sums that read the same values share a kernel
-    several_results: bool = False
-    #: ... which runs in place of the first of them; further operands of the others are computed
-    #: before it, if they can be
-    runs_with_first: bool = False
-    #: A slice picked at run time, such as a layer's weights in a scan, is soft
-    picks_slices: bool = False
-    #: So are rows looked up in a table, for the only elementwise op that needs them. Sums take them
-    #: in as well, but are as slow as if they were written: an H100 needs 2.4 times their traffic
-    fuses_gathers: bool = False
-    #: The operand of a reshape to other lines of memory is written first, see ``_relaid``
-    relays_lines: bool = False
-    #: A scatter of one number a row into a constant is a comparison of indices, see ``_marks``
-    compares_places: bool = False
-    #: Results that take long are kept for other consumers, see ``OpKind.gpu_repeats_from_bytes``
-    keeps_costly: bool = False
-    #: So are results of what compilers expand into many ops, such as error functions
-    keeps_expanded: bool = False
-    #: Values that are read at several offsets are written, see ``shifts``
-    ends_at_shifts: bool = False
-    #: So are their slices, if they are joined again, as values that are rolled are
-    joins_written: bool = False
-    #: Most numbers of a row that a kernel holds to go over them a second time, see
-    #: ``_Fuser._is_held``; 0: none does
-    held_row: int = 0
-
-
-STYLES = {
-    "tpu": FusionStyle(
-        recomputes=True,
-        into_products=True,
-        out_of_products=True,
-        several_results=True,
-        runs_with_first=True,
-        keeps_expanded=True,
-        picks_slices=True,
-        relays_lines=True,
-        compares_places=True,
-        ends_at_shifts=True,
-        joins_written=True,
-    ),
-    "gpu": FusionStyle(
-        recomputes=True,
-        accumulates=True,
-        reuses_places=False,
-        waits_with_sums=True,
-        fills_at_once=True,
-        scatters_into_sums=True,
-        sums_vectors=True,
-        several_results=True,
-        fuses_gathers=True,
-        keeps_costly=True,
-        ends_at_shifts=True,
-        held_row=16384,
-    ),
-    "cpu": FusionStyle(),
-}
 
 
 class Fusion(NamedTuple):
@@ -153,7 +73,7 @@ class Fusion(NamedTuple):
     shifted: np.ndarray
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
-    style: FusionStyle  #: of the compiler
+    style: CompilerStyle  #: of the compiler
     updates: frozenset[int]  #: elementwise ops that write where they read, see ``Epilogues``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
@@ -175,7 +95,7 @@ def fuse(
     root: np.ndarray,
     view: np.ndarray,
     free: np.ndarray,
-    style: FusionStyle,
+    style: CompilerStyle,
 ) -> Fusion:
     """Decide which values are written, and what kernels read.
 
@@ -201,7 +121,7 @@ class _Fuser:
         root: np.ndarray,
         view: np.ndarray,
         free: np.ndarray,
-        style: FusionStyle,
+        style: CompilerStyle,
     ) -> None:
         self.program, self.style = program, style
         self.n_ops = program.n_ops
@@ -223,7 +143,7 @@ class _Fuser:
         self.is_stencil = [False] * program.n_values
         self.narrowed = (
             narrowed(program, self.consumers, tables.value_output)
-            if style.into_products
+            if style.narrows
             else none_narrowed(program)
         )
         self.written = [

@@ -10,7 +10,7 @@ Reference: TOAST section 4.5. Start reading at ``make_program_facts``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from toast_lab.cost.bfloat16 import (
     widened_factors,
 )
 from toast_lab.cost.buffers import Memory, NearFacts, make_memory
-from toast_lab.cost.fusion import STYLES, Fusion, fuse
+from toast_lab.cost.compiler_styles import STYLES, CompilerStyle
+from toast_lab.cost.fusion import Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
 from toast_lab.cost.joined_rows import joined_rows
 from toast_lab.cost.loop_copies import loop_copies
@@ -171,6 +172,22 @@ class ProgramFacts(NamedTuple):
     dim_size: Float64Array  #: [ΣD] sizes of the dims of values; rows start at ``Tables.shape_ptr``
 
 
+def with_neutral_columns(
+    facts: ProgramFacts, columns: Mapping[str, Mapping[str, Any]]
+) -> ProgramFacts:
+    """Facts with neutral values in some columns.
+
+    Args:
+        facts: facts of a program.
+        columns: neutral values by name of the column, by "op", "use" and "value".
+    """
+    for place, values in columns.items():
+        pack = getattr(facts, place)
+        neutral = {name: np.full_like(getattr(pack, name), value) for name, value in values.items()}
+        facts = facts._replace(**{place: pack._replace(**neutral)})
+    return facts
+
+
 class GivenPrices(NamedTuple):
     """Prices of ops that no plan changes: shard_maps, and collectives inside them."""
 
@@ -190,6 +207,7 @@ def make_program_facts(
     peak_flops: list[float],
     compiler: str = "cpu",
     *,
+    style: CompilerStyle | None = None,
     given: GivenPrices | None = None,
     has_bfloat16: bool = True,
     vector_memory_bytes: float = 0.0,
@@ -201,18 +219,20 @@ def make_program_facts(
         program: the program.
         tables: its tables.
         peak_flops: FLOP/s of the device by op.
-        compiler: the compiler whose style of fusion to expect.
+        compiler: the compiler whose kernels to expect.
+        style: what of its habits counts; None: all of them.
         given: prices of ops that no plan changes; None: there are none.
         has_bfloat16: has the device bfloat16 arithmetic?
         vector_memory_bytes: vector memory of a device, 0: none. Loops keep values there that every
             round reads.
         memory_bytes_per_s: rate of the device's memory.
     """
-    fused = _fused(program, tables, compiler, has_bfloat16=has_bfloat16)
+    style = STYLES[compiler] if style is None else style
+    fused = _fused(program, tables, compiler, style, has_bfloat16=has_bfloat16)
     accumulating = accumulating_ops(program, tables)
     moved = _moved(fused, accumulating, compiler, vector_memory_bytes=vector_memory_bytes)
     trips = result_trips(program)
-    sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
+    sums = sums_in_loops(program, tables, accumulating if style.sums_behind_loops else {}, trips)
     peak = np.asarray(peak_flops, dtype=np.float64)
     facts = ProgramFacts(
         op=_op_facts(
@@ -267,9 +287,14 @@ class _FusedProgram(NamedTuple):
 
 
 def _fused(
-    program: p.Program, tables: Tables, compiler: str, *, has_bfloat16: bool
+    program: p.Program,
+    tables: Tables,
+    compiler: str,
+    style: CompilerStyle,
+    *,
+    has_bfloat16: bool,
 ) -> _FusedProgram:
-    roots = value_roots(program, tables, compiler, has_bfloat16=has_bfloat16)
+    roots = value_roots(program, tables, style, has_bfloat16=has_bfloat16)
     shapes = products(program)
     fusion = fuse(
         program,
@@ -278,7 +303,7 @@ def _fused(
         root=roots.root,
         view=roots.view,
         free=roots.free,
-        style=STYLES[compiler],
+        style=style,
     )
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     if compiler == "tpu":
@@ -347,7 +372,7 @@ def _moved(
             accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
         )
-        if vector_memory_bytes > 0.0
+        if vector_memory_bytes > 0.0 and fusion.style.keeps_for_loops
         else no_residents(program)
     )
     may_be_near = _may_be_near(
@@ -367,8 +392,9 @@ def _moved(
     )
     reads -= ends.read
     copies = np.zeros(program.n_ops, bool)
-    if compiler == "gpu":
+    if fusion.style.goes_over_again:
         reads *= gpu_passes(program)
+    if fusion.style.copies_into_loops:
         for op in loop_copies(
             program, fusion, root=fused.root, update_operand=fused.update_operand
         ):
@@ -407,9 +433,10 @@ def _op_facts(
     given: GivenPrices,
 ) -> OpFacts:
     program, fusion, ends = fused.program, fused.fusion, moved.ends
-    free = fused.roots.free
+    free, masks_groups = fused.roots.free, fusion.style.masks_groups
+    groups = groups_multiplied(program, fused.compiler) if masks_groups else 1.0
     return OpFacts(
-        flops=moved.kernels.flops * groups_multiplied(program, fused.compiler) * program.trips,
+        flops=moved.kernels.flops * groups * program.trips,
         peak=peak,
         trips=program.trips,
         result_trips=trips,
@@ -433,7 +460,7 @@ def _op_facts(
         given_s=given.time_s,
         given_bytes=given.moved_bytes,
         given_held_bytes=given.held_bytes,
-        **masked_copies(program, fused.kept_bytes, fused.compiler)._asdict(),
+        **masked_copies(program, fused.kept_bytes, fused.compiler, masks=masks_groups)._asdict(),
         **moved.kernels.op,
     )
 

@@ -103,8 +103,14 @@ def tpu_kernels(
             ),
         },
         value=_row_fields(rows_of(program)),
-        flops=matrix_unit_flops(program),
-        use_from=_brought_from(program, tables, fusion.product),
+        flops=(
+            matrix_unit_flops(program) if fusion.style.transforms_by_products else program.flops
+        ),
+        use_from=(
+            _brought_from(program, tables, fusion.product)
+            if fusion.style.brings_beside_products
+            else tables.use_op
+        ),
     )
 
 
