@@ -30,18 +30,13 @@ from toast_lab.sharding.step_kinds import COMPUTE
 ROWS = Path(__file__).parent / "ablation.jsonl"
 ALL_RULES = ""  #: the name of no rule
 #: Rules that are left out together, by the name of the set.
-SETS = {
-    "ten small rules": (
-        "slice_rows",
-        "vector_work",
-        "sorted_operand",
-        "unfused",
-        "filled",
-        "broadcast_written",
-        "loop_casts",
-        "matrix_unit_flops",
-        "use_from",
-        "keeps_expanded",
+SETS: dict[str, tuple[str, ...]] = {
+    "what times alone defend": (
+        "narrow_bytes",
+        "memory_sustained",
+        "out_of_products",
+        "several_results",
+        "runs_with_first",
     ),
 }
 
