@@ -15,7 +15,7 @@ from tests.search.gap.states import CLOSE, random_states
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.gap.certify import BoundPoint, lower_bound
 from toast_lab.search.gap.memory_terms import MemoryTerms
-from toast_lab.search.gap.relaxation import relax
+from toast_lab.search.gap.relaxed_terms import relax
 
 OPTIMA: list[tuple[str, dict[str, Any], str]] = [
     ("mlp", {}, "2x2"),

@@ -18,7 +18,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.contract import Budget, search
 from toast_lab.search.gap.dual_ascent import Ascent
-from toast_lab.search.gap.relaxation import relax
+from toast_lab.search.gap.relaxed_terms import relax
 from toast_lab.sharding.plan import ShardingPlan
 
 #: One or two programs of each family; the slow test runs all of them.
