@@ -325,7 +325,7 @@ def relax(
     check: Callable[[], None] = lambda: None,
     enough: Callable[[], bool] = lambda: False,
     *,
-    grain: str = "roles",
+    grain: str = "fine",
     min_names: int = 0,
     terms: Sequence[Callable[[RelaxationBuilder], None]] = TERMS,
 ) -> Relaxation:

@@ -114,7 +114,7 @@ class FineRows(NamedTuple):
 
 def make_fine(problem: Problem) -> FineRows:
     """The finer rows of a problem, with their neighbours and prices."""
-    alike = rows_of_grain(problem, "roles")
+    alike = rows_of_grain(problem, "fine")
     return FineRows(
         alike=alike,
         neighbourhood=neighbourhood(problem.space, alike),

@@ -20,6 +20,8 @@ def rows_of_grain(problem: Problem, grain: str) -> Alike:
       the tree search;
     * ``roles``: ops that differ in price under some plan, by their kind, operands or results, are
       told apart everywhere, while repeated layers still share rows;
+    * ``fine``: as roles, but of values that are alike in every price those that different ops make
+      are told apart, too;
     * ``kernels``: as roles, but ops that are elementwise or move elements keep the rows of their
       colours.
 
@@ -30,22 +32,17 @@ def rows_of_grain(problem: Problem, grain: str) -> Alike:
     space, coarse = problem.space, problem.space.alike
     if grain == "colours":
         return coarse
-    program, like_op = problem.analysis.program, problem.folded.memory.like_op
-    maker = program.value_op
-    is_told_apart = (
-        np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
-    )
+    program, folded = problem.analysis.program, problem.folded
+    like_op, maker = folded.memory.like_op, program.value_op
+    is_told_apart = np.isin(program.op_class, _HEAVY) | (grain != "kernels")
     is_inner = is_told_apart[maker] & (maker >= program.n_arguments)
     is_inner[program.outputs] = False
     result_index = np.arange(program.n_values) - program.result_ptr[maker]
+    like_result = folded.tables.result_ptr[like_op[maker]] + result_index
+    like_value = like_result if grain == "fine" else folded.tables.result[like_result]
     return by_classes(
         classes(program.n_ops, np.where(is_told_apart, like_op, -1), coarse.ops.label),
-        classes(
-            program.n_values,
-            np.where(is_inner, like_op[maker], -1),
-            np.where(is_inner, result_index, -1),
-            coarse.values.label,
-        ),
+        classes(program.n_values, np.where(is_inner, like_value, -1), coarse.values.label),
         space.op_effects,
         space.value_effects,
     )
