@@ -14,14 +14,12 @@ Start reading at ``relax``.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from toast_lab.cost import price_inputs
 from toast_lab.cost.device_parts import is_heavy
-from toast_lab.cost.loop_casts import READ_BYTES_RATIO
 from toast_lab.cost.one_op import make_op_pricer
 from toast_lab.cost.problem import Problem
 from toast_lab.ragged import row_starts
@@ -62,12 +60,7 @@ class _Computing:
         # A copy, since the facts are changed temporarily while an op is priced.
         changed = facts._replace(
             op=facts.op._replace(unfused_numbers=facts.op.unfused_numbers.copy()),
-            value=facts.value._replace(bytes=facts.value.bytes.copy()),
-            use=facts.use._replace(
-                sent=facts.use.sent.copy(),
-                broadcast_written=facts.use.broadcast_written.copy(),
-                cast_rounds=facts.use.cast_rounds.copy(),
-            ),
+            use=facts.use._replace(broadcast_written=facts.use.broadcast_written.copy()),
         )
         unlisted = price_inputs.no_listed_times(len(builder.tables.op_row))._replace(
             compute_scale=listed.compute_scale, moving_scale=listed.moving_scale
@@ -110,9 +103,8 @@ class _Computing:
         reads_kept = is_heavy.py_func(facts, op) or facts.op.joins[op]
         needs_kept = reads_kept and not (in_ring and is_listed)
         kept = builder.layouts_of(int(results[0])) if needs_kept else np.zeros(0, np.int64)
-        readings, coarse = self._readings(op, uses, alone=not (needs_kept or in_ring or is_listed))
-        with self._reading_least(uses, coarse=coarse):
-            least_s, more_s, kept_s, kept_move_s = least_times(self.rules, op, menu, readings, kept)
+        readings = self._readings(op, uses, alone=not (needs_kept or in_ring or is_listed))
+        least_s, more_s, kept_s, kept_move_s = least_times(self.rules, op, menu, readings, kept)
         if in_ring:
             summed = self._summed_in_ring(op, menu)
             more_s[summed] = 0.0
@@ -134,10 +126,11 @@ class _Computing:
             builder.add(row, int(builder.value_node[root]), np.arange(len(menu)), added_s)
         return kept_s - least_s[:, None] if len(kept) and not is_listed else None
 
-    def _readings(self, op: int, uses: np.ndarray, *, alone: bool) -> tuple[Readings, bool]:
-        """The layouts of an op's operands; True: one finer than all of them, for each operand."""
+    def _readings(self, op: int, uses: np.ndarray, *, alone: bool) -> Readings:
+        """The layouts of an op's operands; if there are too many, one finer than all of them."""
         builder, tables, facts = self.builder, self.builder.tables, self.builder.facts
         values, sources = tables.use_value[uses], facts.root[uses].astype(np.int64)
+        is_constant, is_view = tables.value_constant[values], sources != values
         is_read = (facts.use.reads[uses] > 0) & (builder.value_node[sources] >= 0)
         roots = np.unique(sources[is_read])
         layouts = [builder.layouts_of(root) for root in roots.tolist()]
@@ -145,37 +138,17 @@ class _Computing:
         coarse = n_strategies * sum(map(len, layouts)) > _MOST_READINGS
         if coarse:
             finest = sum(1 << LAYOUT_BITS * axis for axis in range(len(builder.axis_size)))
-            layouts = [np.asarray([finest], np.int64) for _ in layouts]
-        flat = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
+            roots = np.setdiff1d(sources[is_read & is_view], values)
+            layouts = [np.asarray([finest], np.int64) for _ in roots]
         # Whether an operand is cut out is known only of those whose layouts are told apart here.
-        is_own = (is_read & (sources == values)) | tables.value_constant[values]
-        alone = alone and not coarse and bool(is_own.all())
-        return Readings(roots, row_starts([*map(len, layouts)]), flat, alone=alone), coarse
-
-    @contextlib.contextmanager
-    def _reading_least(self, uses: np.ndarray, *, coarse: bool) -> Iterator[None]:
-        """Let views take the bytes of the value or of its copy, whichever are fewer.
-
-        A view is read as it is, or as a copy. Only one that is read as it is may have to be written
-        or cast first. If ``coarse``, all operands are taken so.
-        """
-        tables, facts, changed = self.builder.tables, self.builder.facts, self.rules.inputs.facts
-        values = tables.use_value[uses]
-        is_changed = coarse | (facts.root[uses] != values)
-        uses, values = uses[is_changed], values[is_changed]
-        cast_ratio = np.where(facts.use.cast_rounds[uses] > 1.0, READ_BYTES_RATIO, 1.0)
-        whole_bytes = tables.value_bytes[values]
-        fewest_bytes = np.minimum(
-            facts.value.bytes[values] * cast_ratio, facts.use.sent[uses] * whole_bytes
+        is_own = (is_read & ~is_view) | is_constant
+        return Readings(
+            roots,
+            row_starts([*map(len, layouts)]),
+            np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64),
+            is_open=(is_view | coarse) & ~is_constant,
+            alone=alone and not coarse and bool(is_own.all()),
         )
-        changed.value.bytes[values] = fewest_bytes
-        changed.use.broadcast_written[uses], changed.use.cast_rounds[uses] = False, 0.0
-        is_large = whole_bytes > 0.0
-        changed.use.sent[uses[is_large]] = fewest_bytes[is_large] / whole_bytes[is_large]
-        yield
-        changed.value.bytes[values] = facts.value.bytes[values]
-        for name in ("broadcast_written", "cast_rounds", "sent"):
-            getattr(changed.use, name)[uses] = getattr(facts.use, name)[uses]
 
     def _summed_in_ring(self, op: int, menu: np.ndarray) -> np.ndarray:
         """[S] bool: rows of a product that sum over a group large enough for a ring."""

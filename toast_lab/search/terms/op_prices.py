@@ -15,7 +15,7 @@ from toast_lab.cost.one_op import OpPricer, make_op_pricer, price_one
 from toast_lab.cost.price_inputs import PriceInputs, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, helper
-from toast_lab.packs import Int32Matrix, Int64Array, packed
+from toast_lab.packs import BoolArray, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
@@ -215,6 +215,9 @@ class Readings(NamedTuple):
     roots: Int64Array  #: [R] values
     layout_ptr: Int64Array  #: [R+1] where the layouts of each root start in ``layouts``
     layouts: Int64Array  #: [T] layouts in which each root may be kept
+    #: [uses] of which is it open whether they read a copy? Of views, whose layouts are not told
+    #: apart; or of all operands, if there are too many layouts.
+    is_open: BoolArray
     #: may a kernel of this op alone be counted, which there is only if no operand is cut out?
     alone: bool
 
@@ -230,7 +233,8 @@ def least_times(
     reading it in another layout adds.
 
     Args:
-        op_pricer: an op pricer without a price list; its facts are changed and restored.
+        op_pricer: an op pricer without a price list, whose ``unfused_numbers`` and
+            ``broadcast_written`` are changed and restored.
         op: an op of the folded program.
         menu: [S, A] its strategies.
         readings: the layouts in which its operands may lie.
@@ -245,6 +249,8 @@ def least_times(
     row, result = tables.op_row[op], tables.result[tables.result_ptr[op]]
     unfused_numbers = facts.op.unfused_numbers[op]
     facts.op.unfused_numbers[op] = 0.0
+    begin, end = tables.use_ptr[op], tables.use_ptr[op + 1]
+    broadcast_written = facts.use.broadcast_written[begin:end].copy()
     least_s, more_s = np.empty(menu.shape[0]), np.empty((menu.shape[0], layouts.shape[0]))
     own_s, move_s = np.zeros((2, menu.shape[0], kept.shape[0]))
     for strategy in range(menu.shape[0]):
@@ -257,6 +263,9 @@ def least_times(
             alone_s = _own_time(steps, op_pricer.each, price_one(op_pricer, op))
             facts.op.unfused_numbers[op] = 0.0
             extra_s = alone_s if alone_s > fused_s else 0.0
+        for use in range(begin, end):
+            if readings.is_open[use - begin]:
+                facts.use.broadcast_written[use] = False  # a copy is not written once more
         _read_least(op_pricer, op, readings)
         natural = steps.layout[result]
         least_s[strategy] = _own_time(steps, op_pricer.each, price_one(op_pricer, op))
@@ -277,6 +286,7 @@ def least_times(
             cheapest = steps.layout[roots[root]]
             for position in range(layout_ptr[root], layout_ptr[root + 1]):
                 steps.layout[roots[root]] = layouts[position]
+                _read_open(op_pricer, op, readings, roots[root])
                 time_s = _own_time(steps, op_pricer.each, price_one(op_pricer, op))
                 more_s[strategy, position] = max(0.0, time_s - least_s[strategy])
                 if cuts_out(tables, steps, op, op_pricer.inputs.axis_size):
@@ -284,9 +294,11 @@ def least_times(
                 else:
                     more_s[strategy, position] = max(0.0, more_s[strategy, position] - extra_s)
             steps.layout[roots[root]] = cheapest
+            _read_open(op_pricer, op, readings, roots[root])
         least_s[strategy] += extra_s
     op_pricer.op_factor[row] = -1
     facts.op.unfused_numbers[op] = unfused_numbers
+    facts.use.broadcast_written[begin:end] = broadcast_written
     return least_s, more_s, own_s, move_s
 
 
@@ -296,16 +308,41 @@ def _read_least(op_pricer: OpPricer, op: int, readings: Readings) -> None:
     roots, steps = readings.roots, op_pricer.steps
     for root in range(roots.shape[0]):
         steps.layout[roots[root]] = readings.layouts[readings.layout_ptr[root]]
+    _read_open(op_pricer, op, readings, -1)
     for root in range(roots.shape[0]):
         fewest_bytes, cheapest = np.inf, steps.layout[roots[root]]
         for position in range(readings.layout_ptr[root], readings.layout_ptr[root + 1]):
             steps.layout[roots[root]] = readings.layouts[position]
-            n_steps = price_one(op_pricer, op)
-            for step in range(n_steps):
-                if steps.kind[step] == COMPUTE and op_pricer.each.bytes[step] < fewest_bytes:
-                    fewest_bytes = op_pricer.each.bytes[step]
-                    cheapest = readings.layouts[position]
+            _read_open(op_pricer, op, readings, roots[root])
+            read_bytes = _bytes_of(op_pricer, op)
+            if read_bytes < fewest_bytes:
+                fewest_bytes, cheapest = read_bytes, readings.layouts[position]
         steps.layout[roots[root]] = cheapest
+        _read_open(op_pricer, op, readings, roots[root])
+
+
+@helper
+def _read_open(op_pricer: OpPricer, op: int, readings: Readings, root: int) -> None:
+    """Let open uses of a root (-1: of all) read the value or a copy, whichever is less."""
+    tables, steps = op_pricer.inputs.tables, op_pricer.steps
+    begin = tables.use_ptr[op]
+    for use in range(begin, tables.use_ptr[op + 1]):
+        if readings.is_open[use - begin] and (root < 0 or op_pricer.inputs.facts.root[use] == root):
+            steps.layout[tables.use_value[use]] = steps.wanted[tables.use_want[use]]
+            own_bytes = _bytes_of(op_pricer, op)
+            _read_copy(tables, steps, use)
+            if _bytes_of(op_pricer, op) >= own_bytes:
+                steps.layout[tables.use_value[use]] = steps.wanted[tables.use_want[use]]
+
+
+@helper
+def _bytes_of(op_pricer: OpPricer, op: int) -> float:
+    """Bytes that the op moves to compute."""
+    total_bytes = 0.0
+    for step in range(price_one(op_pricer, op)):
+        if op_pricer.steps.kind[step] == COMPUTE:
+            total_bytes += op_pricer.each.bytes[step]
+    return total_bytes
 
 
 def equal_rows(label: np.ndarray, *prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
