@@ -16,7 +16,7 @@ from evaluation.corpus.programs import PROGRAMS
 from evaluation.kept_models import kept
 from tests import sampling
 from tests.search.gap.mixed_programs import MIXED, mixed_model
-from tests.search.gap.states import CLOSE, random_states
+from tests.search.gap.states import CLOSE, choice_of, random_states, relaxed_s
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.search.gap.relaxation import RelaxationBuilder
@@ -56,10 +56,10 @@ def _most_above(problem: Problem, count: int, seed: int) -> float:
     """The largest share by which a relaxed price is above the price of its plan."""
     relaxation, most = relax(problem), 0.0
     for plan in random_states(problem, relaxation, count, seed):
-        choice = relaxation.choice_of(*plan)
+        choice = choice_of(problem, relaxation, plan)
         assert choice is not None
         time_s = problem.prices.totals(*plan).time_s
-        most = max(most, relaxation.price_s(choice) / time_s - 1.0)
+        most = max(most, relaxed_s(relaxation, choice) / time_s - 1.0)
     return most
 
 
@@ -118,12 +118,12 @@ def test_a_term_is_added_to_the_bound_in_one_place() -> None:
     relaxation, without = relax(problem, terms=(*TERMS, fees)), relax(problem)
     charged = 0
     for plan in random_states(problem, relaxation, 100, SEED):
-        choice = relaxation.choice_of(*plan)
+        choice = choice_of(problem, relaxation, plan)
         count = ((plan[0][n_arguments:] >= 0).sum(axis=1) == 2).sum()
         time_s = problem.prices.totals(*plan).time_s + fee_s * count
-        relaxed_s = relaxation.price_s(choice)
-        assert relaxed_s == pytest.approx(without.price_s(choice) + fee_s * count, rel=1e-9)
-        assert relaxed_s <= time_s * CLOSE
+        with_fees_s = relaxed_s(relaxation, choice)
+        assert with_fees_s == pytest.approx(relaxed_s(without, choice) + fee_s * count, rel=1e-9)
+        assert with_fees_s <= time_s * CLOSE
         charged += count > 0
     assert charged > 10
 

@@ -369,17 +369,6 @@ class Ascent:
         """Seconds that no choice is below."""
         return float(least_sum(self.graph, self.amount))
 
-    def price_s(self, choice: np.ndarray) -> float:
-        """Seconds of a choice for each node, with the present parts of shared copies."""
-        graph = self.graph
-        total = float(graph.price[graph.node_ptr[:-1] + choice].sum())
-        op, value = graph.edge_node[::2], graph.edge_node[1::2]
-        label = graph.label[graph.label_ptr[:-1] + choice[op]]
-        layout = choice[value]
-        total += float(graph.table[graph.edge_ptr[:-1] + label * graph.n_layouts + layout].sum())
-        total -= float(graph.handed[graph.handed_ptr[:-1:2] + label].sum())
-        return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
-
     def sweep(self) -> None:
         """Go through the program and back. The bound does not fall."""
         for order, rank in self.orders:

@@ -10,8 +10,7 @@ For every plan of the space, the prices of its choices add up to at most its tim
 **The space** holds all plans that treat alike the ops and values that cost the same under every
 plan (``terms.grain_rows``: repeated layers go together, arguments and results as their colours do),
 that split only names and dims that colour actions may split, and that keep to the pins. All plans
-that ``mcts``, ``beam``, ``exhaustive``, ``random`` and ``alpa`` can return lie in it;
-``Relaxation.choice_of`` says whether a given plan does.
+that ``mcts``, ``beam``, ``exhaustive``, ``random`` and ``alpa`` can return lie in it.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ import numpy as np
 
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidProblem
 from toast_lab.search.terms.menus import packed_layouts
 from toast_lab.search.terms.priced_terms import PricedTerms
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import LAYOUT_BITS
 
@@ -96,73 +93,6 @@ class Relaxation:
         """The values, counted from ``K``, that are not kept as their row says."""
         return np.flatnonzero(self.maker >= 0)
 
-    def price_s(self, choice: np.ndarray) -> float:
-        """The least seconds of a choice for each node."""
-        total = sum(
-            float(times[index]) for times, index in zip(self.time_s, choice.tolist(), strict=True)
-        )
-        return total + sum(
-            float(edge.time_s[edge.label[choice[edge.op]], choice[edge.value]])
-            for edge in self.edges
-        )
-
-    def choice_of(self, op_factor: np.ndarray, value_dim: np.ndarray) -> np.ndarray | None:
-        """[N] the choices of a plan; None if it is not in the space.
-
-        Args:
-            op_factor: [O, A] of the plan.
-            value_dim: [V, A] of the plan.
-
-        Raises:
-            InvalidProblem: the plan is of another program or mesh.
-        """
-        expected = (len(self._name_starts), len(self._constant))
-        if (len(op_factor), len(value_dim)) != expected or (
-            op_factor.shape[1] != len(self.folded.axis_size)
-        ):
-            raise InvalidProblem(
-                f"the plan is of another program or mesh: it has {len(op_factor)} ops, "
-                f"{len(value_dim)} values and {op_factor.shape[1]} mesh axes, but this program "
-                f"has {expected[0]} ops, {expected[1]} values and {len(self.folded.axis_size)} "
-                "mesh axes"
-            )
-        alike, tables = self.alike, self.folded.tables
-        ops, values = op_factor[alike.ops.first], value_dim[alike.values.first]
-        starts = self._name_starts
-        is_computed = np.arange(len(op_factor)) >= self._n_arguments
-        unfolded = ops[alike.ops.label]
-        unfolded = np.where(
-            unfolded >= 0,
-            unfolded + (starts - starts[alike.ops.first[alike.ops.label]])[:, None],
-            -1,
-        )
-        if (unfolded != op_factor)[is_computed].any() or (
-            (values[alike.values.label] != value_dim) & ~self._constant[:, None]
-        ).any():
-            return None
-        choice = np.zeros(len(self.time_s), np.int64)
-        for node, menu in enumerate(self.menus):
-            rows = np.flatnonzero((menu == ops[node]).all(axis=1))
-            if not len(rows):
-                return None
-            choice[node] = rows[0]
-        for row, menu in enumerate(self.value_menus):
-            if not (menu == values[row]).all(axis=1).any():
-                return None
-        kept = st.kept_layouts(tables, ops, values)
-        for value, node in enumerate(self.value_node.tolist()):
-            if node >= 0:
-                layouts = self.layouts[node - len(self.menus)]
-                index = int(np.searchsorted(layouts, kept[value]))
-                if index == len(layouts) or layouts[index] != kept[value]:
-                    return None
-                choice[node] = index
-        return choice
-
-    _name_starts: np.ndarray  #: [O] first name of each op of the program
-    _constant: np.ndarray  #: [V] values of the program that are made of constants alone
-    _n_arguments: int
-
 
 class CopyPart(NamedTuple):
     """The prices of a use whose copy others may share, as they are added to a relaxation."""
@@ -217,7 +147,6 @@ class RelaxationBuilder:
         for value, node in enumerate(self.value_node.tolist()):
             if node >= 0:
                 rank[node] = min(rank[node], tables.value_op[value] + 0.5)
-        program = self.problem.analysis.program
         edges: list[ChoiceEdge] = []
         edge_of: dict[tuple[int, int], int] = {}
         labels: dict[tuple[int, int], np.ndarray] = {}
@@ -257,9 +186,6 @@ class RelaxationBuilder:
             sharings=sharings,
             rank=rank,
             whole=self.whole,
-            _name_starts=np.asarray(program.factor_ptr[:-1], np.int64),
-            _constant=np.asarray(program.value_is_constant),
-            _n_arguments=program.n_arguments,
         )
 
     def goes_on(self) -> bool:
