@@ -34,7 +34,7 @@ class ChoiceGraph(NamedTuple):
     There are ``E`` edges, each with a side 0, the row of ops, and a side 1, the value.
     """
 
-    node_ptr: Int64Array  #: [N+1] where the choices of each node start in ``price``
+    node_ptr: Int64Array  #: [J+1] where the choices of each node start in ``price``
     price: Float64Array  #: price of each choice of each node, with the amounts handed by edges
     edge_node: Int64Array  #: [2 E] node of side 0 and of side 1
     edge_ptr: Int64Array  #: [E+1] where the prices [W, T] of each edge start in ``table``
@@ -45,7 +45,7 @@ class ChoiceGraph(NamedTuple):
     label: Int64Array  #: label of each choice of side 0
     handed_ptr: Int64Array  #: [2 E + 1] where the amounts of each side start in ``handed``
     handed: Float64Array  #: amount handed to each label of side 0 and each choice of side 1
-    incident_ptr: Int64Array  #: [N+1] where the edges of each node start in ``incident_edge``
+    incident_ptr: Int64Array  #: [J+1] where the edges of each node start in ``incident_edge``
     incident_edge: Int64Array  #: edges of each node, as 2 * edge + side of the node
 
 
@@ -80,7 +80,7 @@ def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
 class SharedCopies(NamedTuple):
     """The ``Sharing``s of a relaxation in arrays; there are ``H`` of them with ``U`` uses."""
 
-    node_ptr: Int64Array  #: [N+1] where the sharings of each node start; they are sorted by node
+    node_ptr: Int64Array  #: [J+1] where the sharings of each node start; they are sorted by node
     use_ptr: Int64Array  #: [H+1] where the uses of each sharing start
     n_wanted: Int64Array  #: [H] W
     share_ptr: Int64Array  #: [H+1] where the matrix [uses, uses] of each starts in ``share``
@@ -257,8 +257,8 @@ def sweep(
     Args:
         graph: ``price``, ``table`` and ``handed`` change.
         copies: ``part_s`` changes.
-        order: [N] nodes.
-        rank: [N] the position of each node in ``order``.
+        order: [J] nodes.
+        rank: [J] the position of each node in ``order``.
         unit_s: seconds below which an amount counts as 0.
         amount: scratch, as long as the most choices of a node.
     """
@@ -327,7 +327,7 @@ def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
 
 @compiled
 def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
-    """[N] the best choice of each node, by its price and the least prices left in its edges."""
+    """[J] the best choice of each node, by its price and the least prices left in its edges."""
     best = np.zeros(graph.node_ptr.shape[0] - 1, np.int64)
     for node in range(best.shape[0]):
         first = graph.node_ptr[node]
@@ -381,7 +381,7 @@ class Ascent:
         self.extra_s = extra
 
     def choice(self) -> np.ndarray:
-        """[N] the best choice for each node and its edges by itself."""
+        """[J] the best choice for each node and its edges by itself."""
         return best_choices(self.graph, self.amount)
 
     def settle(self, check: Callable[[], None] = lambda: None) -> None:

@@ -48,7 +48,7 @@ class MemoryTerms:
         self.end = memory.buffer_end.astype(np.int64) - (memory.buffer_heir >= 0)
         self.bytes = np.where(waits & (self.start > self.end), 0.0, self.bytes)
         self.n_ops = len(memory.runs_at)
-        #: N of [T] the share of a value that one device holds, 1 for rows of ops
+        #: J of [T] the share of a value that one device holds, 1 for rows of ops
         self.share: list[np.ndarray] = [np.ones(len(menu)) for menu in relaxation.menus]
         for layouts in relaxation.layouts:
             ways = np.ones(len(layouts))
@@ -60,7 +60,7 @@ class MemoryTerms:
         self.byte_s: dict[int, float] = {}  # op -> seconds for each byte above the limit at the op
 
     def live(self, choice: np.ndarray) -> np.ndarray:
-        """[O+1] the least bytes in memory at each op, for a choice [N]."""
+        """[O+1] the least bytes in memory at each op, for a choice [J]."""
         kept = np.asarray([share[index] for share, index in zip(self.share, choice, strict=True)])
         size = self.bytes * np.where(self.node >= 0, kept[self.node], 1.0)
         change = np.zeros(self.n_ops + 2)
@@ -69,7 +69,7 @@ class MemoryTerms:
         return np.cumsum(change)[:-1]
 
     def extra_s(self) -> tuple[list[np.ndarray], float]:
-        """(N arrays of seconds to add to each choice, seconds to subtract from the sum)."""
+        """(J arrays of seconds to add to each choice, seconds to subtract from the sum)."""
         weight = np.zeros(len(self.share))
         taken_off_s = 0.0
         for op, byte_s in self.byte_s.items():
@@ -85,7 +85,7 @@ class MemoryTerms:
         """Raise the price of a byte at ops where a choice is over the limit, lower it where under.
 
         Args:
-            choice: [N] the best choice of each node at the present prices.
+            choice: [J] the best choice of each node at the present prices.
             gap_s: the most by which the bound may still rise.
             most_byte_s: the most that the prices of all ops together may come to.
         """

@@ -70,22 +70,22 @@ class Sharing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxation:
-    """Choices (``K`` rows of ops, then ``N - K`` values) and their prices, in seconds."""
+    """Choices (``K`` rows of ops, then ``J - K`` values) and their prices, in seconds."""
 
     alike: Alike  #: the rows of the space
     folded: PriceInputs  #: the program folded to these rows
     menus: list[np.ndarray]  #: K of [S, A] int32 names of the row's first op, -1: none
-    layouts: list[np.ndarray]  #: N - K of [T] int64 packed layouts, ascending
+    layouts: list[np.ndarray]  #: J - K of [T] int64 packed layouts, ascending
     value_node: np.ndarray  #: [V'] node of each value of the folded program, -1: constant
     value_menus: list[np.ndarray]  #: L of [T, A] int8 dims that each row of values may have
-    layout_row: np.ndarray  #: [N - K] row of values of each value node
-    maker: np.ndarray  #: [N - K] row of the op that makes it; -1: kept as its row says
-    #: N - K of [S] ``PricedTerms.left`` of the value, empty if it is kept as its row says
+    layout_row: np.ndarray  #: [J - K] row of values of each value node
+    maker: np.ndarray  #: [J - K] row of the op that makes it; -1: kept as its row says
+    #: J - K of [S] ``PricedTerms.left`` of the value, empty if it is kept as its row says
     left: list[np.ndarray]
-    time_s: list[np.ndarray]  #: N of [S] or [T] prices of the choices of each node
+    time_s: list[np.ndarray]  #: J of [S] or [T] prices of the choices of each node
     edges: list[ChoiceEdge]
     sharings: list[Sharing]
-    rank: np.ndarray  #: [N] position of each node in the program
+    rank: np.ndarray  #: [J] position of each node in the program
     whole: bool  #: False: some prices were left out to save time or memory
 
     @property
