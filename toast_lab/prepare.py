@@ -50,19 +50,21 @@ KERNEL_NEEDS = {
         "search.mcts.backup",
         "search.mcts.tree",
     ),
-    "refine": ("search.mcts.refine", "search.alpa.strategy_prices"),
-    "alpa": ("search.alpa.strategy_prices",),
+    "refine": ("search.mcts.refine", "search.terms.op_prices", "cost.moving_prices"),
+    "alpa": ("search.terms.op_prices", "cost.moving_prices"),
     "automap": ("search.automap", "sharding.propagate"),
     "bound": (
         "search.gap.dual_ascent",
-        "search.gap.relaxed_prices",
-        "search.alpa.strategy_prices",
+        "search.terms.op_prices",
+        "cost.moving_prices",
     ),
     "written": ("written.propagation_kernel", "sharding.split_ops"),
     "exhaustive": (
-        "search.exhaustive.exhaustive",
-        "search.exhaustive.bound",
-        "search.exhaustive.bound_tables",
+        "search.exhaustive",
+        "search.gap.state_bound",
+        "search.gap.dual_ascent",
+        "search.terms.op_prices",
+        "cost.moving_prices",
     ),
 }
 FIRST_SEARCH_NEEDS = ("price", "mcts", "refine")  #: the needs of a first search

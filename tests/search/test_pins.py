@@ -14,8 +14,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.pipeline import replicated, search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, Status
-from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
-from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.gap.state_bound import StateBound
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts.improvement import Improvement
 from toast_lab.search.methods import METHODS
@@ -238,10 +237,8 @@ def test_bounds_hold_for_what_is_pinned_but_would_not_be_acted_on(pins, least):
         pinned = problem._keeping_to(
             [pin_value(program, problem.mesh, hidden, (None, "data"), "hidden")]
         )
-    bound, pricer = make_bound(pinned, least), pinned.pricer()
-    axis_size, root = pinned.mesh.array(), State(pinned.space)
-    scratch = scratch_of(bound, len(axis_size))
-    low, peak = lower_bound(bound, root.ops, root.values, axis_size, np.inf, scratch)
+    pricer, root = pinned.pricer(), State(pinned.space)
+    (low,), (peak,) = StateBound(pinned, least).of(root.ops[None], root.values[None])
     states, queue = {0: root}, [root]
     for state in queue:
         for action in legal_actions(state, least):

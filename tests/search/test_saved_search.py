@@ -92,8 +92,8 @@ def test_what_goes_on_can_be_saved_and_goes_on_again(problem, timed):
 
 def test_integer_programs_are_not_solved_again(problem, monkeypatch):
     first = search(problem, "alpa", budget=Budget(seconds=20))
-    monkeypatch.setattr("toast_lab.search.alpa.integer_program.solve", None)
-    monkeypatch.setattr("toast_lab.search.alpa.solver.run_in_child", None)
+    monkeypatch.setattr("toast_lab.search.integer_program.integer_program.solve", None)
+    monkeypatch.setattr("toast_lab.search.integer_program.solver.run_in_child", None)
     assert rows(search(problem, resume=first, budget=NOTHING_MORE)) == rows(first)
 
 

@@ -18,7 +18,7 @@ from toast_lab.frontends.site_finding import sites_of
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.plan_verbs import Plan, Written
 from toast_lab.search.limits import Budget
-from toast_lab.search.menus import unpacked_layouts
+from toast_lab.search.terms.menus import unpacked_layouts
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.written.agreed import Shardy
 from toast_lab.written.drafts import Draft, Drafts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from toast_lab.cost.collective_matmul import HELD_PIECES, ring_size
 from toast_lab.cost.device_parts import (
@@ -12,11 +13,17 @@ from toast_lab.cost.device_parts import (
     held_padding,
     is_heavy,
 )
-from toast_lab.cost.price_inputs import MachineRates, PriceInputs, Prices, StepPrices
+from toast_lab.cost.price_inputs import (
+    ListedTimes,
+    MachineRates,
+    PriceInputs,
+    Prices,
+    StepPrices,
+)
 from toast_lab.cost.program_facts import ProgramFacts
-from toast_lab.kernels import helper, inlined
+from toast_lab.kernels import compiled, helper, inlined
 from toast_lab.machines.collectives import collective_time_s
-from toast_lab.packs import Int64Array
+from toast_lab.packs import Int64Array, packed
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -24,9 +31,10 @@ from toast_lab.sharding.step_kinds import (
     REDUCE_SCATTER,
     SLICE,
 )
-from toast_lab.sharding.steps import Steps, Tables, cut_dims, is_spread, ways
+from toast_lab.sharding.steps import Steps, Tables, cut_dims, is_spread, reshard, ways
 
 
+@packed
 class BroughtFacts(NamedTuple):
     """All that the time to bring a value to a use depends on, apart from machine and layouts.
 
@@ -60,18 +68,49 @@ def brought_facts(facts: ProgramFacts, tables: Tables, op: int, use: int) -> Bro
     )
 
 
-def bringing_key(inputs: PriceInputs, op: int, use: int) -> tuple[float, ...]:
-    """Uses with equal keys take equally long to bring a value from one layout to another."""
-    listed, rates, facts = inputs.listed, inputs.rates, inputs.facts
-    # An op with entries in the price list has prices of its own. A gather that runs ahead is hidden
-    # beside earlier products, for no longer than a share of the time that its op computes.
-    ahead = rates.gathered_ahead > 0.0 and bool(facts.use.ahead[use])
-    is_own = listed.begin[op] < listed.end[op] or (ahead and rates.ahead_of < math.inf)
-    return (
-        *brought_facts.py_func(facts, inputs.tables, op, use),
-        ahead,
-        use if is_own else -1,
-    )
+@packed
+class Bringing(NamedTuple):
+    """A value that is brought to a use by itself: all that ``bringing_times`` knows of it."""
+
+    facts: BroughtFacts
+    ahead: bool  #: may gathers run beside earlier products?
+    hidden_s: float  #: most seconds that do
+
+
+@compiled
+def bringing_times(
+    bringing: Bringing,
+    rates: MachineRates,
+    listed: ListedTimes,
+    axis_size: Int64Array,
+    steps: Steps,
+    each: StepPrices,
+    wanted: Int64Array,
+    kept: Int64Array,
+) -> np.ndarray:
+    """[W, T] seconds to bring a value from each layout kept to each one wanted, by rule.
+
+    ``steps`` and ``each`` are scratch; of ``listed``, the scales of a price list are used.
+    """
+    time_s = np.zeros((wanted.shape[0], kept.shape[0]))
+    for i in range(wanted.shape[0]):
+        for j in range(kept.shape[0]):
+            if wanted[i] == kept[j]:
+                continue
+            n_steps = reshard(
+                steps, 0, 0, 0, 0, kept[j], wanted[i], 0, bringing.facts.whole_bytes, axis_size
+            )
+            ahead_s = 0.0
+            for row in range(n_steps):
+                step_s, reordering_s = _bringing_s(
+                    bringing.facts, rates, axis_size, steps, row, each
+                )
+                scale = listed.compute_scale if steps.kind[row] == SLICE else listed.moving_scale
+                time_s[i, j] += step_s * scale
+                if bringing.ahead and steps.kind[row] == ALL_GATHER:
+                    ahead_s += (step_s - reordering_s * each.times[row]) * scale
+            time_s[i, j] -= min(rates.gathered_ahead * ahead_s, bringing.hidden_s)
+    return time_s
 
 
 @inlined
@@ -120,14 +159,17 @@ def price_moving(
 
 @inlined
 def _bringing_s(
-    brought: BroughtFacts,
+    brought: Any,
     rates: MachineRates,
     axis_size: Int64Array,
     steps: Steps,
     row: int,
     each: StepPrices,
 ) -> tuple[float, float]:
-    """Seconds of a step that brings a value to a use, and of reordering its parts in one round."""
+    """Seconds of a step that brings a value to a use, and of reordering its parts in one round.
+
+    ``brought`` are ``BroughtFacts``, as a tuple or as a pack.
+    """
     kind, axes, before, after = (
         steps.kind[row],
         steps.axes[row],

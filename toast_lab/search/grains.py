@@ -1,4 +1,4 @@
-"""How finely the integer programs of ``alpa`` tell ops apart; ``strategies.cluster`` explains each.
+"""How finely the integer programs of ``alpa`` tell ops apart; ``terms.grain_rows`` explains each.
 
 They are apart from the code that uses them, so that the option ``grains`` can be checked without
 loading that code.

@@ -245,14 +245,14 @@ class Automap(options.AutomapOptions, Method):
 class Alpa(options.AlpaOptions, Method):
     """An integer program over the ways to split each op, with the costs of resharding between them.
 
-    Options limit its size and the effort of HiGHS; ``search/alpa`` explains them.
+    Options limit its size and the effort of HiGHS; ``search/integer_program`` explains them.
     """
 
     name = "alpa"
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Solve from coarse to fine grains, until all are solved or the budget is used up."""
-        from toast_lab.search.alpa import alpa
+        from toast_lab.search import alpa
 
         return alpa.run(recorder, seed, self)
 
@@ -294,7 +294,7 @@ class Exhaustive(options.ExhaustiveOptions, Method):
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Search until the optimum is proved."""
-        from toast_lab.search.exhaustive import exhaustive
+        from toast_lab.search import exhaustive
 
         return exhaustive.run(recorder, seed, self)
 

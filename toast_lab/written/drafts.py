@@ -18,7 +18,7 @@ from toast_lab.ir.argument_paths import folded_path, own_words
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Sites
 from toast_lab.ragged import Ragged
-from toast_lab.search.menus import unpacked_layouts
+from toast_lab.search.terms.menus import unpacked_layouts
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.sharding import Sharding

@@ -11,11 +11,11 @@ import pytest
 import toast_lab as tl
 from evaluation.certification import draw
 from tests.helpers import SMALL, analysed, small_transformer
-from tests.search.gap.states import CLOSE, random_states
+from tests.search.gap.states import CLOSE, choice_of, random_states
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.gap.certify import BoundPoint, lower_bound
 from toast_lab.search.gap.memory_terms import MemoryTerms
-from toast_lab.search.gap.relaxation import relax
+from toast_lab.search.gap.relaxed_terms import relax
 
 OPTIMA: list[tuple[str, dict[str, Any], str]] = [
     ("mlp", {}, "2x2"),
@@ -86,7 +86,7 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
     ]:
         totals = pricer.totals(*plan)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
-        choice = relaxation.choice_of(*plan)
+        choice = choice_of(problem, relaxation, tuple(plan))
         assert choice is not None
         live = memory.live(choice)
         assert (live <= totals.lives.live[: len(live)] * CLOSE + 1.0).all()

@@ -8,8 +8,8 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.pipeline import search
-from toast_lab.search.alpa import background_solver, solver
 from toast_lab.search.contract import Budget, Recorder, Status
+from toast_lab.search.integer_program import background_solver, solver
 from toast_lab.search.mcts import improvement, polish
 
 MESH = {"data": 4, "model": 2}

@@ -21,7 +21,8 @@ from toast_lab.isolate import Cancelled
 from toast_lab.prepare import prepare
 from toast_lab.search.gap.dual_ascent import Ascent
 from toast_lab.search.gap.memory_terms import MemoryTerms
-from toast_lab.search.gap.relaxation import Relaxation, relax
+from toast_lab.search.gap.relaxation import Relaxation
+from toast_lab.search.gap.relaxed_terms import relax
 
 #: Allows for sums that are rounded in another order than the evaluator's.
 _ROUNDING = 1.0 - 1e-9

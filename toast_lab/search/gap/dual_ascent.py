@@ -13,6 +13,7 @@ its optimum. Reference: Kolmogorov, A new look at reweighted message passing, IE
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ from toast_lab.packs import Float64Array, Int64Array, packed
 from toast_lab.ragged import row_starts
 from toast_lab.search.gap.relaxation import Relaxation
 
+_SETTLED = 1e-6  # least rise in ``_SWEEPS`` sweeps, as a share of the bound, that counts as one
+_SWEEPS = 8
+
 
 @packed
 class ChoiceGraph(NamedTuple):
@@ -30,7 +34,7 @@ class ChoiceGraph(NamedTuple):
     There are ``E`` edges, each with a side 0, the row of ops, and a side 1, the value.
     """
 
-    node_ptr: Int64Array  #: [N+1] where the choices of each node start in ``price``
+    node_ptr: Int64Array  #: [J+1] where the choices of each node start in ``price``
     price: Float64Array  #: price of each choice of each node, with the amounts handed by edges
     edge_node: Int64Array  #: [2 E] node of side 0 and of side 1
     edge_ptr: Int64Array  #: [E+1] where the prices [W, T] of each edge start in ``table``
@@ -41,7 +45,7 @@ class ChoiceGraph(NamedTuple):
     label: Int64Array  #: label of each choice of side 0
     handed_ptr: Int64Array  #: [2 E + 1] where the amounts of each side start in ``handed``
     handed: Float64Array  #: amount handed to each label of side 0 and each choice of side 1
-    incident_ptr: Int64Array  #: [N+1] where the edges of each node start in ``incident_edge``
+    incident_ptr: Int64Array  #: [J+1] where the edges of each node start in ``incident_edge``
     incident_edge: Int64Array  #: edges of each node, as 2 * edge + side of the node
 
 
@@ -76,7 +80,7 @@ def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
 class SharedCopies(NamedTuple):
     """The ``Sharing``s of a relaxation in arrays; there are ``H`` of them with ``U`` uses."""
 
-    node_ptr: Int64Array  #: [N+1] where the sharings of each node start; they are sorted by node
+    node_ptr: Int64Array  #: [J+1] where the sharings of each node start; they are sorted by node
     use_ptr: Int64Array  #: [H+1] where the uses of each sharing start
     n_wanted: Int64Array  #: [H] W
     share_ptr: Int64Array  #: [H+1] where the matrix [uses, uses] of each starts in ``share``
@@ -253,8 +257,8 @@ def sweep(
     Args:
         graph: ``price``, ``table`` and ``handed`` change.
         copies: ``part_s`` changes.
-        order: [N] nodes.
-        rank: [N] the position of each node in ``order``.
+        order: [J] nodes.
+        rank: [J] the position of each node in ``order``.
         unit_s: seconds below which an amount counts as 0.
         amount: scratch, as long as the most choices of a node.
     """
@@ -323,7 +327,7 @@ def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
 
 @compiled
 def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
-    """[N] the best choice of each node, by its price and the least prices left in its edges."""
+    """[J] the best choice of each node, by its price and the least prices left in its edges."""
     best = np.zeros(graph.node_ptr.shape[0] - 1, np.int64)
     for node in range(best.shape[0]):
         first = graph.node_ptr[node]
@@ -365,17 +369,6 @@ class Ascent:
         """Seconds that no choice is below."""
         return float(least_sum(self.graph, self.amount))
 
-    def price_s(self, choice: np.ndarray) -> float:
-        """Seconds of a choice for each node, with the present parts of shared copies."""
-        graph = self.graph
-        total = float(graph.price[graph.node_ptr[:-1] + choice].sum())
-        op, value = graph.edge_node[::2], graph.edge_node[1::2]
-        label = graph.label[graph.label_ptr[:-1] + choice[op]]
-        layout = choice[value]
-        total += float(graph.table[graph.edge_ptr[:-1] + label * graph.n_layouts + layout].sum())
-        total -= float(graph.handed[graph.handed_ptr[:-1:2] + label].sum())
-        return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
-
     def sweep(self) -> None:
         """Go through the program and back. The bound does not fall."""
         for order, rank in self.orders:
@@ -388,43 +381,52 @@ class Ascent:
         self.extra_s = extra
 
     def choice(self) -> np.ndarray:
-        """[N] the best choice for each node and its edges by itself."""
+        """[J] the best choice for each node and its edges by itself."""
         return best_choices(self.graph, self.amount)
 
-    def stated_anew(self) -> float:
-        """The bound, computed again from the relaxation and the amounts handed over.
+    def settle(self, check: Callable[[], None] = lambda: None) -> None:
+        """Sweep until the bound hardly rises any more; ``check`` may raise to end the work."""
+        before_s, after_s = -np.inf, self.bound_s
+        while after_s - before_s > _SETTLED * abs(after_s):
+            before_s = after_s
+            for _ in range(_SWEEPS):
+                check()
+                self.sweep()
+            after_s = self.bound_s
 
-        Sums that were updated over many sweeps, with their rounding errors, do not enter.
+    def restated(self) -> ChoiceGraph:
+        """The graph after the sweeps, computed again from the relaxation and the amounts handed.
+
+        Sums that were updated over many sweeps, with their rounding errors, do not enter. The
+        amounts are in ``price`` and ``table``, and ``handed`` is 0.
         """
         graph, copies, relaxation = self.graph, self.copies, self.relaxation
         fresh = choice_graph(relaxation)
-        fresh.handed[:] = graph.handed
         fresh.price[:] += self.extra_s
         for edge, ends in enumerate(relaxation.edges):
-            first = fresh.handed_ptr[2 * edge]
-            middle, last = fresh.handed_ptr[2 * edge + 1], fresh.handed_ptr[2 * edge + 2]
-            op_begin, value_begin = fresh.node_ptr[ends.op], fresh.node_ptr[ends.value]
-            fresh.price[op_begin : op_begin + len(ends.label)] += graph.handed[first:middle][
-                ends.label
-            ]
-            fresh.price[value_begin : value_begin + last - middle] += graph.handed[middle:last]
-        sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
-        first_use = 0
-        for sharing in sharings:
-            cells = [
-                slice(copies.cost_ptr[first_use + index], copies.cost_ptr[first_use + index + 1])
-                for index in range(len(sharing.uses))
-            ]
-            part = np.stack([np.maximum(copies.part_s[cell], 0.0) for cell in cells])
+            first, middle, last = fresh.handed_ptr[2 * edge : 2 * edge + 3]
+            to_labels, to_layouts = graph.handed[first:middle], graph.handed[middle:last]
+            for node, amounts in ((ends.op, to_labels[ends.label]), (ends.value, to_layouts)):
+                begin = fresh.node_ptr[node]
+                fresh.price[begin : begin + len(amounts)] += amounts
+            table = fresh.table[fresh.edge_ptr[edge] : fresh.edge_ptr[edge + 1]]
+            table -= np.add.outer(to_labels, to_layouts).ravel()
+        use_index = 0
+        for sharing in sorted(relaxation.sharings, key=lambda sharing: sharing.value):
+            first_use, use_index = use_index, use_index + len(sharing.uses)
+            part = copies.part_s[copies.cost_ptr[first_use] : copies.cost_ptr[use_index]]
+            part = np.maximum(part.reshape(len(sharing.uses), -1), 0.0)
             cost = np.stack([use.cost_s.ravel() for use in sharing.uses])
             counted_s = sharing.shares @ part
-            scale = np.where(counted_s > cost, cost / np.maximum(counted_s, 1e-300), 1.0).min(
-                axis=0
-            )
-            part = np.where(np.isfinite(cost), part * scale, 0.0)
-            for index, use in enumerate(sharing.uses):
-                change = part[index].reshape(use.cost_s.shape) - use.part_s
+            # No copy counts for more than it costs, whatever the rounding errors.
+            scale = np.where(counted_s > cost, cost / np.maximum(counted_s, 1e-300), 1.0)
+            part = np.where(np.isfinite(cost), part * scale.min(axis=0), 0.0)
+            for use, use_part_s in zip(sharing.uses, part, strict=True):
+                change = use_part_s.reshape(use.cost_s.shape) - use.part_s
                 begin, end = fresh.edge_ptr[use.edge], fresh.edge_ptr[use.edge + 1]
                 fresh.table[begin:end] += (use.times * change[use.wanted]).ravel()
-            first_use += len(sharing.uses)
-        return float(least_sum(fresh, self.amount))
+        return fresh
+
+    def stated_anew(self) -> float:
+        """The bound, computed from ``restated``."""
+        return float(least_sum(self.restated(), self.amount))

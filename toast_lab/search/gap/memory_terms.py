@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.cost.memory_tiles import tile_padding
+from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.search.gap.relaxation import Relaxation
 from toast_lab.sharding.steps import LAYOUT_BITS
@@ -31,13 +33,13 @@ class MemoryTerms:
     """
 
     def __init__(self, problem: Problem, relaxation: Relaxation) -> None:
-        folded, n_rows = relaxation.folded, len(relaxation.menus)
+        folded = relaxation.folded
         memory, axis_size = folded.memory, folded.axis_size
         # As many of the written bytes as this may lie in vector memory.
-        room_bytes = folded.rates.near_room_bytes
-        self.limit_bytes = problem.memory_limit_bytes + room_bytes
+        self.is_near, self.room_bytes = memory.buffer_near, folded.rates.near_room_bytes
+        self.limit_bytes = problem.memory_limit_bytes + self.room_bytes
         self.node = relaxation.value_node[memory.buffer_value]
-        self.bytes = folded.facts.value.bytes[memory.buffer_value]
+        self.bytes = folded.facts.value.bytes[memory.buffer_value] * _unfilled(folded)
         # A product's result that may be written late takes memory only from then on.
         waits = memory.buffer_written_late >= 0
         late_op = np.where(waits, memory.late_op, 0)
@@ -46,20 +48,19 @@ class MemoryTerms:
         self.end = memory.buffer_end.astype(np.int64) - (memory.buffer_heir >= 0)
         self.bytes = np.where(waits & (self.start > self.end), 0.0, self.bytes)
         self.n_ops = len(memory.runs_at)
-        #: N of [T] the share of a value that one device holds, 1 for rows of ops
+        #: J of [T] the share of a value that one device holds, 1 for rows of ops
         self.share: list[np.ndarray] = [np.ones(len(menu)) for menu in relaxation.menus]
         for layouts in relaxation.layouts:
             ways = np.ones(len(layouts))
             for axis, size in enumerate(axis_size.tolist()):
                 ways *= np.where((layouts >> LAYOUT_BITS * axis) & 31, size, 1)
             self.share.append(1.0 / ways)
-        assert len(self.share) == n_rows + len(relaxation.layouts)
-        finest = np.asarray([share.argmin() for share in self.share])
-        self.matters = bool(self.live(np.zeros_like(finest)).max() > self.limit_bytes)
+        whole = np.zeros(len(self.share), np.int64)
+        self.matters = bool(self.live(whole).max() > self.limit_bytes)
         self.byte_s: dict[int, float] = {}  # op -> seconds for each byte above the limit at the op
 
     def live(self, choice: np.ndarray) -> np.ndarray:
-        """[O+1] the least bytes in memory at each op, for a choice [N]."""
+        """[O+1] the least bytes in memory at each op, for a choice [J]."""
         kept = np.asarray([share[index] for share, index in zip(self.share, choice, strict=True)])
         size = self.bytes * np.where(self.node >= 0, kept[self.node], 1.0)
         change = np.zeros(self.n_ops + 2)
@@ -68,7 +69,7 @@ class MemoryTerms:
         return np.cumsum(change)[:-1]
 
     def extra_s(self) -> tuple[list[np.ndarray], float]:
-        """(N arrays of seconds to add to each choice, seconds to subtract from the sum)."""
+        """(J arrays of seconds to add to each choice, seconds to subtract from the sum)."""
         weight = np.zeros(len(self.share))
         taken_off_s = 0.0
         for op, byte_s in self.byte_s.items():
@@ -84,7 +85,7 @@ class MemoryTerms:
         """Raise the price of a byte at ops where a choice is over the limit, lower it where under.
 
         Args:
-            choice: [N] the best choice of each node at the present prices.
+            choice: [J] the best choice of each node at the present prices.
             gap_s: the most by which the bound may still rise.
             most_byte_s: the most that the prices of all ops together may come to.
         """
@@ -105,3 +106,19 @@ class MemoryTerms:
         if new_byte_s.sum() > most_byte_s:
             new_byte_s *= most_byte_s / new_byte_s.sum()
         self.byte_s = {int(op): float(byte_s) for op, byte_s in zip(ops, new_byte_s, strict=True)}
+
+
+def _unfilled(folded: PriceInputs) -> np.ndarray:
+    """[B] factor by which written buffers are larger in memory, in whole tiles, however cut."""
+    axis_size, buffers = folded.axis_size, folded.memory.buffer_value
+    # A value cut in two leaves no fewer tiles unfilled than the whole value; cut in three it may.
+    if folded.rates.tile == 0.0 or (axis_size & (axis_size - 1)).any():
+        return np.ones(len(buffers))
+    begin, end = folded.tables.shape_ptr[buffers], folded.tables.shape_ptr[buffers + 1]
+    sizes = folded.facts.dim_size
+    return np.asarray(
+        [
+            tile_padding(sizes, first, last, 0, axis_size)
+            for first, last in zip(begin.tolist(), end.tolist(), strict=True)
+        ]
+    )

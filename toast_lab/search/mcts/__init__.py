@@ -5,5 +5,5 @@ Takes: a recorder (problem, budget, prices and trace of one search) and the fiel
 4.3. Start reading at ``mcts.py``: ``tree.py`` holds the arrays; ``selection.py``, ``rollout.py``
 and ``backup.py`` are the three steps of a batch; ``improvement.py`` improves the best plans of a
 start (``refine.py``, then ``polish.py``, which goes on with the integer programs of
-``search/alpa``).
+``search/integer_program``).
 """

@@ -23,9 +23,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.search.alpa.background_solver import BackgroundSolver
-from toast_lab.search.alpa.solver import MAX_COLUMNS, MAX_LOCAL_COLUMNS, NODES, Effort, Solver
-from toast_lab.search.alpa.strategies import ClusteredProgram, price_choices
+from toast_lab.search.integer_program.background_solver import BackgroundSolver
+from toast_lab.search.integer_program.solver import (
+    MAX_COLUMNS,
+    MAX_LOCAL_COLUMNS,
+    NODES,
+    Effort,
+    Solver,
+)
+from toast_lab.search.integer_program.strategies import ClusteredProgram, price_choices
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4

@@ -33,7 +33,6 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.reprice import Repricer
-from toast_lab.hashing import classes
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
 from toast_lab.packs import (
     BoolArray,
@@ -49,7 +48,8 @@ from toast_lab.packs import (
 )
 from toast_lab.search.mcts.rollout import Pricing, RolloutScratch, price_from, score_of
 from toast_lab.search.mcts.tree import random
-from toast_lab.sharding.alike import Alike, by_classes
+from toast_lab.search.terms.grain_rows import rows_of_grain
+from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Space
@@ -112,27 +112,9 @@ class FineRows(NamedTuple):
     repricer: Repricer
 
 
-def fine_rows(problem: Problem) -> Alike:
-    """Fold a program into finer rows; arguments and results keep the search's rows."""
-    space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
-    coarse = space.alike
-    is_boundary = np.zeros(program.n_values, bool)
-    is_boundary[: program.n_arguments] = True
-    is_boundary[program.outputs] = True
-    result_index = np.arange(program.n_values) - program.result_ptr[program.value_op]
-    ops = classes(program.n_ops, coarse.ops.label, like_op)
-    values = classes(
-        program.n_values,
-        coarse.values.label,
-        np.where(is_boundary, -1, like_op[program.value_op]),
-        np.where(is_boundary, -1, result_index),
-    )
-    return by_classes(ops, values, space.op_effects, space.value_effects)
-
-
 def make_fine(problem: Problem) -> FineRows:
     """The finer rows of a problem, with their neighbours and prices."""
-    alike = fine_rows(problem)
+    alike = rows_of_grain(problem, "fine")
     return FineRows(
         alike=alike,
         neighbourhood=neighbourhood(problem.space, alike),

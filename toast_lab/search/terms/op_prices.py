@@ -6,13 +6,15 @@ at hand costs time, and reads the price off the steps.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from toast_lab.cost.one_op import OpPricer, make_op_pricer, price_one
 from toast_lab.cost.price_inputs import PriceInputs, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, helper
-from toast_lab.packs import Int32Matrix, Int64Array
+from toast_lab.packs import BoolArray, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
@@ -39,7 +41,8 @@ def _as_wanted(
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         want = st.use_layout(tables, op_factor, tables.use_want[use], n_axes)
         steps.wanted[tables.use_want[use]] = want
-        steps.layout[tables.use_value[use]] = want
+        value = tables.use_value[use]
+        steps.layout[value] = 0 if tables.value_constant[value] else want
     for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
         steps.layout[tables.result[position]], _ = st.natural_layout(
             tables, op_factor, tables.result[position], n_axes
@@ -81,6 +84,13 @@ def compute_times(op_pricer: OpPricer, op: int, menu: Int32Matrix) -> np.ndarray
         times_s[strategy] = _own_time(steps, op_pricer.each, n_steps)
     op_factor[row] = -1
     return times_s
+
+
+@compiled
+def whole_time(op_pricer: OpPricer, op: int) -> float:
+    """Time of one op that is not split, with whole operands and results."""
+    _unsplit(op_pricer.inputs.facts, op_pricer.inputs.tables, op_pricer.steps, op)
+    return _own_time(op_pricer.steps, op_pricer.each, price_one(op_pricer, op))
 
 
 @compiled
@@ -195,6 +205,117 @@ def result_times(
                 passing_bytes[i, j] = op_pricer.prices.passing_bytes[op] - own_bytes
         op_factor[row] = -1
     return time_s, computing_s, passing_bytes
+
+
+@packed
+class Readings(NamedTuple):
+    """The layouts of an op's operands, by the ``R`` values (roots) in whose memory they lie."""
+
+    roots: Int64Array  #: [R] values
+    layout_ptr: Int64Array  #: [R+1] where the layouts of each root start in ``layouts``
+    layouts: Int64Array  #: [T] layouts in which each root may be kept
+    #: [uses] of which is it open whether they read a copy? Of views, whose layouts are not told
+    #: apart; or of all operands, if there are too many layouts.
+    is_open: BoolArray
+
+
+@compiled
+def least_times(
+    op_pricer: OpPricer, op: int, menu: Int32Matrix, readings: Readings, kept: Int64Array
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The least time to compute an op under each strategy, whatever the layouts around it.
+
+    The time grows with the bytes that are read, and is convex in them. So it is at least the time
+    with every operand read as cheaply as possible, plus, for each operand by itself, the time that
+    reading it in another layout adds.
+
+    Args:
+        op_pricer: an op pricer without a price list.
+        op: an op of the folded program.
+        menu: [S, A] its strategies.
+        readings: the layouts in which its operands may lie.
+        kept: [K] layouts in which its first result may be kept; empty if they do not matter.
+
+    Returns:
+        [S] the least seconds; [S, T] seconds that reading a root in each layout adds; [S, K]
+        seconds to compute if the result goes to each layout; [S, K] seconds to bring it there.
+    """
+    roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
+    tables, facts, steps = op_pricer.inputs.tables, op_pricer.inputs.facts, op_pricer.steps
+    row, result = tables.op_row[op], tables.result[tables.result_ptr[op]]
+    least_s, more_s = np.empty(menu.shape[0]), np.empty((menu.shape[0], layouts.shape[0]))
+    own_s, move_s = np.zeros((2, menu.shape[0], kept.shape[0]))
+    for strategy in range(menu.shape[0]):
+        copy_row(op_pricer.op_factor[row], menu[strategy])
+        _as_wanted(facts, tables, op_pricer.op_factor, steps, op)
+        _read_least(op_pricer, op, readings)
+        natural = steps.layout[result]
+        least_s[strategy] = _own_time(steps, op_pricer.each, price_one(op_pricer, op))
+        for position in range(kept.shape[0]):
+            steps.layout[result] = kept[position]
+            n_steps = price_one(op_pricer, op)
+            own_s[strategy, position] = _own_time(steps, op_pricer.each, n_steps)
+            for step in range(n_steps):
+                if steps.kind[step] != COMPUTE and steps.use[step] < 0:
+                    move_s[strategy, position] += op_pricer.each.time_s[step]
+            if own_s[strategy, position] < least_s[strategy]:
+                # What reading adds is least where computing is.
+                least_s[strategy], natural = own_s[strategy, position], kept[position]
+        steps.layout[result] = natural
+        for root in range(roots.shape[0]):
+            cheapest = steps.layout[roots[root]]
+            for position in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[position]
+                _read_open(op_pricer, op, readings, roots[root])
+                time_s = _own_time(steps, op_pricer.each, price_one(op_pricer, op))
+                more_s[strategy, position] = max(0.0, time_s - least_s[strategy])
+            steps.layout[roots[root]] = cheapest
+            _read_open(op_pricer, op, readings, roots[root])
+    op_pricer.op_factor[row] = -1
+    return least_s, more_s, own_s, move_s
+
+
+@helper
+def _read_least(op_pricer: OpPricer, op: int, readings: Readings) -> None:
+    """Keep every root in the layout in which the fewest bytes are read."""
+    roots, steps = readings.roots, op_pricer.steps
+    for root in range(roots.shape[0]):
+        steps.layout[roots[root]] = readings.layouts[readings.layout_ptr[root]]
+    _read_open(op_pricer, op, readings, -1)
+    for root in range(roots.shape[0]):
+        fewest_bytes, cheapest = np.inf, steps.layout[roots[root]]
+        for position in range(readings.layout_ptr[root], readings.layout_ptr[root + 1]):
+            steps.layout[roots[root]] = readings.layouts[position]
+            _read_open(op_pricer, op, readings, roots[root])
+            read_bytes = _bytes_of(op_pricer, op)
+            if read_bytes < fewest_bytes:
+                fewest_bytes, cheapest = read_bytes, readings.layouts[position]
+        steps.layout[roots[root]] = cheapest
+        _read_open(op_pricer, op, readings, roots[root])
+
+
+@helper
+def _read_open(op_pricer: OpPricer, op: int, readings: Readings, root: int) -> None:
+    """Let open uses of a root (-1: of all) read the value or a copy, whichever is less."""
+    tables, steps = op_pricer.inputs.tables, op_pricer.steps
+    begin = tables.use_ptr[op]
+    for use in range(begin, tables.use_ptr[op + 1]):
+        if readings.is_open[use - begin] and (root < 0 or op_pricer.inputs.facts.root[use] == root):
+            steps.layout[tables.use_value[use]] = steps.wanted[tables.use_want[use]]
+            own_bytes = _bytes_of(op_pricer, op)
+            _read_copy(tables, steps, use)
+            if _bytes_of(op_pricer, op) >= own_bytes:
+                steps.layout[tables.use_value[use]] = steps.wanted[tables.use_want[use]]
+
+
+@helper
+def _bytes_of(op_pricer: OpPricer, op: int) -> float:
+    """Bytes that the op moves to compute."""
+    total_bytes = 0.0
+    for step in range(price_one(op_pricer, op)):
+        if op_pricer.steps.kind[step] == COMPUTE:
+            total_bytes += op_pricer.each.bytes[step]
+    return total_bytes
 
 
 def equal_rows(label: np.ndarray, *prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ Branch and bound proves the optimum that pricing every state finds.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,8 @@ from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.pipeline import search
 from toast_lab.search.contract import Budget, Status
-from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
-from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.gap import relaxation
+from toast_lab.search.gap.state_bound import StateBound
 from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.state import State, legal_rows
 
@@ -92,34 +91,33 @@ def walk(problem, rng, least=0):
     return states
 
 
-def bound_of(problem, bound, state, cutoff=math.inf):
-    sizes = problem.mesh.array()
-    return lower_bound(bound, state.ops, state.values, sizes, cutoff, scratch_of(bound, len(sizes)))
+def bounds_of(bound, states, **cutoff):
+    """(scores, peaks) of states."""
+    ops, values = (np.stack([getattr(s, name) for s in states]) for name in ("ops", "values"))
+    return bound.of(ops, values, **cutoff)
 
 
-@pytest.mark.parametrize(
-    ("case", "rounds"), [*((case, 60) for case in CASES), ("training", 0), ("graph network", 0)]
-)
-def test_no_completion_is_below_the_bound(case, rounds):
+@pytest.mark.parametrize("case", CASES)
+def test_no_completion_is_below_the_bound(case):
     problem = made(case)
     # Only states at the end of a path are within this limit, so that the penalty matters.
     rng = np.random.default_rng(0)
     last_bytes = problem.pricer().quick(walk(problem, rng)[-1]).peak_bytes
     limit = 0.5 * (problem.baseline[1] + last_bytes)
     problem = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit)
-    bound = make_bound(problem, rounds=rounds)
-    pricer = problem.pricer()
-    assert bound.memory_matters
+    bound, pricer = StateBound(problem), problem.pricer()
+    # Tiles that are not filled are counted only on axes whose sizes are powers of two.
+    assert bound.memory_matters or 3 in problem.mesh.sizes
     tightness = []
     for _ in range(8 if len(problem.mesh.axes) > 2 else 24):
         states = walk(problem, rng)
         prices = [pricer.quick(s) for s in states]
-        bounds = [bound_of(problem, bound, s) for s in states]
-        for i, (score, peak_bytes) in enumerate(bounds):
+        scores, peaks = bounds_of(bound, states)
+        for i, (score, peak_bytes) in enumerate(zip(scores, peaks, strict=True)):
             assert all(score <= q.score and peak_bytes <= q.peak_bytes for q in prices[i:])
         # The bound rises along a path, since fewer and fewer choices are left.
-        assert [b[0] for b in bounds] == pytest.approx(sorted(b[0] for b in bounds), rel=1e-9)
-        tightness.append(bounds[-1][0] / prices[-1].score)
+        assert scores.tolist() == sorted(scores)
+        tightness.append(scores[-1] / prices[-1].score)
     # Where no choice is left, only shared copies and peaks are inexact
     assert np.mean(tightness) > 0.75
 
@@ -127,12 +125,12 @@ def test_no_completion_is_below_the_bound(case, rounds):
 def test_no_short_completion_is_below_the_bound():
     """States in the middle of a path are tried with all completions of up to two actions."""
     problem = made("forward, batch 2")
-    bound, pricer, rng = make_bound(problem), problem.pricer(), np.random.default_rng(1)
+    bound, pricer, rng = StateBound(problem), problem.pricer(), np.random.default_rng(1)
     for _ in range(6):
         states = walk(problem, rng)
         state = states[rng.integers(len(states) // 2 + 1)]
         least = min(pricer.quick(s).score for s in completions(state, 2))
-        assert bound_of(problem, bound, state)[0] <= least
+        assert bounds_of(bound, [state])[0] <= least
 
 
 def completions(state, depth):
@@ -144,25 +142,17 @@ def completions(state, depth):
             yield from completions(child, depth - 1)
 
 
-def test_moving_prices_between_tables_raises_the_bound_of_the_unsharded_program():
-    problem = made("training")
-    plain, agreed = (
-        bound_of(problem, make_bound(problem, rounds=n), State(problem.space))[0] for n in (0, 60)
-    )
-    assert agreed > 1.02 * plain
-
-
 def test_a_cutoff_only_ends_the_sum_early():
     problem = made("training")
-    bound, rng = make_bound(problem), np.random.default_rng(2)
+    bound, rng = StateBound(problem), np.random.default_rng(2)
     states = walk(problem, rng)
     assert len(states) > 3
-    for state in states:
-        full_bound = bound_of(problem, bound, state)[0]
-        for cutoff in (0.5 * full_bound, 2 * full_bound):
-            cut_bound = bound_of(problem, bound, state, cutoff)[0]
-            assert cut_bound <= full_bound * (1 + 1e-9)
-            assert (cut_bound >= cutoff) == (full_bound >= cutoff)
+    full = bounds_of(bound, states)[0]
+    for share in (0.5, 1.0, 2.0):
+        cutoff = share * float(full[len(full) // 2])
+        cut = bounds_of(bound, states, cutoff=cutoff)[0]
+        assert (cut <= full * (1 + 1e-9)).all()
+        assert ((cut >= cutoff) == (full >= cutoff)).all()
 
 
 @pytest.mark.parametrize("limit", [None, 0.5, 0.01])
@@ -237,30 +227,29 @@ def test_a_limit_on_the_depth_covers_all_sequences_up_to_it():
     assert len(proved.actions) <= 2
 
 
-def test_too_large_tables_are_left_out(monkeypatch):
-    monkeypatch.setattr("toast_lab.search.exhaustive.bound_tables.MOST_ENTRIES", 100)
+def test_the_optimum_is_proved_without_the_prices_that_would_take_too_much_memory(monkeypatch):
     problem = made("attention")
-    assert make_bound(problem) is None
+    whole = search(problem, "exhaustive", budget=Budget(seconds=60))
+    monkeypatch.setattr(relaxation, "_MOST_ENTRIES", 100)
     result = search(problem, "exhaustive", budget=Budget(seconds=60))
     assert result.status is Status.COMPLETE
-    assert (
-        result.evaluations
-        == search(problem, "exhaustive", bounded=False, budget=Budget(seconds=60)).evaluations
-    )
+    assert result.cost.score == whole.cost.score
+    assert result.evaluations > whole.evaluations
 
 
 def test_groups_below_the_limit_are_neither_acted_on_nor_bounded():
     problem = Problem(analysed("transformer", layers=1, mode="forward"), "2x2")
     least = pruning_threshold(problem)
     assert any(problem.space.n_names < least)
-    rng, pricer, bound = np.random.default_rng(3), problem.pricer(), make_bound(problem, least)
+    rng, pricer, bound = np.random.default_rng(3), problem.pricer(), StateBound(problem, least)
     for _ in range(10):
         states = walk(problem, rng, least)
-        scores = [pricer.quick(s).score for s in states]
-        assert all(bound_of(problem, bound, s)[0] <= min(scores[i:]) for i, s in enumerate(states))
-    assert bound_of(problem, bound, State(problem.space))[0] >= bound_of(
-        problem, make_bound(problem), State(problem.space)
-    )[0] * (1 - 1e-3)
+        prices = [pricer.quick(s).score for s in states]
+        scores, _ = bounds_of(bound, states)
+        assert all(score <= min(prices[i:]) for i, score in enumerate(scores))
+    root = [State(problem.space)]
+    every = bounds_of(StateBound(problem), root)[0]
+    assert bounds_of(bound, root)[0] >= every * (1 - 1e-3)
 
 
 @pytest.mark.parametrize("products", [1, 2])
@@ -278,7 +267,7 @@ def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(produc
 
     problem = Problem(traced(chain, x, x), {"a": 7}, "cpu", memory_limit_bytes=1000)
     state = State(problem.space)
-    score, peak_bytes = bound_of(problem, make_bound(problem), state)
+    (score,), (peak_bytes,) = bounds_of(StateBound(problem), [state])
     quick = problem.pricer().quick(state)
     assert quick.peak_bytes == (2 + products) * 256 * 256 * 4
     assert quick.peak_bytes * (1 - 1e-8) <= peak_bytes <= quick.peak_bytes
@@ -303,9 +292,12 @@ def test_rounds_follow_one_another(options):
         assert all(r == n for r, n in rounds)
 
 
-def test_with_listed_prices_nothing_is_ruled_out_by_the_rules() -> None:
-    """A listed price may be below the rules' price of every row, so their tables bound nothing."""
+def test_with_listed_prices_the_optimum_is_proved() -> None:
+    """A listed price may be below the rules' price of every row."""
     problem = Problem(analysed("mlp"), mesh="2x2", machine="a100")
-    assert make_bound(problem) is not None
-    entry = PriceEntry(problem.analysis.program.n_ops - 1, 1, 1e-9, COMPILED)
-    assert make_bound(problem.with_prices(PriceList((entry,)))) is None
+    last_op = problem.analysis.program.n_ops - 1
+    listed = problem.with_prices(PriceList((PriceEntry(last_op, 1, 1e-9, COMPILED),)))
+    every, proved = (search(listed, "exhaustive", bounded=bounded) for bounded in (False, True))
+    assert every.status is proved.status is Status.COMPLETE
+    assert proved.bound == proved.cost.score == every.cost.score
+    assert proved.evaluations < every.evaluations

@@ -2,12 +2,12 @@
 
 A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one
 cluster one layout. Then each cluster has a *menu*: for ops, the name that is split on every mesh
-axis (all axes at once), for values the dim. ``price_choices`` uses the evaluator's own kernels, one
-op at a time (``strategy_prices``). It prices an op with all operands and results in the layouts of
-its strategy, each move of a value from the layout in which it is kept to the one that a use wants,
-and each move from the layout in which it is made to the one in which it is kept. Hence a sum of
-these prices is the evaluator's time wherever prices are additive. One price is known not to be: a
-copy brought for one use serves later ones too, which ``Term.earlier`` keeps apart.
+axis (all axes at once), for values the dim. Prices are those of ``PricedTerms``, one op at a time:
+of an op with all operands and results in the layouts of its strategy, of each move of a value from
+the layout in which it is kept to the one that a use wants, and of each move from the layout in
+which it is made to the one in which it is kept. Hence a sum of these prices is the evaluator's time
+wherever prices are additive. One price is known not to be: a copy brought for one use serves later
+ones too, which ``Term.earlier`` keeps apart.
 
 Start reading at ``price_choices``.
 """
@@ -19,26 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.moving_prices import bringing_key
-from toast_lab.cost.one_op import OpPricer
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
-from toast_lab.hashing import Classes, classes
-from toast_lab.ir import program as p
-from toast_lab.search.alpa.strategy_prices import (
-    compute_times,
-    equal_rows,
-    op_pricer_for,
-    reading_times,
-    result_labels,
-    result_times,
-    use_costs,
-    want_labels,
-)
-from toast_lab.search.menus import make_menus, packed_layouts
-
-#: Classes of ops that the grain ``kernels`` tells apart; see ``cluster``.
-_HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
+from toast_lab.hashing import Classes
+from toast_lab.search.terms.grain_rows import rows_of_grain
+from toast_lab.search.terms.menus import make_menus, packed_layouts
+from toast_lab.search.terms.op_prices import equal_rows
+from toast_lab.search.terms.priced_terms import PricedTerms
 
 
 class Clusters(NamedTuple):
@@ -50,35 +37,9 @@ class Clusters(NamedTuple):
 
 
 def cluster(problem: Problem, grain: str) -> Clusters:
-    """Sort ops and values into clusters.
-
-    * ``colours``: ops and values that no sequence of colour actions tells apart are one cluster, as
-      in all other methods;
-    * ``roles``: ops that differ in price under some plan, by their kind, operands or results, are
-      told apart everywhere, while repeated layers still share clusters;
-    * ``kernels``: as roles, but ops that are elementwise or move elements keep the clusters of
-      their colours.
-
-    Arguments and results keep the clusters of their colours at every grain. The results of a step
-    are the arguments of the next one, and a plan whose parameters leave in another layout than that
-    in which they came would hide the cost of bringing them back.
-    """
-    alike, folded = problem.space.alike, problem.folded
-    if grain == "colours":
-        return Clusters(alike.ops, alike.values, folded)
-    program = problem.analysis.program
-    like_op, maker = folded.memory.like_op, program.value_op
-    result_index = np.arange(program.n_values) - program.result_ptr[maker]
-    like_value = folded.tables.result[folded.tables.result_ptr[like_op[maker]] + result_index]
-    is_told_apart = (
-        np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
-    )
-    is_inner = is_told_apart[maker] & (maker >= program.n_arguments)
-    is_inner[program.outputs] = False
-    ops = classes(program.n_ops, np.where(is_told_apart, like_op, -1), alike.ops.label)
-    values = classes(program.n_values, np.where(is_inner, like_value, -1), alike.values.label)
-    finer = alike._replace(ops=ops, values=values)
-    return Clusters(ops, values, problem.prices.folded(finer))
+    """Sort ops and values into clusters: the rows of a grain (``rows_of_grain``)."""
+    rows = rows_of_grain(problem, grain)
+    return Clusters(rows.ops, rows.values, problem.prices.folded(rows))
 
 
 class Menus(NamedTuple):
@@ -124,6 +85,7 @@ class ClusteredProgram(NamedTuple):
     """A clustered program with every price that an additive model has."""
 
     clusters: Clusters
+    prices: PricedTerms
     menus: Menus
     #: K of [S] time of the cluster's ops, with their operands as the strategy wants them
     compute_s: list[np.ndarray]
@@ -227,25 +189,25 @@ def price_choices(
     """
     clusters = cluster(problem, grain)
     folded = clusters.folded
+    tables = folded.tables
     # Gathers ahead are priced beside the op's computing as if it were split over all devices.
-    rates = folded.rates._replace(ahead_of=1.0 / problem.mesh.n_devices)
-    op_pricer = op_pricer_for(folded._replace(rates=rates), len(clusters.ops.first))
-    facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
+    ahead_of = 1.0 / problem.mesh.n_devices
     menus = Menus(*make_menus(problem, clusters.ops, clusters.values), left_out=0)
+    terms = PricedTerms(folded, menus.ops, ahead_of)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
     for op in range(tables.n_arguments, len(tables.op_row)):
-        row = int(tables.op_row[op])
-        if not facts.op.free[op]:
+        if not folded.facts.op.free[op]:
             check()
-            compute_s[row] += times[op] * compute_times(op_pricer, op, menus.ops[row])
-    menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
-    choices = _ChoicePrices(folded, op_pricer, menus, compute_s)
+            compute_s[tables.op_row[op]] += folded.times[op] * terms.computing_s(op)
+    menus, compute_s = _shortened(menus, compute_s, max_strategies, folded.axis_size)
+    choices = _ChoicePrices(PricedTerms(folded, menus.ops, ahead_of), menus, compute_s)
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
         choices.price_operands(op)
         choices.price_results(op)
     return ClusteredProgram(
         clusters=clusters,
+        prices=choices.prices,
         menus=menus,
         compute_s=compute_s,
         layout=choices.layout,
@@ -264,66 +226,47 @@ class _ChoicePrices:
     their group and earlier groups.
     """
 
-    def __init__(
-        self,
-        folded: PriceInputs,
-        op_pricer: OpPricer,
-        menus: Menus,
-        compute_s: Sequence[np.ndarray],
-    ) -> None:
-        self._folded, self._op_pricer, self._menus, self._compute_s = (
-            folded,
-            op_pricer,
-            menus,
-            compute_s,
-        )
+    def __init__(self, prices: PricedTerms, menus: Menus, compute_s: Sequence[np.ndarray]) -> None:
+        self.prices, self._folded, self._compute_s = prices, prices.folded, compute_s
         self.layout = [packed_layouts(menu) for menu in menus.values]
         self.groups: list[Group] = []
         self.time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-        self.use_group = np.full(len(folded.tables.use_value), -1, np.int64)
+        self.use_group = np.full(len(self._folded.tables.use_value), -1, np.int64)
         self.sharers: dict[int, tuple[int, ...]] = {}
         self.passing: dict[int, list[tuple[int, np.ndarray]]] = {}
         self._group_indices: dict[tuple[int, int, bytes], int] = {}
-        self._wants = [
-            want_labels(op_pricer, want, menus.ops[owner])
-            for want, owner in enumerate(folded.tables.use_owner)
-        ]
-        # Moves of equal tensors cost the same, for whatever use
-        self._moves: dict[tuple[float, ...], np.ndarray] = {}
 
     def price_operands(self, op: int) -> None:
         """Price reading the operands of an op, and bringing them to it."""
-        facts, tables = self._folded.facts, self._folded.tables
+        facts, tables, times = self._folded.facts, self._folded.tables, self._folded.times[op]
         uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
         reading_s = None
         if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in uses):
-            reading_s = reading_times(self._op_pricer, op, self._menus.ops[tables.op_row[op]])
+            reading_s = self.prices.reading_s(op)
         for use in uses:
             if tables.value_constant[tables.use_value[use]]:
                 continue
-            group = self.use_group[use] = self._wanted(use, int(tables.use_want[use]))
+            number = self.use_group[use] = self._wanted(use, int(tables.use_want[use]))
             if reading_s is not None and reading_s[:, use - uses.start].any():
                 self._add_reading(op, use, reading_s[:, use - uses.start])
             earlier_wants = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
             earlier = tuple(sorted({self._wanted(use, want) for want in earlier_wants.tolist()}))
             if earlier:
                 self.sharers[use] = earlier
-            if group not in earlier:
-                self._add(int(group), earlier, self._folded.times[op] * self._move(op, use))
+            if number not in earlier:
+                group = self.groups[number]
+                move_s = self.prices.bringing_s(op, use, group.distinct, self.layout[group.value])
+                self._add(int(number), earlier, times * move_s)
 
     def price_results(self, op: int) -> None:
         """Price bringing the results of an op to the layouts in which they are kept."""
-        tables, menus = self._folded.tables, self._menus
+        tables = self._folded.tables
         for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
             if tables.value_constant[value]:
                 continue
             row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
-            strategies = menus.ops[owner]
-            label = result_labels(self._op_pricer, value, strategies)
-            move_s, computing_s, size = result_times(
-                self._op_pricer, op, value, strategies, self.layout[row]
-            )
-            first, alike = equal_rows(label, move_s, computing_s, size)
+            move_s, computing_s, size = self.prices.leaving(op, value, self.layout[row])
+            first, alike = equal_rows(self.prices.left(value), move_s, computing_s, size)
             group = self._group_of(owner, row, alike)
             self._add(group, (), self._folded.times[op] * (move_s + computing_s)[first])
             if size.any():
@@ -333,7 +276,7 @@ class _ChoicePrices:
         """The group of the value that a use reads and of one of the wants of that value."""
         tables = self._folded.tables
         row = int(tables.value_row[tables.use_value[use]])
-        return self._group_of(int(tables.use_owner[want]), row, self._wants[want])
+        return self._group_of(int(tables.use_owner[want]), row, self.prices.wants[want])
 
     def _group_of(self, op: int, value: int, label: np.ndarray) -> int:
         key = (op, value, label.tobytes())
@@ -356,20 +299,10 @@ class _ChoicePrices:
         """
         tables, group = self._folded.tables, int(self.use_group[use])
         want, row = int(tables.use_want[use]), int(tables.value_row[tables.use_value[use]])
-        quickest = _quickest(self._wants[want], self._compute_s[int(tables.use_owner[want])])
+        quickest = _quickest(self.prices.wants[want], self._compute_s[int(tables.use_owner[want])])
         copied = self.groups[group].distinct[:, None] != self.layout[row]
         extra_s = np.where(copied, reading_s[quickest][:, None], 0.0)
         self._add(group, (), self._folded.times[op] * extra_s)
-
-    def _move(self, op: int, use: int) -> np.ndarray:
-        """[W, T] seconds to bring a value from each layout kept to each layout that a use wants."""
-        tables, group = self._folded.tables, int(self.use_group[use])
-        key = (group, *bringing_key(self._op_pricer.inputs, op, use))
-        if key not in self._moves:
-            layout = self.layout[int(tables.value_row[tables.use_value[use]])]
-            move_s, _ = use_costs(self._op_pricer, op, use, self.groups[group].distinct, layout)
-            self._moves[key] = move_s
-        return self._moves[key]
 
 
 def _quickest(label: np.ndarray, time_s: np.ndarray) -> np.ndarray:

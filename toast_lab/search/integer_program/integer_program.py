@@ -31,7 +31,7 @@ from toast_lab.ragged import row_starts
 if TYPE_CHECKING:
     import scipy.sparse
 
-    from toast_lab.search.alpa.strategies import ClusteredProgram
+    from toast_lab.search.integer_program.strategies import ClusteredProgram
 
 
 class Bytes(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 
 from toast_lab.errors import RunFailed
 from toast_lab.isolate import ChildWorker
-from toast_lab.search.alpa import integer_program as ip
-from toast_lab.search.alpa.solver import CRASHED, SOLVE_FUNCTION, Solver, Steps
+from toast_lab.search.integer_program import integer_program as ip
+from toast_lab.search.integer_program.solver import CRASHED, SOLVE_FUNCTION, Solver, Steps
 
 _SHARE = 0.95  # share of the time left; the rest is for pricing the result
 _AGAIN = "again"  # told if a search is resumed that had ended before there was an answer

@@ -1,6 +1,6 @@
 """Menus: every way to split a class of ops, or of values, on all mesh axes at once.
 
-Methods that choose for each class separately choose from menus: ``alpa``, and the bound of ``gap``.
+Integer programs and the lower bound choose for each class separately, from its menu.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from toast_lab.sharding.steps import LAYOUT_BITS
 
 
 def make_menus(
-    problem: Problem, ops: Classes, values: Classes, check: Callable[[], None] = lambda: None
+    problem: Problem,
+    ops: Classes,
+    values: Classes,
+    check: Callable[[], None] = lambda: None,
+    *,
+    min_names: int = 0,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The menu of each class: all choices that sizes and pins allow.
 
@@ -29,6 +34,7 @@ def make_menus(
         ops: classes of ops, at least as fine as the classes of the problem's colours.
         values: classes of values, likewise.
         check: called regularly; may raise to end the work.
+        min_names: fewest names of a colour group that an action splits.
 
     Returns:
         (K arrays [S, A], int32: the name of the class's first op that each axis splits, -1: none;
@@ -36,10 +42,12 @@ def make_menus(
     """
     program, coarse, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
     # Names and dims for each class of the colours; names count from the first one of their op
+    is_acted_on = problem.space.n_names >= min_names
     starts, effects = program.factor_ptr[coarse.ops.first], coarse.op_effects
-    names_of = _axes_of(effects, effects.cut - starts[effects.target], len(starts))
+    offsets = effects.cut - starts[effects.target]
+    names_of = _axes_of(effects, offsets, len(starts), is_acted_on)
     effects = coarse.value_effects
-    dims_of = _axes_of(effects, effects.cut, len(coarse.values.first))
+    dims_of = _axes_of(effects, effects.cut, len(coarse.values.first), is_acted_on)
     start_ops, start_values = problem.space.start
     op_menus, value_menus = [], []
     for first in ops.first.tolist():
@@ -70,21 +78,24 @@ def unpacked_layouts(layouts: np.ndarray, n_axes: int) -> np.ndarray:
     return ((layouts[:, None] >> shift) & 31) - 1
 
 
-def _axes_of(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
+def _axes_of(
+    effects: Effects, cut: np.ndarray, count: int, is_acted_on: np.ndarray
+) -> list[dict[int, int]]:
     """For each class, the names or dims that moves split, each with the axes it may be on.
 
     Args:
         effects: the effects of all moves on the classes.
         cut: the name or dim that each effect splits.
         count: number of classes.
+        is_acted_on: [M] which moves count.
 
     Returns:
         For each class {name or dim: axes, one bit each}.
     """
     axes_of: list[dict[int, int]] = [{} for _ in range(count)]
-    for target, name, axes in zip(
-        effects.target.tolist(), cut.tolist(), effects.axes.tolist(), strict=True
-    ):
+    counts = is_acted_on[effects.move]
+    entries = (column[counts].tolist() for column in (effects.target, cut, effects.axes))
+    for target, name, axes in zip(*entries, strict=True):
         axes_of[target][name] = axes_of[target].get(name, 0) | axes
     return axes_of
 

@@ -19,16 +19,16 @@ from toast_lab.cost.problem import Problem, Quick
 from toast_lab.cost.program_prices import Totals
 from toast_lab.errors import RunFailed
 from toast_lab.isolate import Cancelled, run_in_child
-from toast_lab.search.alpa import integer_program as ip
-from toast_lab.search.alpa.descent import Descent
-from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
-from toast_lab.search.alpa.strategies import ClusteredProgram, rows_at, spread
+from toast_lab.search.integer_program import integer_program as ip
+from toast_lab.search.integer_program.descent import Descent
+from toast_lab.search.integer_program.memory_rows import MemoryRows, crowded
+from toast_lab.search.integer_program.strategies import ClusteredProgram, rows_at, spread
 from toast_lab.search.limits import Status, Stop
-from toast_lab.search.menus import unpacked_layouts
 from toast_lab.search.recorder import Recorder
+from toast_lab.search.terms.menus import unpacked_layouts
 from toast_lab.sharding import steps
 
-SOLVE_FUNCTION = "toast_lab.search.alpa.integer_program:solve"
+SOLVE_FUNCTION = "toast_lab.search.integer_program.integer_program:solve"
 # Most columns of a program that is first tried in this process, since a child is slow to start.
 MAX_LOCAL_COLUMNS = 20_000
 _SMALL_SECONDS = 0.5  # time limit in this process, where HiGHS cannot be cancelled

@@ -21,7 +21,7 @@ The published form differs in three ways: it cuts the model into pipeline stages
 program on top of this one; it takes compute times as about equal for all strategies, and
 collectives from measurements or constants; and it lets every op choose separately, in repeated
 layers too, after merging elementwise ops into an operand, where we choose by role (see
-``strategies.cluster``). This form adds a roofline for every op, meshes of any number of axes,
+``terms.grain_rows``). This form adds a roofline for every op, meshes of any number of axes,
 copies shared between uses, a memory limit that is kept, and the evaluator's prices throughout. Both
 minimise a sum of prices of ops and edges, so no bound of C(s) follows from the optimum.
 
@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toast_lab.search.alpa.solver import NODES, Choice, Effort, Solver
-from toast_lab.search.alpa.strategies import ClusteredProgram, price_choices
 from toast_lab.search.grains import grains_of
+from toast_lab.search.integer_program.solver import NODES, Choice, Effort, Solver
+from toast_lab.search.integer_program.strategies import ClusteredProgram, price_choices
 from toast_lab.search.limits import Status
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State, legal_actions

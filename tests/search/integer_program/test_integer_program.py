@@ -25,14 +25,15 @@ from toast_lab.lowering.listing import listing
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.run import run_many
-from toast_lab.search.alpa import alpa, integer_program
-from toast_lab.search.alpa import solver as solving
-from toast_lab.search.alpa.descent import Descent
-from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
-from toast_lab.search.alpa.strategies import cluster, price_choices, spread
+from toast_lab.search import alpa
 from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.search.grains import GRAINS
-from toast_lab.search.menus import unpacked_layouts
+from toast_lab.search.integer_program import integer_program
+from toast_lab.search.integer_program import solver as solving
+from toast_lab.search.integer_program.descent import Descent
+from toast_lab.search.integer_program.memory_rows import MemoryRows, crowded
+from toast_lab.search.integer_program.strategies import cluster, price_choices, spread
+from toast_lab.search.terms.menus import unpacked_layouts
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
@@ -545,7 +546,7 @@ def hang(*_, **__):
     time.sleep(60)
 
 
-HANG = "tests.search.alpa.test_alpa:hang"
+HANG = "tests.search.integer_program.test_integer_program:hang"
 
 
 @pytest.mark.timing

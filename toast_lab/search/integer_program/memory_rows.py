@@ -19,9 +19,8 @@ import numpy as np
 from toast_lab.cost import price_inputs
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
-from toast_lab.search.alpa.integer_program import Bytes
-from toast_lab.search.alpa.strategies import ClusteredProgram
-from toast_lab.search.alpa.strategy_prices import op_pricer_for, use_costs
+from toast_lab.search.integer_program.integer_program import Bytes
+from toast_lab.search.integer_program.strategies import ClusteredProgram
 
 
 class MemoryRows:
@@ -34,9 +33,7 @@ class MemoryRows:
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
-        self.op_pricer = op_pricer_for(folded, len(choices.menus.ops))
-        self.tables = self.op_pricer.inputs.tables
-        self.facts = folded.facts
+        self.tables, self.facts = folded.tables, folded.facts
         self.ways = [
             np.where(menu >= 0, self.axis_size, 1).prod(axis=1).astype(float)
             for menu in choices.menus.values
@@ -71,9 +68,8 @@ class MemoryRows:
         """[W, T] bytes of the copy for a use of the folded program."""
         if use not in self._copies:
             group = self.choices.groups[int(self.choices.use_group[use])]
-            op = int(self.tables.use_op[use])
-            _, self._copies[use] = use_costs(
-                self.op_pricer, op, use, group.distinct, self.choices.layout[group.value]
+            self._copies[use] = self.choices.prices.copy_bytes(
+                int(self.tables.use_op[use]), use, group.distinct, self.choices.layout[group.value]
             )
         return self._copies[use]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toast_lab.search.alpa.strategies import ClusteredProgram, Term
+from toast_lab.search.integer_program.strategies import ClusteredProgram, Term
 
 
 class Descent:
