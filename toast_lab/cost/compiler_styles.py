@@ -18,17 +18,10 @@ class CompilerStyle(NamedTuple):
     into_products: bool = False
     #: Ops behind a product are computed on the way out, see ``epilogues``
     out_of_products: bool = False
-    #: Products add their result to an earlier value, in its memory, or add a bias and cut off what
-    #: is below zero, see ``gpu_epilogues``
-    accumulates: bool = False
     #: Elementwise results may take over the memory of an operand that dies there
     reuses_places: bool = True
     #: Products that are summed over devices run after all others, if only results need them
     waits_with_sums: bool = False
-    #: Constants of one size that are scattered into are written by one kernel
-    fills_at_once: bool = False
-    #: A scatter adds directly to the value that its result would be added to
-    scatters_into_sums: bool = False
     #: Products of matrices and vectors count as sums, not as products
     sums_vectors: bool = False
     #: Elementwise ops and sums that read the same values share a kernel
@@ -41,14 +34,8 @@ class CompilerStyle(NamedTuple):
     #: So are rows looked up in a table, for the only elementwise op that needs them. Sums take them
     #: in as well, but are as slow as if they were written: an H100 needs 2.4 times their traffic
     fuses_gathers: bool = False
-    #: The operand of a reshape to other lines of memory is written first, see ``_relaid``
-    relays_lines: bool = False
     #: A scatter of one number a row into a constant is a comparison of indices, see ``_marks``
     compares_places: bool = False
-    #: Results that take long are kept for other consumers, see ``OpKind.gpu_repeats_from_bytes``
-    keeps_costly: bool = False
-    #: So are results of what compilers expand into many ops, such as error functions
-    keeps_expanded: bool = False
     #: Values that are read at several offsets are written, see ``shifts``
     ends_at_shifts: bool = False
     #: So are their slices, if they are joined again, as values that are rolled are
@@ -74,8 +61,6 @@ class CompilerStyle(NamedTuple):
     masks_groups: bool = True
     #: Fourier transforms are products with matrices of roots, see ``matrix_tiles``
     transforms_by_products: bool = False
-    #: A collective for a use starts beside the product before it, see ``tpu_kernels``
-    brings_beside_products: bool = False
 
 
 STYLES = {
@@ -85,29 +70,22 @@ STYLES = {
         out_of_products=True,
         several_results=True,
         runs_with_first=True,
-        keeps_expanded=True,
         picks_slices=True,
-        relays_lines=True,
         compares_places=True,
         ends_at_shifts=True,
         joins_written=True,
         narrows=True,
+        transforms_by_products=True,
         keeps_for_loops=True,
         sums_behind_loops=True,
-        transforms_by_products=True,
-        brings_beside_products=True,
     ),
     "gpu": CompilerStyle(
         recomputes=True,
-        accumulates=True,
         reuses_places=False,
         waits_with_sums=True,
-        fills_at_once=True,
-        scatters_into_sums=True,
         sums_vectors=True,
         several_results=True,
         fuses_gathers=True,
-        keeps_costly=True,
         ends_at_shifts=True,
         held_row=16384,
         sums_behind_loops=True,

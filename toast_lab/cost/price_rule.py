@@ -4,14 +4,24 @@ A rule acts through switches: habits of a compiler (``style.*``, see ``compiler_
 of a machine (``machine.*``, see ``machine_model``), and columns of facts about ops, uses and values
 (``op.*``, ``use.*``, ``value.*``, see ``program_facts``). ``off`` has the neutral value of each:
 with these values a price is what it would be if nobody had thought of the rule.
+
+A new rule is a module with a ``PriceRule``, its line in ``price_rules``, and a line where a kernel
+reads its column or ``make_program_facts`` its switch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from toast_lab.cost.fused_program import FusedProgram
+
+#: Columns of facts by ``place.name``, such as ``op.sums_together``: an array for all ops, uses or
+#: values.
+Columns = Mapping[str, np.ndarray]
 COLUMNS = ("op", "use", "value")  #: places of switches that are columns of facts
 FAMILIES = ("computing", "fusion", "layouts", "loops", "collectives", "memory")
 
@@ -26,6 +36,8 @@ class PriceRule:
     source: str  #: what it was read off
     compilers: tuple[str, ...]  #: on whose programs it acts: "tpu", "gpu", "cpu"
     off: Mapping[str, Any]  #: neutral value of each of its switches, as ``place.name``
+    #: Makes its columns, which are then declared by ``off``; None: it switches what others make
+    columns: Callable[[FusedProgram], Columns] | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.says}"

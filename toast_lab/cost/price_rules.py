@@ -8,8 +8,20 @@ was not read off, or if their peaks are nearer to the compiler's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from toast_lab.cost.price_rule import PriceRule
+import numpy as np
+
+from toast_lab.cost.collective_matmul import RING_PRODUCTS
+from toast_lab.cost.combined_sums import COMBINED_SUMS
+from toast_lab.cost.few_images import FEW_IMAGES
+from toast_lab.cost.fused_program import FusedProgram
+from toast_lab.cost.gathered_ahead import GATHERED_AHEAD
+from toast_lab.cost.narrow_bytes import NARROW_BYTES
+from toast_lab.cost.price_rule import COLUMNS, PriceRule
+from toast_lab.cost.row_layouts import VALUE_ROWS
+from toast_lab.cost.shifted_numbers import SHIFTED_NUMBERS
+from toast_lab.cost.vector_products import VECTOR_PRODUCTS
 from toast_lab.errors import InvalidProblem, did_you_mean
 
 _TPU, _GPU = ("tpu",), ("gpu",)
@@ -28,35 +40,8 @@ RULES = (
         compilers=_TPU,
         off={"machine.tile": 0.0},
     ),
-    PriceRule(
-        name="vector_products",
-        family="computing",
-        says="A row times a matrix of its own, as in decoding, is computed by the vector unit.",
-        source="libtpu 0.0.42 for v5e and v6e, 12 shapes and a decoding step",
-        compilers=_TPU,
-        off={"op.vector_use": -1},
-    ),
-    PriceRule(
-        name="few_images",
-        family="computing",
-        says="Convolutions of fewer than eight images are cut into strips, which are copied.",
-        source=f"{_V5E}, residual blocks and chains of 1 to 32 images",
-        compilers=_TPU,
-        off={
-            "op.image_count": 0.0,
-            "op.relaid_left": 0.0,
-            "op.relaid_right": 0.0,
-            "op.relaid_result": 0.0,
-        },
-    ),
-    PriceRule(
-        name="image_tiles",
-        family="computing",
-        says="A convolution works on eight images at a time, however few there are.",
-        source=f"{_V5E}, 13 convolutions of one to three dims",
-        compilers=_TPU,
-        off={"op.images": 0.0},
-    ),
+    VECTOR_PRODUCTS,
+    FEW_IMAGES,
     PriceRule(
         name="features_apart",
         family="computing",
@@ -65,14 +50,8 @@ RULES = (
         compilers=_TPU,
         off={"op.vector_bytes": 0.0},
     ),
-    PriceRule(
-        name="narrow_bytes",
-        family="computing",
-        says="A kernel that writes no 4-byte type waits for 4 more bytes a number.",
-        source=f"{_V5E}, some 150 kernels",
-        compilers=_TPU,
-        off={"op.narrow_bytes": 0.0},
-    ),
+    NARROW_BYTES,
+    SHIFTED_NUMBERS,
     PriceRule(
         name="memory_sustained",
         family="computing",
@@ -80,38 +59,6 @@ RULES = (
         source="libtpu 0.0.42, three products that wait for memory; measured on an H100",
         compilers=_BOTH,
         off={"machine.memory_sustained": 1.0},
-    ),
-    PriceRule(
-        name="vector_work",
-        family="computing",
-        says="Sines, error functions and slices at several offsets keep the vector unit busy.",
-        source=f"{_V5E}",
-        compilers=_TPU,
-        off={"op.vector_steps": 0.0, "op.vector_read_bytes": 0.0},
-    ),
-    PriceRule(
-        name="unfused",
-        family="computing",
-        says="A large kernel of a single op takes longer than its traffic.",
-        source=f"{_V5E} and v6e, exponentials, casts and sums",
-        compilers=_TPU,
-        off={"op.unfused_numbers": 0.0, "op.unfused_bytes": 0.0},
-    ),
-    PriceRule(
-        name="filled",
-        family="computing",
-        says="A constant of which an op updates a part is written to memory first.",
-        source=_V5E,
-        compilers=_TPU,
-        off={"op.filled": False},
-    ),
-    PriceRule(
-        name="broadcast_written",
-        family="computing",
-        says="A broadcast value is written for a scatter or a sort that reads it.",
-        source=_V5E,
-        compilers=_TPU,
-        off={"use.broadcast_written": False},
     ),
     PriceRule(
         name="matrix_unit_flops",
@@ -144,14 +91,6 @@ RULES = (
         source="kernels of an H100",
         compilers=_GPU,
         off={"style.goes_over_again": False},
-    ),
-    PriceRule(
-        name="joined_rows",
-        family="computing",
-        says="Tensors that are joined out of step with warps take the time of both parts.",
-        source="XLA's cost model for GPUs",
-        compilers=_GPU,
-        off={"op.vector_steps": 0.0, "op.vector_read_bytes": 0.0},
     ),
     PriceRule(
         name="ragged_products",
@@ -187,14 +126,6 @@ RULES = (
         off={"style.out_of_products": False},
     ),
     PriceRule(
-        name="accumulates",
-        family="fusion",
-        says="Products add to an earlier value in its memory, and take in a bias and a ReLU.",
-        source=_H100,
-        compilers=_GPU,
-        off={"style.accumulates": False},
-    ),
-    PriceRule(
         name="several_results",
         family="fusion",
         says="Elementwise ops and sums that read the same values share a kernel.",
@@ -211,36 +142,12 @@ RULES = (
         off={"style.runs_with_first": False},
     ),
     PriceRule(
-        name="keeps_expanded",
-        family="fusion",
-        says="Functions that are expanded into dozens of ops are computed once.",
-        source=f"{_V5E}, erfc, lgamma, digamma",
-        compilers=_TPU,
-        off={"style.keeps_expanded": False},
-    ),
-    PriceRule(
-        name="keeps_costly",
-        family="fusion",
-        says="Sines, cosines and tanh of 16-bit numbers are computed once.",
-        source=f"{_H100}, 13 ops",
-        compilers=_GPU,
-        off={"style.keeps_costly": False},
-    ),
-    PriceRule(
         name="picks_slices",
         family="fusion",
         says="A layer's weights that a scan picks are read by the product where they lie.",
         source="libtpu 0.0.42 for v5e, grouped decoding",
         compilers=_TPU,
         off={"style.picks_slices": False},
-    ),
-    PriceRule(
-        name="relays_lines",
-        family="fusion",
-        says="A value that a reshape cuts into other lines of memory is written before it.",
-        source="libtpu 0.0.42 for v5e, radiance_field",
-        compilers=_TPU,
-        off={"style.relays_lines": False},
     ),
     PriceRule(
         name="compares_places",
@@ -265,22 +172,6 @@ RULES = (
         source=f"{_V5E}, stencils",
         compilers=_TPU,
         off={"style.joins_written": False},
-    ),
-    PriceRule(
-        name="fills_at_once",
-        family="fusion",
-        says="Constants of one size that are scattered into are written by one kernel.",
-        source=_H100,
-        compilers=_GPU,
-        off={"style.fills_at_once": False},
-    ),
-    PriceRule(
-        name="scatters_into_sums",
-        family="fusion",
-        says="A scatter adds directly to the value that its result would be added to.",
-        source=_H100,
-        compilers=_GPU,
-        off={"style.scatters_into_sums": False},
     ),
     PriceRule(
         name="sums_vectors",
@@ -323,22 +214,7 @@ RULES = (
         off={"style.reads_cast": False},
     ),
     # -- layouts -----------------------------------------------------------------------------------
-    PriceRule(
-        name="value_rows",
-        family="layouts",
-        says="Rows that are looked up or updated fill lines of 128 numbers.",
-        source="libtpu 0.0.42, tables cut to 16 and 64 numbers",
-        compilers=_TPU,
-        off={"value.row_dim": -1},
-    ),
-    PriceRule(
-        name="slice_rows",
-        family="layouts",
-        says="Slices that a loop picks or puts back move in tiles of eight rows, full or not.",
-        source="libtpu 0.0.42, cached keys of 1 to 8 heads",
-        compilers=_TPU,
-        off={"op.slice_row_dim": -1},
-    ),
+    VALUE_ROWS,
     PriceRule(
         name="transposed_copies",
         family="layouts",
@@ -373,14 +249,6 @@ RULES = (
         off={"style.sums_behind_loops": False},
     ),
     PriceRule(
-        name="loop_casts",
-        family="loops",
-        says="A matrix that a loop multiplies with in every round is cast once, before the loop.",
-        source="libtpu 0.0.42 for v3 and v5e, a solver of linear equations",
-        compilers=_TPU,
-        off={"use.cast_rounds": 0.0},
-    ),
-    PriceRule(
         name="loop_copies",
         family="loops",
         says="A value that a loop hands on while it is still read is copied in every round.",
@@ -389,30 +257,9 @@ RULES = (
         off={"style.copies_into_loops": False},
     ),
     # -- collectives -------------------------------------------------------------------------------
-    PriceRule(
-        name="ring_products",
-        family="collectives",
-        says="Sums of a product are scattered piece by piece while it is computed.",
-        source="libtpu 0.0.42.1, some 130 products over groups of 2 to 32 devices",
-        compilers=_TPU,
-        off={"machine.collective_matmul": 0.0},
-    ),
-    PriceRule(
-        name="gathered_ahead",
-        family="collectives",
-        says="A gather of a value made long before runs beside earlier products.",
-        source="libtpu 0.0.42.1, schedules of plans with gathered weights",
-        compilers=_TPU,
-        off={"machine.gathered_ahead": 0.0},
-    ),
-    PriceRule(
-        name="combined_sums",
-        family="collectives",
-        says="Sums over the same devices, of which none needs another, are one collective.",
-        source="libtpu 0.0.42.1 for v5e; XLA's AllReduceCombiner",
-        compilers=_TPU,
-        off={"op.sums_together": 1.0},
-    ),
+    RING_PRODUCTS,
+    GATHERED_AHEAD,
+    COMBINED_SUMS,
     # -- memory ------------------------------------------------------------------------------------
     PriceRule(
         name="vector_memory",
@@ -421,22 +268,6 @@ RULES = (
         source="libtpu 0.0.42.1 for v5e, kernel results of four steps",
         compilers=_TPU,
         off={"machine.vector_memory_bytes": 0.0},
-    ),
-    PriceRule(
-        name="sorted_operand",
-        family="memory",
-        says="The updates of a scatter are sorted into a copy of their own.",
-        source=_V5E,
-        compilers=_TPU,
-        off={"op.sorted_operand": -1},
-    ),
-    PriceRule(
-        name="use_from",
-        family="memory",
-        says="A copy for a use is in memory from the product before it on.",
-        source="schedules of libtpu 0.0.42.1 for v5e",
-        compilers=_TPU,
-        off={"style.brings_beside_products": False},
     ),
     PriceRule(
         name="reuses_places",
@@ -473,3 +304,33 @@ def rules_named(names: Iterable[str]) -> tuple[PriceRule, ...]:
             f"no rule of the price is called {', '.join(texts)}; there are: {', '.join(_BY_NAME)}"
         )
     return tuple(rule for rule in RULES if rule.name in names)
+
+
+def declared_columns(place: str) -> dict[str, Any]:
+    """The neutral values of all columns that rules make, for "op", "use" or "value"."""
+    columns: dict[str, Any] = {}
+    for rule in RULES:
+        if rule.columns is not None:
+            columns |= rule.switches(place)
+    return columns
+
+
+def rule_columns(fused: FusedProgram) -> dict[str, dict[str, np.ndarray]]:
+    """The columns that rules make, by name, for "op", "use" and "value".
+
+    They are neutral if a rule does not act on what the program's compiler does.
+    """
+    program = fused.program
+    lengths = {"op": program.n_ops, "use": program.n_uses, "value": program.n_values}
+    columns: dict[str, dict[str, np.ndarray]] = {place: {} for place in COLUMNS}
+    for rule in RULES:
+        if rule.columns is None:
+            continue
+        acting = fused.compiler in rule.compilers
+        values = rule.columns(fused) if acting else {}
+        for place, length in lengths.items():
+            for name, value in rule.switches(place).items():
+                dtype = np.int32 if type(value) is int else type(value)
+                neutral = np.full(length, value, dtype)
+                columns[place][name] = values[f"{place}.{name}"] if acting else neutral
+    return columns

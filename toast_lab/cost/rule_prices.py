@@ -216,13 +216,13 @@ class RulePrices:
             waiting_room_bytes=price_inputs.WAITING_SHARE * float(machine.memory_bytes),
             near_bytes=price_inputs.NEAR_SHARE * float(machine.vector_memory_bytes),
             near_room_bytes=price_inputs.ROOM_SHARE * float(machine.vector_memory_bytes),
-            near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
+            near_bytes_per_s=float(machine.vector_memory_bytes_per_s) or np.inf,
+            combined_sum_bytes=float(machine.combined_sum_bytes),
             ring_devices=float(machine.collective_matmul),
             # A dim of a torus has links both ways.
             ring_bytes_per_s=0.5 * machine.links[0].bytes_per_s,
             transposed_numbers_per_s=float(machine.transposed_numbers_per_s) or np.inf,
-            unfused_numbers_per_s=float(machine.unfused_numbers_per_s) or np.inf,
-            vector_steps_per_s=float(machine.vector_steps_per_s) or np.inf,
+            shifted_numbers_per_s=float(machine.shifted_numbers_per_s) or np.inf,
             gathered_ahead=0.0 if self.paper_mode else float(machine.gathered_ahead),
             ahead_of=1.0,
         )
