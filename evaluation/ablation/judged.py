@@ -18,7 +18,7 @@ from evaluation.corpus.judged_plans import FEWEST
 from evaluation.row_files import Row
 
 CHANGED = 0.01  #: least share by which a price has to change to count
-RESAMPLES = 200  #: draws of programs, with repetition, by which noise is judged
+RESAMPLES = 100  #: draws of programs, with repetition, by which noise is judged
 
 
 class Plan(NamedTuple):
