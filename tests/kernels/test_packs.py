@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from tests.helpers import from_python
+from toast_lab import kernels
+from toast_lab.cost import kernel as cost_kernel
 from toast_lab.kernels import helper
 from toast_lab.packs import (
     BoolArray,
@@ -173,3 +175,11 @@ def test_arrays_of_another_type_are_refused_before_they_are_misread() -> None:
 def test_python_is_refused_what_only_kernels_can_call():
     with pytest.raises(TypeError, match=r"test_packs:_total is called by kernels only"):
         _total(made())
+
+
+def test_a_kernel_is_told_apart_by_the_fields_of_its_packs() -> None:
+    """Rules of the price declare fields outside of the file of the class."""
+    layouts = list(kernels._layouts(cost_kernel.price_steps))
+    (facts,) = {text for text in layouts if text.startswith("OpFacts")}
+    assert "name='narrow_bytes'" in facts
+    assert any(text.startswith("PriceInputs") for text in layouts)
