@@ -1,0 +1,262 @@
+"""Layers of a function that the backward pass may compute again instead of keeping what they made.
+
+A *layer* is a function of the user's files that the differentiated part of a program calls several
+times, or in a loop; of nested ones the outermost. ``recomputed`` traces the program again with
+``jax.checkpoint`` around every call of some layers, with a policy that says what is kept. Where the
+user's own code has ``jax.checkpoint`` around a layer already, the policy takes its place, so that
+"everything" undoes it.
+
+TOAST has no recomputation; this adds it beside the choice of shardings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.frontends import site_finding, tracing
+from toast_lab.frontends.instrumented import Statement, visited
+from toast_lab.ir.model import Function, Model
+from toast_lab.text import line_text
+
+EVERYTHING, INPUTS, PRODUCTS = "everything", "inputs", "products"
+#: what is kept of a layer for the backward pass, by name; the rest is computed again
+POLICIES: Mapping[str, str] = {
+    EVERYTHING: "keeps everything",
+    INPUTS: "keeps its inputs",
+    PRODUCTS: "keeps its inputs and what products with weights make",
+}
+_LOOPS = os.path.join("jax", "_src", "lax", "control_flow", "loops.py")
+_DERIVATIVES = os.path.join("jax", "_src", "interpreters", "ad.py")
+_JAX = os.path.join("jax", "_src", "")
+_CHECKPOINT = os.path.join("jax", "_src", "ad_checkpoint.py")
+
+
+class Layer(NamedTuple):
+    """A function whose results may be computed again.
+
+    Attributes:
+        name: qualified name of the function.
+        where: file and line of its definition.
+        calls: the places that call it, in the order of the first calls.
+        times: how often tracing the program calls it; once for each loop.
+        in_loop: is it called in a loop of JAX?
+        is_recomputed: has the user put ``jax.checkpoint`` around it?
+    """
+
+    name: str
+    where: str
+    calls: tuple[Statement, ...]
+    times: int
+    in_loop: bool
+    is_recomputed: bool
+
+    def __str__(self) -> str:
+        where = f"{self.name} ({line_text(self.where)})"
+        return f"{where}, in a loop" if self.in_loop else f"{where}, {self.times} calls"
+
+
+#: policy by the ``where`` of a layer
+Choices = Mapping[str, str]
+
+
+def layers_of(model: Model) -> tuple[Layer, ...]:
+    """The layers of a model whose function is known, those with the most calls first.
+
+    Raises:
+        InvalidProblem: the model has no function that can be traced here.
+        FrontendError: the function cannot be traced again.
+    """
+    function = _function(model)
+    seen = _Seen()
+
+    def visit(callee: Any, statement: Statement) -> Any:
+        code = _code(callee)
+        if code is None or code.co_filename not in files:
+            return callee
+        return seen.watching(callee, code, statement)
+
+    files = frozenset(site_finding.files_of(model.program))
+    with visited(files, visit, calls=True):
+        tracing.retrace(function, function.call)
+    return tuple(seen.layers())
+
+
+def recomputed(model: Model, choices: Choices) -> Model:
+    """The model with what each chosen layer keeps for the backward pass.
+
+    Args:
+        model: a model whose function is known.
+        choices: name of a policy (``POLICIES``) by the ``where`` of a layer.
+
+    Raises:
+        InvalidProblem: an unknown policy, or the model has no function that can be traced here.
+        FrontendError: JAX cannot trace the function with ``jax.checkpoint`` there, for instance
+            since a layer returns something that is no array.
+    """
+    for policy in choices.values():
+        if policy not in POLICIES:
+            raise InvalidProblem(f"no policy is called {policy!r}{did_you_mean(policy, POLICIES)}")
+    function = _function(model)
+    files = frozenset(site_finding.files_of(model.program))
+
+    def visit(callee: Any, statement: Statement) -> Any:
+        code = _code(callee)
+        policy = None if code is None else choices.get(_where(code))
+        return callee if policy is None else _with_policy(callee, policy)
+
+    @functools.wraps(function.call)
+    def call(*given: Any) -> Any:
+        with visited(files, visit, calls=True):
+            return function.call(*given)
+
+    return tracing.traced_anew(model, dataclasses.replace(function, call=call))
+
+
+def _with_policy(callee: Any, policy: str) -> Callable[..., Any]:
+    """``callee`` within ``jax.checkpoint``, or freed from it. Only arrays pass through it."""
+    own = callee.__wrapped__ if _is_checkpoint(callee) else callee
+    if policy == EVERYTHING:
+        return own  # type: ignore[no-any-return]
+    saved = None if policy == INPUTS else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        leaves, tree = jax.tree_util.tree_flatten((args, keywords))
+        is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
+
+        def body(*arrays: Any) -> Any:
+            remaining = iter(arrays)
+            filled = [
+                next(remaining) if passed else leaf
+                for leaf, passed in zip(leaves, is_array, strict=True)
+            ]
+            own_args, own_keywords = jax.tree_util.tree_unflatten(tree, filled)
+            return own(*own_args, **own_keywords)
+
+        arrays = [leaf for leaf, passed in zip(leaves, is_array, strict=True) if passed]
+        return jax.checkpoint(body, policy=saved)(*arrays)
+
+    return call
+
+
+def _function(model: Model) -> Function:
+    if model.function is None:
+        raise InvalidProblem(
+            f"{model.name} has no function that could be traced again: it was read from "
+            f"{model.source or 'a file'}. Load the JAX function itself"
+        )
+    if isinstance(model.function, Function):
+        return model.function
+    return site_finding.function_again(model.function)
+
+
+def _is_checkpoint(callee: Any) -> bool:
+    """Is it what ``jax.checkpoint`` returned? That hides behind another wrapper of JAX."""
+    cells = (callee, *(cell.cell_contents for cell in getattr(callee, "__closure__", None) or ()))
+    codes = (getattr(function, "__code__", None) for function in cells)
+    return any(code is not None and code.co_filename.endswith(_CHECKPOINT) for code in codes)
+
+
+def _code(callee: Any) -> Any:
+    """The code of what is called, below wrappers; None: it has none, or is a class."""
+    while True:
+        if isinstance(callee, functools.partial):
+            callee = callee.func
+        elif hasattr(callee, "__wrapped__") and _is_of_jax(callee):
+            callee = callee.__wrapped__
+        else:
+            break
+    if isinstance(callee, type):
+        return None
+    function = getattr(callee, "__func__", callee)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(callee), "__call__", None), "__code__", None)
+    return code
+
+
+def _is_of_jax(callee: Any) -> bool:
+    """Is it a wrapper that JAX put around a function, such as those of ``jit`` and ``checkpoint``?"""
+    code = getattr(callee, "__code__", None)
+    return code is None or _JAX in code.co_filename
+
+
+def _where(code: Any) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+class _Seen:
+    """What tracing a function showed of the calls in it."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, Any] = {}
+        self.times: Counter[str] = Counter()
+        self.within: dict[str, Counter[str]] = defaultdict(Counter)
+        self.calls: dict[str, dict[Statement, None]] = defaultdict(dict)
+        self.in_loop: set[str] = set()
+        self.is_recomputed: set[str] = set()
+        self.stack: list[str] = []
+
+    def watching(self, callee: Any, code: Any, statement: Statement) -> Callable[..., Any]:
+        where = _where(code)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            leaves = jax.tree_util.tree_leaves((args, keywords))
+            if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                return callee(*args, **keywords)
+            in_loop, is_differentiated = _around()
+            if is_differentiated:
+                self.codes[where] = code
+                self.times[where] += 1
+                self.calls[where][statement] = None
+                self.within[where].update(set(self.stack) - {where})
+                if in_loop:
+                    self.in_loop.add(where)
+                if _is_checkpoint(callee):
+                    self.is_recomputed.add(where)
+            self.stack.append(where)
+            try:
+                return callee(*args, **keywords)
+            finally:
+                self.stack.pop()
+
+        return call
+
+    def layers(self) -> Iterator[Layer]:
+        repeated = {
+            where for where, times in self.times.items() if times > 1 or where in self.in_loop
+        }
+        for where, times in self.times.most_common():
+            # Half of its calls in another layer make it a part of that one
+            is_part = any(self.within[where][other] * 2 >= times for other in repeated - {where})
+            if where in repeated and not is_part:
+                yield Layer(
+                    name=self.codes[where].co_qualname.replace("<locals>.", ""),
+                    where=where,
+                    calls=tuple(self.calls[where]),
+                    times=times,
+                    in_loop=where in self.in_loop,
+                    is_recomputed=where in self.is_recomputed,
+                )
+
+
+def _around() -> tuple[bool, bool]:
+    """Is the call that is being traced in a loop of JAX, and is it being differentiated?"""
+    in_loop = is_differentiated = False
+    with contextlib.suppress(ValueError):
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            in_loop |= file.endswith(_LOOPS)
+            is_differentiated |= file.endswith(_DERIVATIVES)
+            frame = frame.f_back
+    return in_loop, is_differentiated
