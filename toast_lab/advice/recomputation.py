@@ -1,8 +1,9 @@
 """A search that also chooses what the layers of a model keep for the backward pass.
 
-Each choice makes another program of the same function (``frontends.recomputing``), which is searched
-as any other is: its price has the second forward pass with its collectives, and its peak lacks what
-is not kept. All choices are searched for a share of the budget, and the best for the rest of it.
+Each choice makes another program of the same function (``frontends.recomputing``), which is
+searched as any other is: its price has the second forward pass with its collectives, and its peak
+lacks what is not kept. All choices are searched for a share of the budget, and the best for the
+rest of it.
 
 Reference: TOAST has no recomputation. Its section 4.5 penalises plans over the memory limit; here a
 plan that fits ranks before one that does not, and then the faster one does, since C(s) is relative

@@ -376,7 +376,7 @@ class _Marking(ast.NodeTransformer):
             return []
         return [ast.copy_location(ast.Assign([stored], value), node)]
 
-    def statement(self, node: ast.stmt, name: str, element: int = -1) -> Statement:
+    def statement(self, node: ast.stmt | ast.expr, name: str, element: int = -1) -> Statement:
         return Statement(
             file=self.source.file,
             line=node.lineno,

@@ -25,7 +25,7 @@ import jax
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.frontends import site_finding, tracing
 from toast_lab.frontends.instrumented import Statement, visited
-from toast_lab.ir.model import Function, Model
+from toast_lab.ir.model import Function, Model, Recomputed
 from toast_lab.text import line_text
 
 EVERYTHING, INPUTS, PRODUCTS = "everything", "inputs", "products"
@@ -108,21 +108,47 @@ def recomputed(model: Model, choices: Choices) -> Model:
             raise InvalidProblem(f"no policy is called {policy!r}{did_you_mean(policy, POLICIES)}")
     function = _function(model)
     files = frozenset(site_finding.files_of(model.program))
+    names: dict[str, str] = {}
+    calls: dict[str, dict[Statement, None]] = defaultdict(dict)
+    with_others: set[str] = set()
 
     def visit(callee: Any, statement: Statement) -> Any:
         code = _code(callee)
         policy = None if code is None else choices.get(_where(code))
-        return callee if policy is None else _with_policy(callee, policy)
+        if policy is None:
+            return callee
+        where = _where(code)
+        names[where] = _name(code)
+        calls[where][statement] = None
+        return _with_policy(callee, policy, lambda: with_others.add(where))
 
     @functools.wraps(function.call)
     def call(*given: Any) -> Any:
         with visited(files, visit, calls=True):
             return function.call(*given)
 
-    return tracing.traced_anew(model, dataclasses.replace(function, call=call))
+    again = tracing.traced_anew(model, dataclasses.replace(function, call=call))
+    if unused := [where for where in choices if where not in calls]:
+        raise InvalidProblem(f"nothing of {model.name} calls {', '.join(unused)}")
+    return dataclasses.replace(
+        again,
+        recompute=tuple(
+            Recomputed(
+                layer=names[where],
+                where=where,
+                policy=policy,
+                calls=tuple((at.file, at.line, at.end_line, at.name) for at in calls[where]),
+                refusal=_NOT_ARRAYS if where in with_others else "",
+            )
+            for where, policy in choices.items()
+        ),
+    )
 
 
-def _with_policy(callee: Any, policy: str) -> Callable[..., Any]:
+_NOT_ARRAYS = "arguments that are no arrays are passed to it; bind them before jax.checkpoint"
+
+
+def _with_policy(callee: Any, policy: str, say_others: Callable[[], None]) -> Callable[..., Any]:
     """``callee`` within ``jax.checkpoint``, or freed from it. Only arrays pass through it."""
     own = callee.__wrapped__ if _is_checkpoint(callee) else callee
     if policy == EVERYTHING:
@@ -132,6 +158,8 @@ def _with_policy(callee: Any, policy: str) -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, keywords))
         is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
+        if not all(is_array):
+            say_others()
 
         def body(*arrays: Any) -> Any:
             remaining = iter(arrays)
@@ -179,15 +207,19 @@ def _code(callee: Any) -> Any:
         return None
     function = getattr(callee, "__func__", callee)
     code = getattr(function, "__code__", None)
-    if code is None:
-        code = getattr(getattr(type(callee), "__call__", None), "__code__", None)
+    if code is None and callable(callee):
+        code = getattr(type(callee).__call__, "__code__", None)
     return code
 
 
 def _is_of_jax(callee: Any) -> bool:
-    """Is it a wrapper that JAX put around a function, such as those of ``jit`` and ``checkpoint``?"""
+    """Is it a wrapper that JAX put around a function, such as that of ``jit``?"""
     code = getattr(callee, "__code__", None)
     return code is None or _JAX in code.co_filename
+
+
+def _name(code: Any) -> str:
+    return str(code.co_qualname).replace("<locals>.", "")
 
 
 def _where(code: Any) -> str:
@@ -240,7 +272,7 @@ class _Seen:
             is_part = any(self.within[where][other] * 2 >= times for other in repeated - {where})
             if where in repeated and not is_part:
                 yield Layer(
-                    name=self.codes[where].co_qualname.replace("<locals>.", ""),
+                    name=_name(self.codes[where]),
                     where=where,
                     calls=tuple(self.calls[where]),
                     times=times,
