@@ -18,6 +18,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
+    "ablation": Part("evaluation.ablation.command", "what each rule of the price is good for"),
     "accuracy": Part("evaluation.accuracy.command", "prices against the TPU compiler, and links"),
     "benchmarks": Part("evaluation.benchmarks.command", "seconds and bytes, and the explorer"),
     "certification": Part(

@@ -41,7 +41,7 @@ REFERENCE = {
         "Program",
     ],
     "Analysis": ["analyse", "Analysis", "coverage", "conflicts", "roles"],
-    "Prices": ["Problem", "Mesh", "Machine", "price", "replicated", "Cost"],
+    "Prices": ["Problem", "Mesh", "Machine", "price", "price_rules", "replicated", "Cost"],
     "Search": [
         "search",
         "usual_plans",

@@ -55,6 +55,7 @@ _NAMES = {
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
     "plan_words": "toast_lab.written.traits:plan_words",
     "price": "toast_lab.cost.problem:price",
+    "price_rules": "toast_lab.explain.acting_rules:price_rules",
     "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
     "report": "toast_lab.report.report:report",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
+    from toast_lab.explain.acting_rules import price_rules
     from toast_lab.explain.board import conflicts
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why

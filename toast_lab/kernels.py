@@ -295,6 +295,8 @@ def _digest(kernel: Any) -> str:
     digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
     for path in sorted(_sources(kernel)):
         digest.update(path.name.encode() + b"\0" + kernel_files.content(path))
+    # Some fields of packs are declared outside of the file of the class.
+    digest.update("".join(sorted(set(_layouts(kernel)))).encode())
     return digest.hexdigest()[:16]
 
 
@@ -307,6 +309,21 @@ def _sources(kernel: Any) -> set[Path]:
             if isinstance(hint, PackType):
                 paths.update(_files_of(hint.pack))
     return paths
+
+
+def _layouts(kernel: Any) -> Iterator[str]:
+    """The fields of all packs that a kernel takes, or functions that it calls, as text."""
+    for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
+        for hint in annotated(dispatcher.py_func):
+            if isinstance(hint, PackType):
+                yield from _layout_of(hint.pack)
+
+
+def _layout_of(pack: type) -> Iterator[str]:
+    yield f"{pack.__qualname__}{fields(pack)}"
+    for field in fields(pack):
+        if field.pack is not None:
+            yield from _layout_of(field.pack)
 
 
 def _callees(kernel: Any) -> list[Any]:

@@ -469,6 +469,20 @@ def test_price_counts_the_collectives_of_sequence_sharding(toast: Any) -> None:
     assert re.search(r"^all_gather +data +1 ", out, re.MULTILINE)
 
 
+def test_price_shows_which_rules_act_on_an_op(toast: Any) -> None:
+    words = ["price", *NET, "--actions", "S@1->data", "--rules"]
+    status, out, _ = toast(*words, "dot_general")
+    assert status == 0
+    assert "Small values that are needed soon stay in vector memory." in out
+    rows = json.loads(toast(*words, "dot_general", "--json")[1])["rules"]
+    assert {row["kind"] for row in rows} == {"dot_general"}
+    names = [effect["name"] for effect in rows[0]["effects"]]
+    assert "vector_memory" in names
+    status, _, err = toast(*words, "dot_generl")
+    assert status == 2
+    assert 'did you mean "dot_general' in err
+
+
 def test_list_prints_the_listing_alone(answer: Any) -> None:
     _, out, _ = answer("list")
     assert out.startswith("def attn(x : [16{data}, 8]")

@@ -10,7 +10,7 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import traced
-from toast_lab.cost.combined_sums import combined_sums
+from toast_lab.cost.combined_sums import sums_together
 from toast_lab.sharding.step_kinds import ALL_REDUCE
 from toast_lab.sharding.steps import tables
 
@@ -62,7 +62,7 @@ def test_the_paper_counts_each_by_itself() -> None:
 def together(function: Any) -> list[float]:
     """Return, for each reduction, how many sums are combined with its own."""
     program = traced(function, jax.ShapeDtypeStruct((4096, 128), jnp.float32)).program
-    counts = combined_sums(program, tables(program))
+    counts = sums_together(program, tables(program))
     return [counts[op] for op in program.ops() if program.kind[op] == "reduce"]
 
 

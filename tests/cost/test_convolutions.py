@@ -103,16 +103,6 @@ def test_features_cut_below_a_tile_buy_no_time() -> None:
     assert images_s < 0.3 * whole_s
 
 
-def test_images_are_convolved_eight_at_a_time() -> None:
-    # Nine images take as long as sixteen
-    nine_s, sixteen_s = (compute_s(convolution, leaves((n, 32, 128, 128, 3))) for n in (9, 16))
-    assert nine_s == pytest.approx(sixteen_s, rel=0.15)
-    # A kernel's gradient sums over images
-    gradient, args = kernel_gradient((8, 32, 128, 128, 3))
-    program = traced(gradient, *args).program
-    assert not matrix_tiles.products(program).images.any()
-
-
 def residual_block(kernels: list[jax.Array], image: jax.Array) -> jax.Array:
     """Normalize groups of eight features, activate and convolve, once for each kernel."""
     hidden = image
@@ -195,7 +185,6 @@ def test_what_is_copied_of_few_images() -> None:
     ("images", "sides", "features", "window", "which", "compiled_us"),
     [
         (8, (256,), 384, 31, "forward", 44.6),
-        (3, (512,), 512, 9, "forward", 45.4),
         (16, (14, 14), 512, 5, "forward", 56.2),
         (32, (28, 28), 96, 7, "forward", 209.9),
         (8, (56, 56), 128, 3, "by images", 82.5),

@@ -815,24 +815,6 @@ def test_a_row_may_be_too_long_to_be_held() -> None:
 # -- reshapes and one-hot matrices on TPUs ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "lines", "on_tpu"),
-    [
-        ((64, 4, 32), (64, 128), True),  # lines of 32 become lines of 128
-        ((64, 128), (64, 4, 32), True),
-        ((64, 2, 128), (64, 256), False),  # both fill whole tiles
-        ((8, 8, 32), (64, 32), False),  # the lines stay as they are
-        ((64, 32), (64, 32, 1), False),
-    ],
-)
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_what_a_reshape_cuts_into_other_lines_is_written_on_tpus(
-    compiler: str, shape: tuple[int, ...], lines: tuple[int, ...], on_tpu: bool
-) -> None:
-    reshaped = Fused(compiler, lambda x: jnp.cos(jnp.sin(x).reshape(lines)), S(shape, jnp.float32))
-    assert reshaped.written("sine") == (on_tpu and compiler == "tpu")
-
-
 @pytest.mark.parametrize(("classes", "read"), [(256, 1.0 / 256), (32, 1.0)])
 def test_a_one_hot_matrix_is_read_as_the_places_that_it_is_made_of(
     classes: int, read: float

@@ -86,32 +86,6 @@ def test_what_is_not_larger_lies_where_a_result_will() -> None:
 
 
 # -- values that are never written -----------------------------------------------------------------
-def test_a_bias_and_a_relu_belong_to_the_product() -> None:
-    def fn(x: jax.Array, w: jax.Array, b: jax.Array, narrow: jax.Array, activation: Any) -> Any:
-        return activation(x @ w + b) @ narrow
-
-    relu, tanh = (
-        priced(functools.partial(fn, activation=way), SQUARE, SQUARE, ROW, NARROW)
-        for way in (jax.nn.relu, jnp.tanh)
-    )
-    assert squares(tanh) - squares(relu) == pytest.approx(1)
-    traffic_s = 2 * SQUARE_BYTES / machine("h100").product_bytes_per_s
-    assert tanh.compute_s - relu.compute_s > traffic_s
-
-
-def test_a_result_that_is_needed_as_it_is_keeps_its_relu_apart() -> None:
-    def fn(x: jax.Array, w: jax.Array, narrow: jax.Array, *, again: bool) -> jax.Array:
-        product = x @ w
-        once = jax.nn.relu(product) @ narrow
-        return once + product @ narrow if again else once
-
-    twice, once = (
-        squares(priced(functools.partial(fn, again=way), SQUARE, SQUARE, NARROW))
-        for way in (True, False)
-    )
-    assert twice - once == pytest.approx(1, abs=2 * THIN)
-
-
 def test_rows_that_are_looked_up_for_one_op_are_looked_up_there() -> None:
     def fn(table: jax.Array, places: jax.Array, narrow: jax.Array, *, times: int) -> jax.Array:
         rows = table[places]
@@ -122,24 +96,6 @@ def test_rows_that_are_looked_up_for_one_op_are_looked_up_there() -> None:
         squares(priced(functools.partial(fn, times=n), SQUARE, PLACES, NARROW)) for n in (1, 2)
     )
     assert twice - once == pytest.approx(1, abs=2 * THIN)
-
-
-def test_what_a_scatter_would_be_added_to_is_scattered_into() -> None:
-    def fn(
-        x: jax.Array, w: jax.Array, places: jax.Array, narrow: jax.Array, *, add: bool
-    ) -> jax.Array:
-        scattered = jnp.zeros_like(x).at[places].add(w)
-        return (x + scattered if add else x * scattered) @ narrow
-
-    added, multiplied = (
-        priced(functools.partial(fn, add=way), SQUARE, SQUARE, PLACES, NARROW)
-        for way in (True, False)
-    )
-    assert squares(multiplied) - squares(added) == pytest.approx(1)
-    # The scattered value is still read
-    read_s = SQUARE_BYTES / machine("h100").product_bytes_per_s
-    kinds = traced(functools.partial(fn, add=True), SQUARE, SQUARE, PLACES, NARROW).program.kind
-    assert [row.time_s > read_s for row in added.ops if kinds[row.op] == "scatter"] == [True]
 
 
 def test_what_is_cast_for_products_is_read_as_it_was_without_bfloat16() -> None:

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from tests.helpers import traced
@@ -124,65 +123,6 @@ def test_but_not_to_two_types() -> None:
         return time_s(both, table, array(64, ROWS), array(64, ROWS, dtype=second))
 
     assert cast("float16") > cast(NARROW) * 1.1
-
-
-# -- elementwise ops -------------------------------------------------------------------------------
-def kept_bytes(function, dtype, machine):
-    """Return the peak memory where a value is used before one product and after another."""
-
-    def both(x, w, back):
-        y = x @ w
-        t = function(y)
-        return (((y * (1 + t)) @ back) @ w) * (t + y)
-
-    arguments = array(ROWS, WIDTH, dtype=dtype), array(WIDTH, HIDDEN, dtype=dtype)
-    return priced(both, *arguments, array(HIDDEN, WIDTH, dtype=dtype), machine=machine)[
-        0
-    ].peak_bytes
-
-
-@pytest.mark.parametrize(
-    ("function", "dtype", "machine", "is_kept"),
-    [
-        (jnp.tanh, NARROW, "h100", True),
-        (jnp.tanh, WIDE, "h100", False),
-        (jnp.tanh, NARROW, "tpu-v5e", False),
-        (jnp.sin, WIDE, "h100", True),
-        (jnp.exp, NARROW, "h100", False),
-        (jax.lax.rsqrt, WIDE, "h100", False),
-    ],
-)
-def test_what_takes_long_is_kept_for_later(function, dtype, machine, is_kept) -> None:
-    size = ROWS * HIDDEN * np.dtype(jnp.dtype(dtype)).itemsize
-    more = kept_bytes(function, dtype, machine) - kept_bytes(jnp.abs, dtype, machine)
-    assert more == pytest.approx(size if is_kept else 0, abs=0.05 * size)
-
-
-# -- sums ------------------------------------------------------------------------------------------
-def test_a_product_adds_to_what_was_there() -> None:
-    """Where a loop sums a gradient, the addition is not a kernel of its own."""
-
-    def summed(scale):
-        def both(x, y):
-            def body(total, pair):
-                return total * scale + pair[0].T @ pair[1], None
-
-            zero = jnp.zeros((WIDTH, HIDDEN), WIDE)
-            return jax.lax.scan(body, zero, (x, y))[0]
-
-        return both
-
-    batches = array(8, 256, WIDTH, dtype=WIDE), array(8, 256, HIDDEN, dtype=WIDE)
-    cost, analysis = priced(summed(1), *batches)
-    kinds = analysis.program.kind
-    adds = [row.time_s for row in cost.ops if kinds[row.op] == "add"]
-    products = [row.time_s for row in cost.ops if kinds[row.op] == "dot_general"]
-    # The product reads the old sum and writes the new one in its place
-    size_s = 8 * WIDTH * HIDDEN * 4 / 3.35e12
-    assert sum(adds) == 0
-    assert 2 * size_s < sum(products) < 3 * size_s
-    inputs = 8 * 256 * (WIDTH + HIDDEN) * 4
-    assert cost.peak_bytes - inputs < 1.5 * WIDTH * HIDDEN * 4
 
 
 def test_an_argument_is_not_written_over() -> None:

@@ -161,23 +161,6 @@ def test_what_vector_memory_holds_is_taken_off_what_is_held() -> None:
     assert last.bytes < 0 < min(part.bytes for part in others)
 
 
-def test_a_broadcast_is_written_down_for_a_scatter_on_tpus() -> None:
-    rows, copies, size = 65536, 32, 128
-    spread_bytes = rows * copies * size * 4
-
-    def summed(x: jax.Array, index: jax.Array) -> jax.Array:
-        spread = jnp.broadcast_to(x[:, None, :], (rows, copies, size))
-        return jnp.zeros((rows, size)).at[index].add(spread)
-
-    shapes = (
-        jax.ShapeDtypeStruct((rows, size), jnp.float32),
-        jax.ShapeDtypeStruct((rows, copies), jnp.int32),
-    )
-    on_tpu, on_gpu = (held_bytes(summed, *shapes, machine=name) for name in ("tpu-v5e", "h100"))
-    # The broadcast itself, and its copy in sorted order
-    assert on_tpu - on_gpu == pytest.approx(2 * spread_bytes, rel=0.05)
-
-
 def test_a_gradient_is_held_while_it_is_summed_over_devices() -> None:
     """An update in the product's kernel needs no room; after a sum it is a kernel of its own."""
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8192, 8192), (8192, 8192)))
@@ -215,18 +198,3 @@ def test_a_part_of_a_broadcast_is_all_that_there_is_of_it() -> None:
     totals = problem.prices.totals(sharding.op_factor, sharding.value_dim)
     assert totals.prices.passing_bytes[broadcast] == 0.0
     assert totals.peak_bytes == price(problem, plan).peak_bytes
-
-
-def test_a_tpu_puts_what_a_scatter_adds_in_order_first() -> None:
-    rows, size = 65536, 1024
-    updates_bytes = rows * size * 4
-
-    def added(x: jax.Array, index: jax.Array) -> jax.Array:
-        return jnp.zeros((rows // 8, size)).at[index].add(x)
-
-    shapes = (
-        jax.ShapeDtypeStruct((rows, size), jnp.float32),
-        jax.ShapeDtypeStruct((rows,), jnp.int32),
-    )
-    on_tpu, on_gpu = (held_bytes(added, *shapes, machine=name) for name in ("tpu-v3", "h100"))
-    assert on_tpu - on_gpu == pytest.approx(updates_bytes, rel=0.05)

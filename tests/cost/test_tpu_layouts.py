@@ -115,17 +115,6 @@ def picked(machine: str, heads: int, *actions: tuple[str, str]) -> float:
     return sum(row.moved_bytes for row in priced.ops if row.kind == "dynamic_slice")
 
 
-def test_slices_picked_in_loops_go_tile_by_tile() -> None:
-    """In libtpu 0.0.42, two heads a device take three times as long as eight, for equal bytes."""
-    whole = picked("tpu-v5e", 8)
-    assert picked("tpu-v5e", 8, ("query.0", "d")) == pytest.approx(whole / 4)
-    assert picked("tpu-v5e", 8, ("query.1", "d")) == pytest.approx(whole)
-    assert picked("tpu-v5e", 32, ("query.1", "d")) == pytest.approx(whole)
-    # A single head is not padded: its dim is placed elsewhere
-    assert picked("tpu-v5e", 4, ("query.1", "d")) == pytest.approx(whole / 8)
-    assert picked("h100", 8, ("query.1", "d")) == pytest.approx(picked("h100", 8) / 4)
-
-
 @pytest.mark.parametrize(
     ("machine", "compiled_s"), [("tpu-v3", 708e-6), ("tpu-v5e", 456e-6), ("tpu-v6e", 193e-6)]
 )

@@ -193,18 +193,6 @@ def test_what_another_loop_needs_is_made_there() -> None:
     assert fused.written("dot_general")
 
 
-@pytest.mark.parametrize(("function", "kept"), [(jax.lax.erfc, True), (jnp.tanh, False)])
-def test_what_is_written_out_as_many_ops_is_computed_once(
-    function: Callable[..., Any], kept: bool
-) -> None:
-    def fn(x: jax.Array, w: jax.Array) -> Any:
-        y = function(x)
-        return (y * 2.0) @ w, (y * 3.0) @ w
-
-    fused = Fused("tpu", fn, SQUARE, SQUARE)
-    assert fused.written("chlo.erfc" if kept else "tanh") == kept
-
-
 def test_a_weight_is_updated_where_it_lies_also_behind_a_summed_gradient() -> None:
     def step(w: jax.Array, x: jax.Array) -> jax.Array:
         return w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).sum())(w)

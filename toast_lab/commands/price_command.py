@@ -21,6 +21,12 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.problem(parser)
     command_options.pins(parser)
     command_options.plan(parser)
+    parser.add_argument(
+        "--rules",
+        metavar="OP",
+        help="show which rules of the price act on an op, and its price without each: a number "
+        "(as in --json), a kind of op, a value, or part of a source line (model.py:31)",
+    )
     command_options.save(parser)
 
 
@@ -33,11 +39,13 @@ def run(args: Namespace) -> int:
         )
     common.check_early(args)
     from toast_lab.cost.problem import price
+    from toast_lab.explain.acting_rules import price_rules
 
     model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem)
     assert plan is not None
     cost = price(problem, plan)
+    rules = price_rules(problem, plan, args.rules) if args.rules else []
     keeping.keep_plan(args, plan, problem)
     report = {
         **output.problem_data(model, problem),
@@ -50,8 +58,18 @@ def run(args: Namespace) -> int:
             "timeline_bytes": cost.timeline_bytes.tolist(),
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
+        "rules": [
+            {**row._asdict(), "effects": [effect._asdict() for effect in row.effects]}
+            for row in rules
+        ],
     }
-    return output.emit(args, report, lambda console: _show(console, problem, plan, cost))
+
+    def show(console: output.Out) -> None:
+        _show(console, problem, plan, cost)
+        for row in rules:
+            console.table(*row.table)
+
+    return output.emit(args, report, show)
 
 
 def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from toast_lab.cost.fusion import Fusion
 from toast_lab.cost.host_traffic import beside_link, first_reads
 from toast_lab.ir import program as p
-from toast_lab.ir.op_kinds import op_kind, ops_where
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, packed
 from toast_lab.sharding.steps import Tables
 
@@ -55,7 +55,6 @@ class Memory(NamedTuple):
     use_op: Int32Array  #: [U]
     use_value: Int32Array  #: [U]
     use_until: Int32Array  #: [U] see ``Tables``
-    use_from: Int32Array  #: [U] first op at which a copy brought to the use is in memory
     runs_at: Int32Array  #: [O] op at which it runs, another one if it is fused
     ends_at: Int32Array  #: [O] last op whose kernel contains it
     products: Int32Array  #: [O + 2] number of products before each op
@@ -83,7 +82,6 @@ def make_memory(
     root: np.ndarray,
     in_place: np.ndarray,
     near: NearFacts,
-    use_from: np.ndarray,
 ) -> Memory:
     """Compute the live ranges in program order."""
     n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
@@ -95,11 +93,8 @@ def make_memory(
     # Values computed on the way out of a product are in memory from the product on. Results of the
     # program overwrite what they update, and sums the value to which they add.
     head = fusion.head[maker]
-    if not fusion.style.accumulates:
-        is_inside = fusion.product[head] & ~tables.value_output[value]
-        start = np.where(is_inside, head, start)
-    if fusion.style.fills_at_once:
-        start = np.minimum(start, _first_filled(program, fusion)[maker])
+    is_inside = fusion.product[head] & ~tables.value_output[value]
+    start = np.where(is_inside, head, start)
     is_result = np.isin(value, _results_apart(program, root[program.outputs]))
     end = np.maximum(last_op[value], start)
     stays_to_end = np.zeros(n_ops, bool)
@@ -153,7 +148,6 @@ def make_memory(
         use_op=tables.use_op,
         use_value=tables.use_value,
         use_until=tables.use_until,
-        use_from=use_from,
         runs_at=runs_at.astype(np.int32),
         ends_at=fusion.ends_at.astype(np.int32),
         products=products,
@@ -179,7 +173,6 @@ def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
     Among these are ops whose result a loop hands on to its next round.
     """
     updates = np.zeros(program.n_ops, bool)
-    updates[list(fusion.updates)] = True
     for op in np.flatnonzero(program.op_class == p.ELEMENTWISE).tolist():
         (result, *_) = program.results(op)
         consumers = fusion.consumers[result]
@@ -188,21 +181,6 @@ def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
             for consumer in consumers
         )
     return updates
-
-
-def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """[O] for a scatter into a constant, the first of the same size, whose kernel fills them all.
-
-    For all other ops the end of the program.
-    """
-    first = np.full(program.n_ops, program.n_ops)
-    sizes: dict[tuple[Any, ...], int] = {}
-    for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
-        (result, *_), (into, *_) = program.results(op), program.operands(op)
-        if program.value_is_constant[into] and fusion.written[result]:
-            size = (*program.dims(result), program.value_dtype[result], int(program.region[op]))
-            first[op] = sizes.setdefault(size, op)
-    return first
 
 
 def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:

@@ -15,18 +15,17 @@ from collections import Counter
 
 import numpy as np
 
+from toast_lab.cost.fused_program import FusedProgram
+from toast_lab.cost.price_rule import Columns, PriceRule
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
-COMBINED_BYTES = 120e6  #: most bytes of a combined sum
+
+def _columns(fused: FusedProgram) -> Columns:
+    return {"op.sums_together": sums_together(fused.program, fused.tables)}
 
 
-def no_combined_sums(n_ops: int) -> np.ndarray:
-    """For compilers that make every sum separately."""
-    return np.ones(n_ops)
-
-
-def combined_sums(program: p.Program, tables: Tables) -> np.ndarray:
+def sums_together(program: p.Program, tables: Tables) -> np.ndarray:
     """[O] float64 how many sums are combined with that of an op, itself included.
 
     An op's distance is the largest number of ops with sums on a path from its results to the
@@ -59,3 +58,14 @@ def _summed_sizes(program: p.Program, tables: Tables, op: int) -> set[float]:
     """Sizes of the dims that an op sums over."""
     names = {name for use in program.uses(op) for name in program.use_names(use)}
     return {float(program.factor_size[name]) for name in names if tables.factor_reduction[name]}
+
+
+COMBINED_SUMS = PriceRule(
+    name="combined_sums",
+    family="collectives",
+    says="Sums over the same devices, of which none needs another, are one collective.",
+    source="libtpu 0.0.42.1 for v5e; XLA's AllReduceCombiner",
+    compilers=("tpu",),
+    off={"machine.combined_sum_bytes": 0.0, "op.sums_together": 1.0},
+    columns=_columns,
+)

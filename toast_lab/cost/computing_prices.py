@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from toast_lab.cost.collective_matmul import ring_size
 from toast_lab.cost.device_parts import (
-    MIN_UNFUSED_NUMBERS,
-    cuts_out,
     gathered_axes,
     is_heavy,
     is_near,
@@ -18,29 +16,23 @@ from toast_lab.cost.device_parts import (
     part_padding,
     result_is_summed,
     result_layout,
-    unfused_s,
 )
 from toast_lab.cost.few_images import OVERLAP_FACTOR, are_few
-from toast_lab.cost.loop_casts import CAST_BYTES_RATIO as LOOP_CAST
-from toast_lab.cost.loop_casts import READ_BYTES_RATIO as LOOP_CAST_READ
 from toast_lab.cost.loop_residents import RESIDENT_TIME_RATIO as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
     CONTRACTED,
     FREE,
     ROLE_BITS,
-    VECTOR_BYTES,
     busy,
-    image_padding,
     lane_padding,
-    sublane_padding,
     waves_busy,
     weights_busy,
     windowed_bytes,
 )
 from toast_lab.cost.price_inputs import PriceInputs, Prices, StepPrices
 from toast_lab.cost.ring_products import price_ring
-from toast_lab.cost.row_layouts import slice_padding
+from toast_lab.cost.vector_products import vector_traffic
 from toast_lab.ir import program as p
 from toast_lab.kernels import inlined
 from toast_lab.packs import Int64Array
@@ -73,13 +65,11 @@ def price_computing(
     trips, heavy = facts.op.trips[op], is_heavy(facts, op)
     cut = ring_size(steps.axes[row], axis_size)
     moved, result_bytes, written_bytes = _result_bytes(inputs, steps, row, n_steps)
-    moved, filling_s, left_far, left_near, right_far, right_near = _operand_bytes(
-        inputs, steps, op, moved, result_bytes, prices
+    moved, left_far, left_near, right_far, right_near = _operand_bytes(
+        inputs, steps, op, moved, result_bytes
     )
-    moved *= _slice_padding(inputs, steps, row, n_steps)
     if facts.op.joins[op]:
         moved *= _share_kept(steps, row, n_steps, tables.result[tables.result_ptr[op]], axis_size)
-    filling_s += _filling_s(inputs, steps, row, n_steps)
     waited_bytes, fused_bytes, beside_bytes, end_bytes = 0.0, 0.0, 0.0, 0.0
     if heavy and not rates.paper_mode:
         waited_bytes, fused_bytes, beside_bytes, end_bytes = _epilogue_bytes(
@@ -112,10 +102,10 @@ def price_computing(
     traffic_s = (moved + waited_bytes) * trips / rate
     time_s = max(flops / peak + tail_s, traffic_s)
     time_s = max(time_s, (left_near + right_near) * trips / rates.near_bytes_per_s)
-    if facts.op.vector_steps[op] > 0.0 and not rates.paper_mode:
-        vector_s = facts.op.vector_steps[op] / rates.vector_steps_per_s
-        vector_s -= facts.op.vector_read_bytes[op] / rate
-        time_s = max(time_s, vector_s / cut * trips)
+    if facts.op.shifted_numbers[op] > 0.0 and not rates.paper_mode:
+        shifted_s = facts.op.shifted_numbers[op] / rates.shifted_numbers_per_s
+        shifted_s -= facts.op.shifted_read_bytes[op] / rate
+        time_s = max(time_s, shifted_s / cut * trips)
     whole_axes = 0
     if heavy and not rates.paper_mode:
         whole_axes = gathered_axes(steps, row, n_steps)
@@ -142,14 +132,7 @@ def price_computing(
         if ring_row >= 0:
             # The ops behind the product are a kernel of their own.
             time_s = (ring_s + end_bytes / rate) * trips
-    if facts.op.unfused_numbers[op] / cut > MIN_UNFUSED_NUMBERS and not cuts_out(
-        tables, steps, op, axis_size
-    ):
-        unfused_bytes = facts.op.unfused_bytes[op] / cut + waited_bytes
-        time_s = max(
-            time_s, unfused_s(rates, facts.op.unfused_numbers[op] / cut, unfused_bytes) * trips
-        )
-    time_s += (filling_s + relaying_s) * trips
+    time_s += relaying_s * trips
     if facts.op.masked_left[op] > 0.0 and not rates.paper_mode:
         masked_bytes = _masked_bytes(inputs, steps, op)
         prices.passing_bytes[op] += masked_bytes
@@ -208,51 +191,37 @@ def _operand_bytes(
     op: int,
     begin_with: float,
     result_bytes: float,
-    prices: Prices,
-) -> tuple[float, float, float, float, float, float]:
-    """Bytes moved, from ``begin_with`` on, and seconds of filling operands that are spread.
+) -> tuple[float, float, float, float, float]:
+    """Bytes moved, from ``begin_with`` on.
 
     Then the bytes that a product reads of its left operand from memory and from vector memory, and
     the same of its right operand.
     """
     facts, tables, axis_size = inputs.facts, inputs.tables, inputs.axis_size
-    moved, filling_s = begin_with, 0.0
+    moved = begin_with
     left_far, left_near, right_far, right_near = 0.0, 0.0, 0.0, 0.0
     first_use = tables.use_ptr[op]
     for use in range(first_use, tables.use_ptr[op + 1]):
         if facts.use.reads[use] > 0.0:
-            cast_bytes, read_bytes, far, near, spread_s = _read_operand(
-                inputs, steps, op, use, result_bytes, prices
-            )
-            moved += cast_bytes
+            read_bytes, far, near = _read_operand(inputs, steps, op, use, result_bytes)
             moved += read_bytes
-            filling_s += spread_s
             if use == first_use:
                 left_far, left_near = far, near
             else:
                 right_far, right_near = far, near
-        wanted_bytes = 0.0
-        if (
-            use - first_use == facts.op.update_operand[op]
-            or use - first_use == facts.op.sorted_operand[op]
-        ):
-            wanted = steps.wanted[tables.use_want[use]]
-            wanted_bytes = kept_bytes(facts, tables.use_value[use], wanted, axis_size)
         if use - first_use == facts.op.update_operand[op]:
-            moved += wanted_bytes
-        if use - first_use == facts.op.sorted_operand[op]:
-            prices.passing_bytes[op] += wanted_bytes
-    return moved, filling_s, left_far, left_near, right_far, right_near
+            wanted = steps.wanted[tables.use_want[use]]
+            moved += kept_bytes(facts, tables.use_value[use], wanted, axis_size)
+    return moved, left_far, left_near, right_far, right_near
 
 
 @inlined
 def _read_operand(
-    inputs: PriceInputs, steps: Steps, op: int, use: int, result_bytes: float, prices: Prices
-) -> tuple[float, float, float, float, float]:
-    """Bytes of casting an operand in front of a loop, and of reading it from memory.
+    inputs: PriceInputs, steps: Steps, op: int, use: int, result_bytes: float
+) -> tuple[float, float, float]:
+    """Bytes of reading an operand from memory.
 
-    Then the bytes that a product reads of it from memory and from vector memory, and the seconds of
-    filling an operand that is spread.
+    Then the bytes that a product reads of it from memory and from vector memory.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     value, source = tables.use_value[use], facts.root[use]
@@ -264,15 +233,6 @@ def _read_operand(
     )
     piece_bytes = whole_bytes / ways(layout, axis_size)
     source_bytes = kept_bytes(facts, source, steps.layout[source], axis_size)
-    spread_s = 0.0
-    if facts.use.broadcast_written[use] and not is_copy:
-        prices.passing_bytes[op] += piece_bytes
-        padding = part_padding(facts, value, layout, axis_size)
-        spread_s = unfused_s(
-            rates,
-            padding * facts.value.numbers[value] / ways(layout, axis_size),
-            padding * piece_bytes,
-        )
     if source == value:
         piece_bytes *= part_padding(facts, value, layout, axis_size)
     if not is_copy:
@@ -282,34 +242,19 @@ def _read_operand(
     stays = not is_copy and 0.0 < facts.use.resident_parts[use] <= ways(layout, axis_size)
     # A product reads operands from vector memory while it multiplies.
     held_bytes = piece_bytes if is_copy else source_bytes
-    read_bytes, cast_bytes = facts.use.reads[use] * piece_bytes, 0.0
-    if facts.use.cast_rounds[use] > 1.0 and not stays:
-        # A copy was sent in bfloat16 already.
-        read_bytes *= 1.0 if is_copy else LOOP_CAST_READ
-        cast_bytes = LOOP_CAST * source_bytes / facts.use.cast_rounds[use]
+    read_bytes = facts.use.reads[use] * piece_bytes
     heavy = is_heavy(facts, op)
     held_near = heavy and is_near(facts, rates, source, held_bytes)
     memory_bytes = 0.0
     if not held_near:
         memory_bytes = read_bytes * (facts.use.resident_share[use] if stays else 1.0)
     if not heavy:
-        return cast_bytes, memory_bytes, 0.0, 0.0, spread_s
+        return memory_bytes, 0.0, 0.0
     # The copy that a cast in front of a loop makes stays in vector memory.
     cast = facts.use.sent[use] if stays else 1.0
     near = cast * read_bytes if held_near or cast < 1.0 else 0.0
     far = read_bytes if near == 0.0 else 0.0
-    return cast_bytes, memory_bytes, far, near, spread_s
-
-
-@inlined
-def _slice_padding(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
-    """Factor by which a slice of rows moves more bytes than its numbers have."""
-    facts, tables, op = inputs.facts, inputs.tables, steps.op[row]
-    if facts.op.slice_row_dim[op] < 0:
-        return 1.0
-    layout = result_layout(steps, row, n_steps, tables.result[tables.result_ptr[op]])
-    rows = local_size(facts.op.slice_rows[op], facts.op.slice_row_dim[op], layout, inputs.axis_size)
-    return slice_padding(rows)
+    return memory_bytes, far, near
 
 
 @inlined
@@ -317,22 +262,6 @@ def _share_kept(steps: Steps, row: int, n_steps: int, value: int, axis_size: Int
     """Share of a result, as the op leaves it, that a device cuts out to keep."""
     left, kept = result_layout(steps, row, n_steps, value), steps.layout[value]
     return min(1.0, ways(left, axis_size) / ways(kept, axis_size))
-
-
-@inlined
-def _filling_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
-    """Seconds of filling memory with a result of one value, beyond those of writing it."""
-    facts, rates, op = inputs.facts, inputs.rates, steps.op[row]
-    if not facts.op.filled[op]:
-        return 0.0
-    value = inputs.tables.result[inputs.tables.result_ptr[op]]
-    layout = result_layout(steps, row, n_steps, value)
-    size = kept_bytes(facts, value, layout, inputs.axis_size)
-    # The time of the op includes writing it, and in vector memory there is nothing beyond that.
-    if size <= rates.near_room_bytes:
-        return 0.0
-    numbers = facts.value.numbers[value] / facts.value.bytes[value] * size
-    return unfused_s(rates, numbers, size) - size / rates.product_bytes_per_s
 
 
 @inlined
@@ -398,7 +327,7 @@ def _product_rate(
         and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
     ):
         return peak, 0.0, rates.op_overhead_s, 0.0
-    rows, columns, depth, batch, images = _product_shape(inputs, steps, op)
+    rows, columns, depth, batch = _product_shape(inputs, steps, op)
     if rates.multiprocessors > 0.0:
         share = waves_busy(rows, columns, depth, batch, rates.multiprocessors)
         # The last tiles are written when there is nothing left to multiply.
@@ -411,7 +340,6 @@ def _product_rate(
         )
     tail_s, relaying_s = 0.0, 0.0
     if is_convolution:
-        padding = image_padding(images)
         left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
         right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
         if are_few(local_size(facts.op.image_count[op], 0, left, axis_size)):
@@ -423,12 +351,11 @@ def _product_rate(
             relaid += facts.op.relaid_result[op] / ways(layout, axis_size)
             relaying_s = relaid / rates.transposed_numbers_per_s
         else:
-            peak *= weights_busy(columns, depth, rates.tile) / padding
+            peak *= weights_busy(columns, depth, rates.tile)
         tail_s += (
             facts.op.vector_bytes[op]
             / cut
             * trips
-            * padding
             * lane_padding(batch, rates.tile)
             / rates.product_bytes_per_s
         )
@@ -441,17 +368,14 @@ def _product_rate(
 
 
 @inlined
-def _product_shape(
-    inputs: PriceInputs, steps: Steps, op: int
-) -> tuple[float, float, float, float, float]:
-    """(rows, columns, depth, batch, images) of a device's part of a product of two operands."""
+def _product_shape(inputs: PriceInputs, steps: Steps, op: int) -> tuple[float, float, float, float]:
+    """(rows, columns, depth, batch) of a device's part of a product of two operands."""
     facts, tables, axis_size = inputs.facts, inputs.tables, inputs.axis_size
-    rows, columns, depth, batch, images = (
+    rows, columns, depth, batch = (
         facts.op.rows[op],
         facts.op.columns[op],
         facts.op.depth[op],
         facts.op.batch[op],
-        facts.op.images[op],
     )
     left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
     right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
@@ -461,8 +385,6 @@ def _product_shape(
             role = (facts.op.left[op] >> (ROLE_BITS * dim)) & 3
             if role == FREE:
                 rows /= axis_size[axis]
-                if dim == 0:
-                    images /= axis_size[axis]
             elif role == CONTRACTED:
                 depth /= axis_size[axis]
             elif role == BATCH:
@@ -470,7 +392,7 @@ def _product_shape(
         dim = ((right >> (LAYOUT_BITS * axis)) & 31) - 1
         if dim >= 0 and (facts.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
             columns /= axis_size[axis]
-    return rows, columns, depth, batch, images
+    return rows, columns, depth, batch
 
 
 @inlined
@@ -493,5 +415,4 @@ def _vector_s(inputs: PriceInputs, steps: Steps, op: int, flops: float) -> float
     rows = local_size(
         facts.op.vector_rows[op], facts.op.vector_row_dim[op], wanted, inputs.axis_size
     )
-    numbers = 0.5 * flops * sublane_padding(rows)
-    return numbers * VECTOR_BYTES / inputs.rates.product_bytes_per_s
+    return vector_traffic(0.5 * flops, rows) / inputs.rates.product_bytes_per_s

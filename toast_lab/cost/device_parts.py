@@ -10,13 +10,7 @@ from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 from toast_lab.packs import Int64Array
 from toast_lab.sharding.step_kinds import ALL_REDUCE, PERMUTE, REDUCE_SCATTER
-from toast_lab.sharding.steps import Steps, Tables, layout_dim, ways
-
-#: Smallest kernel of a single op that takes longer than its traffic, in numbers; and the share of
-#: the memory's rate that it reaches then. libtpu 0.0.42.1 passes 2^17 numbers at a time through
-#: such a kernel, and kernels of few passes are no slower.
-MIN_UNFUSED_NUMBERS = 2.0**19
-UNFUSED_SHARE = 0.95
+from toast_lab.sharding.steps import Steps, layout_dim, ways
 
 
 @helper
@@ -65,25 +59,6 @@ def used_bytes(inputs: PriceInputs, steps: Steps, use: int) -> tuple[float, floa
 def is_near(facts: ProgramFacts, rates: MachineRates, value: int, size: float) -> bool:
     """Is a device's part of a value, of ``size`` bytes, in vector memory?"""
     return facts.value.may_be_near[value] and size <= rates.near_bytes
-
-
-@helper
-def cuts_out(tables: Tables, steps: Steps, op: int, axis_size: Int64Array) -> bool:
-    """Does an op cut the part that it reads out of a larger one that the device holds?"""
-    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
-        kept = steps.layout[tables.use_value[use]]
-        if ways(steps.wanted[tables.use_want[use]], axis_size) > ways(kept, axis_size):
-            return True
-    return False
-
-
-@helper
-def unfused_s(rates: MachineRates, numbers: float, size: float) -> float:
-    """Seconds of a kernel of one op, or one that fills memory, with ``size`` bytes of traffic."""
-    if numbers <= MIN_UNFUSED_NUMBERS:
-        return size / rates.product_bytes_per_s
-    traffic_s = size / (UNFUSED_SHARE * rates.memory_bytes_per_s)
-    return numbers / rates.unfused_numbers_per_s + traffic_s
 
 
 @helper

@@ -1,7 +1,5 @@
 """Ops computed on the way out of a matrix product, in the product's own kernel.
 
-``epilogues`` finds them for a TPU's compiler, ``gpu_epilogues`` (see there) for GPUs.
-
 On a TPU these are all ops that can be computed element by element from the product's result and
 values made before it: a bias and an activation, the whole backward pass of an activation, the three
 results of an Adam step. Sums over the result are computed there too, such as the mean of a layer
@@ -58,8 +56,6 @@ class Epilogues(NamedTuple):
     end: np.ndarray
     inner: frozenset[int]  #: values that exist only inside such a kernel
     ends: frozenset[int]  #: values that such kernels write
-    #: ops that end such a kernel, and write their result over an operand
-    updates: frozenset[int] = frozenset()
 
 
 def no_epilogues(n_ops: int) -> Epilogues:
@@ -77,73 +73,6 @@ def epilogues(graph: FusionGraph) -> Epilogues:
             if graph.is_root[value]:
                 _end(graph, op, epilogues=every, inner=inner, ends=ends)
     return every._replace(inner=frozenset(inner), ends=frozenset(ends))
-
-
-class GpuEpilogueOps(NamedTuple):
-    """Ops that cuBLAS may do on the way out of a product."""
-
-    adds: Sequence[bool]  #: [O] adds two values element by element
-    rectifies: Sequence[bool]  #: [O] takes the larger of a value and a constant
-    biases: Sequence[bool]  #: [O] adds a vector along the last dim to all rows
-
-
-def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
-    """Ops that a GPU's product does before it writes its result, if nothing else needs that.
-
-    The product adds its result to an earlier value that nothing else needs, and writes the sum in
-    its place, as where a loop sums a gradient. Or it adds a bias, and cuts off what is below zero.
-
-    Read off XLA's programs for an H100 (jax 0.10.2, ``"epilogue"`` in its text).
-    """
-    every = no_epilogues(graph.n_ops)
-    inner, ends, updates = set[int](), set[int](), set[int]()
-    for op in range(graph.n_ops):
-        if not graph.product[op] or graph.free[op] or len(graph.results[op]) != 1:
-            continue
-        (value,) = graph.results[op]
-        taken = list[int]()
-        while (follower := _only_follower(graph, op, value)) >= 0:
-            others = [operand for operand in graph.operands[follower] if operand != value]
-            (result,) = graph.results[follower]
-            if len(others) != 1 or graph.elements[result] != graph.elements[value]:
-                break
-            added_to = (
-                ops.adds[follower]
-                and not taken
-                and graph.consumers[others[0]] == {follower}
-                and graph.n_arguments <= graph.maker[others[0]] < op
-                and graph.elements[others[0]] == graph.elements[value]
-            )
-            biased = ops.biases[follower] and not taken
-            rectified = ops.rectifies[follower] and graph.is_constant[others[0]]
-            if not (added_to or biased or rectified):
-                break
-            taken.append(follower)
-            value = result
-            if added_to:
-                updates.add(follower)
-            if added_to or rectified:
-                break
-        if taken:
-            every.product[taken] = op
-            every.end[op] = taken[-1]
-            inner.update(graph.results[op], *(graph.results[end] for end in taken[:-1]))
-            ends.add(value)
-    return every._replace(inner=frozenset(inner), ends=frozenset(ends), updates=frozenset(updates))
-
-
-def _only_follower(graph: FusionGraph, product: int, value: int) -> int:
-    """The only op that needs a value, if it has one result and the product's region; else -1."""
-    if len(graph.consumers[value]) != 1 or graph.is_output[value]:
-        return -1
-    (follower,) = graph.consumers[value]
-    if (
-        follower >= graph.n_ops
-        or graph.region[follower] != graph.region[product]
-        or len(graph.results[follower]) != 1
-    ):
-        return -1
-    return follower
 
 
 def _end(

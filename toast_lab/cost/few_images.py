@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.fused_program import FusedProgram
+from toast_lab.cost.price_rule import Columns, PriceRule
 from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 
@@ -41,14 +43,13 @@ class FewImages(NamedTuple):
     relaid_result: np.ndarray  #: [O] ... and of the result
 
 
-def no_few_images(n_ops: int) -> FewImages:
-    """For compilers to which this does not apply."""
-    return FewImages(*(np.zeros(n_ops) for _ in FewImages._fields))
+def _columns(fused: FusedProgram) -> Columns:
+    return {f"op.{name}": values for name, values in few_images(fused.program)._asdict().items()}
 
 
 def few_images(program: p.Program) -> FewImages:
-    """Find these facts for a program on TPUs."""
-    few = no_few_images(program.n_ops)
+    """Find what is copied of few images, if there are few, by convolution."""
+    few = FewImages(*(np.zeros(program.n_ops) for _ in FewImages._fields))
     for op in np.flatnonzero(program.op_class == p.CONVOLUTION).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
             continue
@@ -107,3 +108,14 @@ def _comes_of_sums(program: p.Program, value: int) -> bool:
 def are_few(images: float) -> bool:
     """Are this many images on a device cut into strips?"""
     return 0.0 < images < FEW_IMAGES_LIMIT
+
+
+FEW_IMAGES = PriceRule(
+    name="few_images",
+    family="computing",
+    says="Convolutions of fewer than eight images are cut into strips, which are copied.",
+    source="libtpu 0.0.42.1 for v5e, residual blocks and chains of 1 to 32 images",
+    compilers=("tpu",),
+    off={f"op.{name}": 0.0 for name in FewImages._fields},
+    columns=_columns,
+)

@@ -200,7 +200,7 @@ def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) 
     rank = _ranks(copy, share_last, ptr)
 
     def near(copies: np.ndarray, last: np.ndarray) -> np.ndarray:
-        start = memory.use_from[use[copies]] + 1
+        start = memory.use_op[use[copies]] + 1
         beside = memory.products[last] - memory.products[start]
         passed_bytes = memory.passed_bytes[last] - memory.passed_bytes[start]
         whole_bytes = tables.value_bytes[tables.use_value[use[copies]]]
@@ -216,7 +216,7 @@ def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) 
     )
     return _Copies(
         use=use,
-        start=memory.use_from[use],
+        start=memory.use_op[use],
         last=own_last,
         ptr=ptr,
         want=want,

@@ -9,9 +9,9 @@ kernel (``epilogues``), and elementwise ops that read the same values share a ke
 What each kernel then reads is found by following its operands back through values that are not
 written to values that are: each source once a kernel, however many of the ops inside read it.
 
-XLA's compilers differ in what they fuse (``STYLES``), as read off what they make of the built-in
-models. Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts dot and
-convolution only.
+XLA's compilers differ in what they fuse (``compiler_styles``), as read off what they make of the
+built-in models. Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts
+dot and convolution only.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.bfloat16 import Narrowed, narrowed, none_narrowed
+from toast_lab.cost.compiler_styles import CompilerStyle
 from toast_lab.cost.epilogues import (
     Epilogues,
     FusionGraph,
-    GpuEpilogueOps,
     epilogues,
-    gpu_epilogues,
     no_epilogues,
 )
-from toast_lab.cost.matrix_tiles import BATCH, LANES, Products, dim_roles, have_one_row
+from toast_lab.cost.matrix_tiles import BATCH, Products, dim_roles, have_one_row
 from toast_lab.cost.shifts import MOST_REPEATED, OVERLAPPING, readings, shifts
 from toast_lab.ir import program as p
-from toast_lab.ir.op_kinds import op_kind, ops_where
+from toast_lab.ir.op_kinds import ops_where
 from toast_lab.sharding.steps import Tables
 
 _MOST_SOURCES = 8  # a value made of more is written, so that fusions stay small
@@ -43,87 +42,6 @@ _MOST_BEFORE = 64  # ops that are followed back to see whether a value can prece
 
 #: A value made of less than this share of its bytes is spread on the way into its readers.
 _SPREAD = 1 / 32
-
-
-class FusionStyle(NamedTuple):
-    """What a compiler fuses."""
-
-    #: A soft value with several consumers may be computed in each
-    recomputes: bool = False
-    #: Soft values are computed on the way into a matrix product or convolution
-    into_products: bool = False
-    #: Ops behind a product are computed on the way out, see ``epilogues``
-    out_of_products: bool = False
-    #: Products add their result to an earlier value, in its memory, or add a bias and cut off what
-    #: is below zero, see ``gpu_epilogues``
-    accumulates: bool = False
-    #: Elementwise results may take over the memory of an operand that dies there
-    reuses_places: bool = True
-    #: Products that are summed over devices run after all others, if only results need them
-    waits_with_sums: bool = False
-    #: Constants of one size that are scattered into are written by one kernel
-    fills_at_once: bool = False
-    #: A scatter adds directly to the value that its result would be added to
-    scatters_into_sums: bool = False
-    #: Products of matrices and vectors count as sums, not as products
-    sums_vectors: bool = False
-    #: Elementwise ops and sums that read the same values share a kernel
-    several_results: bool = False
-    #: ... which runs in place of the first of them; further operands of the others are computed
-    #: before it, if they can be
-    runs_with_first: bool = False
-    #: A slice picked at run time, such as a layer's weights in a scan, is soft
-    picks_slices: bool = False
-    #: So are rows looked up in a table, for the only elementwise op that needs them. Sums take them
-    #: in as well, but are as slow as if they were written: an H100 needs 2.4 times their traffic
-    fuses_gathers: bool = False
-    #: The operand of a reshape to other lines of memory is written first, see ``_relaid``
-    relays_lines: bool = False
-    #: A scatter of one number a row into a constant is a comparison of indices, see ``_marks``
-    compares_places: bool = False
-    #: Results that take long are kept for other consumers, see ``OpKind.gpu_repeats_from_bytes``
-    keeps_costly: bool = False
-    #: So are results of what compilers expand into many ops, such as error functions
-    keeps_expanded: bool = False
-    #: Values that are read at several offsets are written, see ``shifts``
-    ends_at_shifts: bool = False
-    #: So are their slices, if they are joined again, as values that are rolled are
-    joins_written: bool = False
-    #: Most numbers of a row that a kernel holds to go over them a second time, see
-    #: ``_Fuser._is_held``; 0: none does
-    held_row: int = 0
-
-
-STYLES = {
-    "tpu": FusionStyle(
-        recomputes=True,
-        into_products=True,
-        out_of_products=True,
-        several_results=True,
-        runs_with_first=True,
-        keeps_expanded=True,
-        picks_slices=True,
-        relays_lines=True,
-        compares_places=True,
-        ends_at_shifts=True,
-        joins_written=True,
-    ),
-    "gpu": FusionStyle(
-        recomputes=True,
-        accumulates=True,
-        reuses_places=False,
-        waits_with_sums=True,
-        fills_at_once=True,
-        scatters_into_sums=True,
-        sums_vectors=True,
-        several_results=True,
-        fuses_gathers=True,
-        keeps_costly=True,
-        ends_at_shifts=True,
-        held_row=16384,
-    ),
-    "cpu": FusionStyle(),
-}
 
 
 class Fusion(NamedTuple):
@@ -142,8 +60,6 @@ class Fusion(NamedTuple):
     #: Uses that read memory on the way out of a product, each with the product; not in ``reads``.
     epilogue_reads: list[tuple[int, int]]
     starts_kernel: np.ndarray  #: [O] bool: has a kernel of its own
-    #: [O] bool: with nothing else in it, no broadcast and no constant either
-    is_sole_op: np.ndarray
     computable_in_parts: (
         np.ndarray
     )  #: [O] bool: a part of the result can be computed alone where it is needed
@@ -153,8 +69,7 @@ class Fusion(NamedTuple):
     shifted: np.ndarray
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
-    style: FusionStyle  #: of the compiler
-    updates: frozenset[int]  #: elementwise ops that write where they read, see ``Epilogues``
+    style: CompilerStyle  #: of the compiler
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
     narrowed: Narrowed  #: what a TPU keeps in bfloat16
@@ -175,7 +90,7 @@ def fuse(
     root: np.ndarray,
     view: np.ndarray,
     free: np.ndarray,
-    style: FusionStyle,
+    style: CompilerStyle,
 ) -> Fusion:
     """Decide which values are written, and what kernels read.
 
@@ -201,7 +116,7 @@ class _Fuser:
         root: np.ndarray,
         view: np.ndarray,
         free: np.ndarray,
-        style: FusionStyle,
+        style: CompilerStyle,
     ) -> None:
         self.program, self.style = program, style
         self.n_ops = program.n_ops
@@ -212,7 +127,6 @@ class _Fuser:
         self.bytes: list[float] = tables.value_bytes.tolist()
         self._read(program)
         self._sort_ops(shapes)
-        self.relaid = _relaid(program, self.root) if style.relays_lines else frozenset[int]()
         self.consumers = self._consumers()
         self.readings = readings(
             program, root=self.root, consumers=self.consumers, elements=self.elements
@@ -223,7 +137,7 @@ class _Fuser:
         self.is_stencil = [False] * program.n_values
         self.narrowed = (
             narrowed(program, self.consumers, tables.value_output)
-            if style.into_products
+            if style.narrows
             else none_narrowed(program)
         )
         self.written = [
@@ -242,7 +156,6 @@ class _Fuser:
         self.operands: list[list[int]] = [program.operands(op) for op in ops]
         self.results: list[list[int]] = [list(program.results(op)) for op in ops]
         self.elements = [float(math.prod(program.dims(value))) for value in range(program.n_values)]
-        self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
 
     def _sort_ops(self, shapes: Products) -> None:
         """Classify ops by whether they are fused, and into what."""
@@ -263,18 +176,6 @@ class _Fuser:
         takes = (soft & ~gathers) | sums | (product if style.into_products else False)
         works = product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))
         self.marks = marks
-        #: [O] takes long to compute again, or is computed from what does
-        self.costly = [
-            (style.keeps_expanded and op_kind(kind).expands)
-            or (
-                style.keeps_costly
-                and any(
-                    int(program.itemsize[value]) < op_kind(kind).gpu_repeats_from_bytes
-                    for value in program.results(op)
-                )
-            )
-            for op, kind in enumerate(program.kind)
-        ]
         self.gathers: list[bool] = gathers.tolist()
         self.picks: list[bool] = picks.tolist()
         self.product: list[bool] = product.tolist()
@@ -289,18 +190,7 @@ class _Fuser:
         """The ops computed on the way out of products."""
         if self.style.out_of_products:
             return epilogues(self._graph())
-        if not self.style.accumulates:
-            return no_epilogues(self.n_ops)
-        rows, program = _rows(self.program), self.program
-        ops = GpuEpilogueOps(
-            adds=self.adds,
-            rectifies=[op_kind(kind).as_combiner == "max" for kind in program.kind],
-            biases=[
-                adds and any(rows[value] for value in program.operands(op))
-                for op, adds in enumerate(self.adds)
-            ],
-        )
-        return gpu_epilogues(self._graph(), ops)
+        return no_epilogues(self.n_ops)
 
     def _kept_bytes(self) -> list[float]:
         narrow = self.narrowed.values
@@ -358,9 +248,7 @@ class _Fuser:
     def run(self) -> Fusion:
         for op in range(self.program.n_arguments, self.n_ops):
             for value in self.results[op]:
-                if (self.product[op] and value in self.epilogues.inner) or (
-                    self.style.scatters_into_sums and self._scatters_into_sum(op, value)
-                ):
+                if self.product[op] and value in self.epilogues.inner:
                     self.written[value] = False
             if (self.soft[op] or self._is_held(op)) and not self.free[op]:
                 self._decide(op, self.results[op][0])
@@ -385,7 +273,6 @@ class _Fuser:
                 ],
                 bool,
             ),
-            is_sole_op=self._alone(heads),
             computable_in_parts=np.asarray(self.soft, bool),
             joins=np.asarray([self._joins(op) for op in range(self.n_ops)], bool),
             shifted=np.asarray(
@@ -394,7 +281,6 @@ class _Fuser:
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
             style=self.style,
-            updates=self.epilogues.updates,
             consumers=self.consumers,
             narrowed=self.narrowed,
             runs_late=self._waits(),
@@ -416,19 +302,6 @@ class _Fuser:
                 if consumer < self.n_ops
             )
         return is_last
-
-    def _scatters_into_sum(self, op: int, value: int) -> bool:
-        """Is this a scatter that could add directly to what its result is added to?"""
-        program = self.program
-        if (
-            not op_kind(program.kind[op]).sorts_updates
-            or p.MONOIDS[program.monoid[op]] != "add"
-            or not self.constant[self.operands[op][0]]
-            or len(self.consumers[value]) != 1
-        ):
-            return False
-        (consumer,) = self.consumers[value]
-        return consumer < self.n_ops and self.adds[consumer]
 
     def _is_held(self, op: int) -> bool:
         """Does one kernel sum up rows and spread the sums over the same rows?
@@ -471,10 +344,6 @@ class _Fuser:
 
     def _decide(self, op: int, value: int) -> None:
         consumers = self.consumers[value]
-        self.costly[op] |= any(
-            self.root[operand] in self.sources and self.costly[self.maker[self.root[operand]]]
-            for operand in self.operands[op]
-        )
         self._count_inside(op, value)
         if value in self.epilogues.inner:
             self.written[value] = False
@@ -493,11 +362,7 @@ class _Fuser:
             for consumer in consumers
         ):
             return
-        if (
-            value in self.relaid
-            or self._is_padded_for_several(op, consumers)
-            or self._is_shifted(op, value)
-        ):
+        if self._is_padded_for_several(op, consumers) or self._is_shifted(op, value):
             return
         if self.gathers[op] and (
             len(consumers) > 1 or any(self.reduces[consumer] for consumer in consumers)
@@ -514,7 +379,6 @@ class _Fuser:
             kept_bytes = sum(self.bytes[source] for source in sources if self._alive(source) < last)
             if (
                 not self.style.recomputes
-                or self.costly[op]
                 or (self.elementwise[op] and self.is_stencil[value] and not self._meets(value))
                 or len(sources) > _MOST_SOURCES
                 or kept_bytes > self.bytes[value]
@@ -644,33 +508,6 @@ class _Fuser:
         if self.maker[source] < self.program.n_arguments or self.output[source]:
             return self.n_ops
         return max(self.consumers[source], default=-1)
-
-    def _alone(self, heads: list[int]) -> np.ndarray:
-        """[O] bool: elementwise ops, sums and the like that are alone in their kernel.
-
-        Each operand is in memory in the form in which it is read. Ops that cut, pad or join count;
-        ops that reorder do not, since that is a matter of layouts.
-        """
-        turns = ops_where(self.program.kind, "reorders")
-        alone = np.zeros(self.n_ops, bool)
-        members = np.bincount(heads, minlength=self.n_ops)
-        for op in range(self.program.n_arguments, self.n_ops):
-            if self.free[op] or self._inside(op) or heads[op] != op or members[op] > 1 or turns[op]:
-                continue
-            if self.reduces[op]:
-                read = self.operands[op][:1]
-            elif self.soft[op] and not self.picks[op]:
-                read = self.operands[op]
-                if not self.elementwise[op]:
-                    read = [operand for operand in read if not self.constant[operand]]
-            else:
-                continue
-            alone[op] = all(
-                self.written[self.root[operand]]
-                and self.elements[self.root[operand]] == self.elements[operand]
-                for operand in read
-            )
-        return alone
 
     def _heads(self) -> list[int]:
         """[O] the product for ops computed on its way out, each other op itself so far."""
@@ -823,46 +660,6 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
-
-
-def _relaid(program: p.Program, root: Sequence[int]) -> frozenset[int]:
-    """Operands of a reshape that gives them lines of another length.
-
-    A TPU's memory is tiled by the last dim. Unless the lines before and after it fill whole tiles,
-    such a reshape moves everything, and no kernel that reads its result can compute the operand on
-    the way in. Dims of size 1 do not count.
-
-    Read off libtpu 0.0.42 on ``radiance_field``, docs/machines.md.
-    """
-    relaid = set[int]()
-    for op in program.ops():
-        if program.kind[op] != "reshape":
-            continue
-        (operand,), (result,) = program.operands(op), program.results(op)
-        before, after = (
-            next((size for size in reversed(program.dims(value)) if size > 1), 1)
-            for value in (operand, result)
-        )
-        if before != after and (before % LANES or after % LANES):
-            relaid.add(root[operand])
-    return frozenset(relaid)
-
-
-def _rows(program: p.Program) -> list[bool]:
-    """[V] bool: vectors along the last dim that a broadcast repeats along all others."""
-    rows = [False] * program.n_values
-    for op, kind in enumerate(program.kind):
-        if kind == "broadcast_in_dim":
-            (operand,), (result,) = program.operands(op), program.results(op)
-            long_dims = [
-                name
-                for name, size in zip(
-                    program.use_names(program.uses(op)[0]), program.dims(operand), strict=True
-                )
-                if size > 1
-            ]
-            rows[result] = long_dims == list(program.def_names(result))[-1:]
-    return rows
 
 
 def _marks(program: p.Program) -> np.ndarray:

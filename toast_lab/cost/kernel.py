@@ -7,10 +7,9 @@ aliases. Values made of constants alone cost nothing: XLA folds or fuses them.
 
 Memory is a live range analysis over program order: arguments (those that are not donated live
 throughout), written values from their definition to their last use, copies that collectives bring
-until their last use, the whole result before a reduce_scatter or a sum over devices, a broadcast
-that is written because its op takes operands from memory only, and in-place reuse of an operand
-that dies in an elementwise op. On TPUs with enough vector memory, small values that are needed soon
-stay there and take no other.
+until their last use, the whole result before a reduce_scatter or a sum over devices, and in-place
+reuse of an operand that dies in an elementwise op. On TPUs with enough vector memory, small values
+that are needed soon stay there and take no other.
 
 Loops and conditionals: an op counts as often as it runs (``Program.trips``). A step that moves a
 value into a loop counts as often as the loop's body. A sum over devices of a value that a loop only
@@ -28,10 +27,10 @@ change one of them:
   ``Tables`` and the layouts about the op's own operands (and the values in whose memory they are),
   its results and its row of the state, but nothing else: ``fold`` and ``reprice`` would not notice
   any other dependence.
-* A new fact about an op, a use or a value is a field of ``OpFacts``, ``UseFacts`` or
-  ``ValueFacts``, filled by ``make_program_facts``. Ops that differ in it are then told apart;
-  nothing else is needed. A fact must not be an index: it would differ in every layer, and nothing
-  would fold.
+* A new rule is a ``PriceRule`` in a module of its own, which declares and makes its columns, a
+  line in ``price_rules``, and a line here that reads a column. Ops that differ in a column are told
+  apart; nothing else is needed. A column must not be an index: it would differ in every layer, and
+  nothing would fold.
 * A time from a better source than the rules is an entry of ``ListedTimes``, which replaces theirs.
 * Lifetimes are in ``live_bytes``, and in ``Memory`` as far as they do not depend on the plan.
   ``folded_ranges`` has to tell apart everything by which a plan may change them.

@@ -81,7 +81,7 @@ def whole_ranges(memory: Memory) -> LiveRanges:
         results=np.flatnonzero(memory.buffer_result).astype(np.int32),
         buffer_times=np.ones(n_buffers),
         copy_use=uses,
-        copy_from=memory.use_from,
+        copy_from=memory.use_op,
         copy_last=np.maximum(memory.use_op, needed_ops(memory, uses, memory.use_op)),
         copy_times=np.ones(n_uses),
         share_ptr=np.zeros(n_uses + 1, np.int64),

@@ -8,13 +8,9 @@ shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no ti
 
 A convolution is a product of the features at each place of its window, in which the features of the
 kernel stay in the array (``weights_busy``); few features are joined with those of their neighbours
-in the window (``JOINED_SHARE``). Images are worked on eight at a time (``image_padding``;
-``few_images`` covers fewer). Where features do not mix, as in a depthwise convolution, there is no
-matrix, and the vector unit does all the work (``vector_bytes``). In gradients of kernels the places
-are summed over as well.
-
-In a product of vectors, each with a matrix of its own, as of a decoding step with its cached keys,
-no rows pass through an array: the vector unit multiplies and sums (``vector_products``).
+in the window (``JOINED_SHARE``). ``few_images`` is about convolutions of fewer than eight images.
+Where features do not mix, as in a depthwise convolution, there is no matrix, and the vector unit
+does all the work (``vector_bytes``). In gradients of kernels the places are summed over as well.
 
 **GPUs** (``waves_busy``). A result is cut into tiles, and each of the multiprocessors computes one
 at a time: tiles run in waves, and the last wave takes as long as a full one. A product of 512 by
@@ -47,10 +43,6 @@ SUBLANES = 8.0  # rows of a tile of a TPU
 LANES = 128.0  # numbers in each of these rows
 FOURIER_POINTS = 128.0  # points of one stage of a Fourier transform on a TPU
 FULL_PRECISION_PASSES = 6.0
-#: Time for each number that a vector unit multiplies and adds, as bytes of memory traffic: 4 to 14
-#: by libtpu 0.0.42 (12 shapes, and a decoding step), 71 to 200 numbers a cycle on v5e, 118 to 350
-#: on v6e, fewest if the fusion holds more than the product.
-VECTOR_BYTES = 6.5
 #: Features of a convolution are joined with their neighbours' up to this many ...
 JOINED_FEATURES = 128.0
 #: ... and then reach this share of what as many features would. By libtpu 0.0.42.1 for v5e, ten
@@ -63,9 +55,6 @@ JOINED_SHARE = 0.6
 WINDOW = 1024.0
 WAITED_WIDE = 0.77
 WAITED_NARROW = 0.34
-#: A single image that is not cut into strips takes as long as this many of eight. By libtpu
-#: 0.0.42.1 for v5e, 13 convolutions of one to three dims, strides 1 and 2: 2 to 7.4, median 3.
-ONE_IMAGE_AS = 3.0
 #: The vector unit does a convolution whose features do not mix. In bytes of memory traffic, each
 #: number of its result takes this ...
 BYTES_APART = 7.5
@@ -88,9 +77,6 @@ class Products(NamedTuple):
     batch: np.ndarray  #: [O] float64 product of the batch dims
     left: np.ndarray  #: [O] int64 role of each dim of the first operand, ROLE_BITS bits each
     right: np.ndarray  #: [O] int64 the same of the second operand
-    #: [O] float64 number of images of a convolution, the first dim of its first operand; 0 where
-    #: they are summed over, and for all other ops
-    images: np.ndarray
     #: [O] float64 bytes of traffic that take as long as the vector unit does for a convolution
     #: whose features do not mix; 0 for all other ops
     vector_bytes: np.ndarray
@@ -110,7 +96,6 @@ def products(program: p.Program) -> Products:
         batch=np.ones(op_count),
         left=np.zeros(op_count, np.int64),
         right=np.zeros(op_count, np.int64),
-        images=np.zeros(op_count),
         vector_bytes=np.zeros(op_count),
     )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
@@ -151,8 +136,6 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
         for dim, name in enumerate(names):
             role = BATCH if name in apart else FREE if name in written else CONTRACTED
             packed[op] |= role << (ROLE_BITS * dim)
-    if left[0] in written and left[0] not in right:
-        shapes.images[op] = numbers_of(left[:1])
     rows = numbers_of(name for name in left if name in written and name not in right)
     columns = numbers_of(name for name in right if name in written and name not in left)
     if apart and (not summed or rows == columns == 1.0):
@@ -221,40 +204,9 @@ def dim_roles(program: p.Program, op: int) -> list[list[int]]:
     return roles
 
 
-class VectorProducts(NamedTuple):
-    """Products of one row or column with each of many matrices."""
-
-    use: np.ndarray  #: [O] int32 position of the operand that holds the matrices, -1: another op
-    row_dim: np.ndarray  #: [O] int32 its last dim but one, which lies along the sublanes
-    rows: np.ndarray  #: [O] float64 size of it
-
-
-def no_vector_products(program: p.Program) -> VectorProducts:
-    """For machines to which this does not apply."""
-    op_count = program.n_ops
-    return VectorProducts(
-        use=np.full(op_count, -1, np.int32),
-        row_dim=np.zeros(op_count, np.int32),
-        rows=np.full(op_count, SUBLANES),
-    )
-
-
 def have_one_row(shapes: Products) -> np.ndarray:
     """[O] bool: products of which an operand has no rows of its own, or a single one."""
     return np.asarray(np.minimum(shapes.rows, shapes.columns) <= 1.0)
-
-
-def vector_products(program: p.Program, shapes: Products) -> VectorProducts:
-    """Products that a TPU computes on its vector unit; ``shapes`` are those of ``products``."""
-    vectors = no_vector_products(program)
-    several = (shapes.batch > 1.0) & (np.maximum(shapes.rows, shapes.columns) > 1.0)
-    for op in np.flatnonzero(have_one_row(shapes) & several).tolist():
-        use = 1 if shapes.rows[op] <= 1.0 else 0
-        dims = program.dims(int(program.use_value[program.uses(op)[use]]))
-        vectors.use[op] = use
-        vectors.row_dim[op] = len(dims) - 2
-        vectors.rows[op] = dims[-2]
-    return vectors
 
 
 def matrix_unit_flops(program: p.Program) -> np.ndarray:
@@ -314,18 +266,6 @@ def windowed_bytes(
     right_width = right / (columns * depth * batch)
     waited = left * wide * (WAITED_WIDE if left_width > 2.0 else WAITED_NARROW)
     return waited + right * tall * (WAITED_WIDE if right_width > 2.0 else WAITED_NARROW)
-
-
-@compiled
-def image_padding(images: float) -> float:
-    """Factor on the time of a TPU's convolution, since this many images do not fill tiles.
-
-    Images lie along the eight sublanes of a tile, all of which are worked on. Parts of a single
-    image are laid there instead.
-    """
-    if images <= 1.0:
-        return ONE_IMAGE_AS if images > 0.0 else 1.0
-    return sublane_padding(images)
 
 
 @helper

@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 from toast_lab.cost.collective_matmul import HELD_PIECES, ring_size
-from toast_lab.cost.combined_sums import COMBINED_BYTES
 from toast_lab.cost.device_parts import (
     cut_operand_bytes,
     gathered_axes,
@@ -275,7 +274,7 @@ def _collective_of_result_s(
             moved_bytes = cut_operand_bytes(inputs, steps, op, whole_axes)
     n_combined = 1.0
     if not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
-        most_combined = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
+        most_combined = max(1.0, rates.combined_sum_bytes / max(1.0, sent * steps.in_bytes[row]))
         n_combined = min(most_combined, facts.op.sums_together[op])
     return (
         _collective_s(

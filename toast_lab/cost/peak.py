@@ -66,7 +66,7 @@ def held_at(
             )
         )
     brought = np.flatnonzero(prices.copied == BROUGHT)
-    for use in brought[(memory.use_from[brought] <= op) & (lives.last[brought] >= op)].tolist():
+    for use in brought[(memory.use_op[brought] <= op) & (lives.last[brought] >= op)].tolist():
         user = int(memory.use_op[use])
         held.append(
             Held(

@@ -31,9 +31,6 @@ ROOM_SHARE = 0.875
 #: four steps, 6 in 7 kernel results of less than 8 MiB were there, half of those from 32 MiB, a
 #: quarter of those from 64 MiB.
 NEAR_SHARE = 0.25
-#: Rate at which products read vector memory. With libtpu 0.0.42.1, products of 8 to 32 rows with a
-#: 4096 by 4096 bfloat16 matrix in it take 8.7 to 9.5 us, on v5e and v6e alike.
-NEAR_BYTES_PER_S = 3.8e12
 AS_KEPT, BROUGHT, REUSED = range(3)
 #: Columns of ``Lifetimes.change``: bytes that are in memory, that may be in vector memory, that fit
 #: into the memory of a result of the program, and of such results themselves.
@@ -63,9 +60,9 @@ class MachineRates(NamedTuple):
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: it does not apply
     ring_bytes_per_s: float  #: bytes that a device sends one way around a ring
     near_bytes_per_s: float  #: rate at which products read vector memory
+    combined_sum_bytes: float  #: most bytes of a combined sum
     transposed_numbers_per_s: float  #: rate of a transposing copy in memory
-    unfused_numbers_per_s: float  #: rate of a kernel of a single op, beside its traffic
-    vector_steps_per_s: float  #: of the vector unit, see ``vector_work``
+    shifted_numbers_per_s: float  #: see ``shifted_numbers``
     gathered_ahead: float  #: share of a gather that may run beside earlier products
     #: most time so hidden, over the compute time of the op that needs the gather: 1; inf for bounds
     ahead_of: float

@@ -285,6 +285,24 @@ class Problem:
         """
         return self._copy(prices=self.prices.with_prices(price_list))
 
+    def without_rules(self, *names: str) -> Problem:
+        """This problem priced without some rules of the price, and without a price list.
+
+        Args:
+            names: names of ``price_rules.RULES``, such as ``"combined_sums"``.
+
+        Raises:
+            InvalidProblem: there is no rule of such a name.
+
+        Examples:
+            >>> import toast_lab as tl
+            >>> problem = tl.Problem(tl.analyse(tl.load("mlp")), {"data": 4})
+            >>> without = problem.without_rules("memory_sustained")
+            >>> tl.price(without, tl.replicated(without)).time_s < problem.baseline[0]
+            True
+        """
+        return self._copy(prices=self.prices.without_rules(names))
+
     def on_mesh(self, mesh: Mesh | Mapping[str, int] | str) -> Problem:
         """This problem on another mesh, without pins and priced by rule.
 

@@ -9,21 +9,16 @@ Reference: TOAST section 4.5. Start reading at ``make_program_facts``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
-from toast_lab.cost.bfloat16 import (
-    Bfloat16Factors,
-    bfloat16_factors,
-    no_factors,
-    widened_factors,
-)
 from toast_lab.cost.buffers import Memory, NearFacts, make_memory
-from toast_lab.cost.fusion import STYLES, Fusion, fuse
+from toast_lab.cost.compiler_styles import STYLES, CompilerStyle
+from toast_lab.cost.fused_program import FusedProgram, fused_program
+from toast_lab.cost.fusion import Fusion
 from toast_lab.cost.gpu_passes import gpu_passes
-from toast_lab.cost.joined_rows import joined_rows
 from toast_lab.cost.loop_copies import loop_copies
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import (
@@ -33,21 +28,42 @@ from toast_lab.cost.loop_sums import (
     result_trips,
     sums_in_loops,
 )
-from toast_lab.cost.matrix_tiles import Products, products
+from toast_lab.cost.matrix_tiles import matrix_unit_flops
+from toast_lab.cost.price_rules import declared_columns, rule_columns
 from toast_lab.cost.ragged_products import groups_multiplied, masked_copies
-from toast_lab.cost.tpu_kernels import KernelFacts, other_kernels, tpu_kernels
-from toast_lab.cost.value_roots import Roots, value_roots
-from toast_lab.cost.vector_work import no_vector_work
 from toast_lab.ir import program as p
-from toast_lab.ir.op_kinds import op_kind, ops_where
+from toast_lab.ir.op_kinds import ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
 #: An operand with less than this share of the numbers of the op's largest one is no traffic.
 SMALL_SHARE = 1.0 / 64.0
+#: Type of a column in a pack, by that of its neutral value.
+_COLUMN_TYPES = {bool: BoolArray, int: Int32Array, float: Float64Array}
+
+Class = TypeVar("Class", bound=type)
 
 
-@packed
+def _with_rule_columns(place: str) -> Callable[[Class], Class]:
+    """Decorate a class of columns: rules of the price add theirs, and it becomes a pack.
+
+    Args:
+        place: whether it is about an "op", a "use" or a "value".
+    """
+
+    def extended(plain: Class) -> Class:
+        columns = get_type_hints(plain, include_extras=True)
+        for name, value in declared_columns(place).items():
+            columns[name] = _COLUMN_TYPES[type(value)]
+        longer: Any = NamedTuple(plain.__name__, list(columns.items()))  # type: ignore[misc]
+        for name in ("__module__", "__qualname__", "__doc__"):
+            setattr(longer, name, getattr(plain, name))
+        return packed(longer)  # type: ignore[return-value]
+
+    return extended
+
+
+@_with_rule_columns("op")
 class OpFacts(NamedTuple):
     """All that prices may know of each op apart from the plan.
 
@@ -60,32 +76,23 @@ class OpFacts(NamedTuple):
     result_trips: Float64Array  #: [O] how often its results are produced: see ``loop_sums``
     sum_trips: Float64Array  #: [O] how often they are summed over devices: see ``loop_sums``
     sum_whole: Int64Array  #: [O] dims that must be whole for that, a bit each
-    #: [O] how many sums are combined with that of its results, see ``combined_sums``
-    sums_together: Float64Array
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
     #: [O] position of the operand whose size is what the op writes, -1: its whole result
     update_operand: Int32Array
-    #: [O] position of the operand that is first sorted into a copy of its own, -1: none
-    sorted_operand: Int32Array
     starts_kernel: BoolArray  #: [O] bool: has a kernel of its own, which takes time to start
     computes_kept_slice: (
         BoolArray  #: [O] bool: computes only the slice of its result that a device keeps
     )
     joins: BoolArray  #: [O] bool: reads no more than the part of its result that is kept
-    rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
+    rows: Float64Array  #: [O] float64 these seven: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
     batch: Float64Array
     left: Int64Array
     right: Int64Array
-    images: Float64Array
     vector_bytes: Float64Array
-    image_count: Float64Array  #: [O] these four: see ``few_images.FewImages``
-    relaid_left: Float64Array
-    relaid_right: Float64Array
-    relaid_result: Float64Array
     runs_late: BoolArray  #: [O] bool: no product depends on it, see ``Fusion.runs_late``
     written_with_product: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
@@ -93,35 +100,19 @@ class OpFacts(NamedTuple):
     far_bytes: Float64Array
     near_bytes: Float64Array  #: [O] ... of values that may be in vector memory ...
     widest_bytes: Float64Array  #: [O] ... and of the largest of these
-    #: [O] bytes of traffic that a kernel waits for, in addition, if it writes no 4-byte type
-    narrow_bytes: Float64Array
     resident_parts: Float64Array  #: [O] for what it writes, see ``loop_residents``
-    vector_use: Int32Array  #: [O] these three: see ``matrix_tiles.VectorProducts``
-    vector_row_dim: Int32Array
-    vector_rows: Float64Array
-    slice_row_dim: Int32Array  #: [O] these two: see ``row_layouts.SliceRows``
-    slice_rows: Float64Array
-    ring_batch_dims: Int32Array  #: [O] these eight: see ``collective_matmul.RingFacts``
-    ring_left_dims: Int32Array
-    ring_numbers: Float64Array
-    ring_turned: Float64Array
-    ring_left_cast: Float64Array
-    ring_right_cast: Float64Array
-    ring_left_inside: BoolArray
-    ring_right_inside: BoolArray
-    unfused_numbers: Float64Array  #: [O] numbers in a kernel of this op alone; 0: others share it
-    unfused_bytes: Float64Array  #: [O] bytes that such a kernel reads and writes
-    filled: BoolArray  #: [O] bool: a constant is written to memory for it to update
     masked_left: Float64Array  #: [O] these two: see ``ragged_products.MaskedCopies``
     masked_right: Float64Array
-    vector_steps: Float64Array  #: [O] these two: see ``vector_work.VectorWork``
-    vector_read_bytes: Float64Array
     given_s: Float64Array  #: [O] these three: see ``GivenPrices``
     given_bytes: Float64Array
     given_held_bytes: Float64Array
 
+    def __getattr__(self, column: str) -> np.ndarray:
+        """A column that a rule declares; this is for type checkers."""
+        raise AttributeError(column)
 
-@packed
+
+@_with_rule_columns("use")
 class UseFacts(NamedTuple):
     """All that prices may know of each use apart from the plan."""
 
@@ -130,19 +121,17 @@ class UseFacts(NamedTuple):
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
     cut_out: BoolArray  #: [U] bool: a part of the value is written to memory before it is read
-    broadcast_written: (
-        BoolArray  #: [U] bool: a broadcast value is written to memory before it is read
-    )
-    ahead: BoolArray  #: [U] bool: a product runs between the value's definition and the use
     #: [U] float64 additional rounds in which it is summed if only a part is used: see ``loop_sums``
     sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
-    #: [U] float64 rounds of the loop in front of which it is cast, 0: none; see ``loop_casts``
-    cast_rounds: Float64Array
+
+    def __getattr__(self, column: str) -> np.ndarray:
+        """A column that a rule declares; this is for type checkers."""
+        raise AttributeError(column)
 
 
-@packed
+@_with_rule_columns("value")
 class ValueFacts(NamedTuple):
     """All that prices may know of each value apart from the plan."""
 
@@ -152,9 +141,11 @@ class ValueFacts(NamedTuple):
     #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
     moved: Float64Array
     may_be_near: BoolArray  #: [V] bool: may be in vector memory: neither argument nor result
-    row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
-    row_size: Float64Array  #: [V] its size
     compared: BoolArray  #: [V] bool: computed by comparing indices, see ``Fusion.compared``
+
+    def __getattr__(self, column: str) -> np.ndarray:
+        """A column that a rule declares; this is for type checkers."""
+        raise AttributeError(column)
 
 
 @packed
@@ -169,6 +160,22 @@ class ProgramFacts(NamedTuple):
     value: ValueFacts
     root: Int32Array  #: [U] value in whose memory the used value is (another one for views)
     dim_size: Float64Array  #: [ΣD] sizes of the dims of values; rows start at ``Tables.shape_ptr``
+
+
+def with_neutral_columns(
+    facts: ProgramFacts, columns: Mapping[str, Mapping[str, Any]]
+) -> ProgramFacts:
+    """Facts with neutral values in some columns.
+
+    Args:
+        facts: facts of a program.
+        columns: neutral values by name of the column, by "op", "use" and "value".
+    """
+    for place, values in columns.items():
+        pack = getattr(facts, place)
+        neutral = {name: np.full_like(getattr(pack, name), value) for name, value in values.items()}
+        facts = facts._replace(**{place: pack._replace(**neutral)})
+    return facts
 
 
 class GivenPrices(NamedTuple):
@@ -190,6 +197,7 @@ def make_program_facts(
     peak_flops: list[float],
     compiler: str = "cpu",
     *,
+    style: CompilerStyle | None = None,
     given: GivenPrices | None = None,
     has_bfloat16: bool = True,
     vector_memory_bytes: float = 0.0,
@@ -201,19 +209,22 @@ def make_program_facts(
         program: the program.
         tables: its tables.
         peak_flops: FLOP/s of the device by op.
-        compiler: the compiler whose style of fusion to expect.
+        compiler: the compiler whose kernels to expect.
+        style: what of its habits counts; None: all of them.
         given: prices of ops that no plan changes; None: there are none.
         has_bfloat16: has the device bfloat16 arithmetic?
         vector_memory_bytes: vector memory of a device, 0: none. Loops keep values there that every
             round reads.
         memory_bytes_per_s: rate of the device's memory.
     """
-    fused = _fused(program, tables, compiler, has_bfloat16=has_bfloat16)
+    style = STYLES[compiler] if style is None else style
+    fused = fused_program(program, tables, compiler, style, has_bfloat16=has_bfloat16)
     accumulating = accumulating_ops(program, tables)
-    moved = _moved(fused, accumulating, compiler, vector_memory_bytes=vector_memory_bytes)
+    moved = _moved(fused, accumulating, vector_memory_bytes=vector_memory_bytes)
     trips = result_trips(program)
-    sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
+    sums = sums_in_loops(program, tables, accumulating if style.sums_behind_loops else {}, trips)
     peak = np.asarray(peak_flops, dtype=np.float64)
+    columns = rule_columns(fused)
     facts = ProgramFacts(
         op=_op_facts(
             fused,
@@ -222,9 +233,10 @@ def make_program_facts(
             trips=trips,
             peak=peak / fused.narrowed.passes,
             given=given or none_given(program.n_ops),
+            columns=columns["op"],
         ),
-        use=_use_facts(fused, moved, sums),
-        value=_value_facts(fused, moved),
+        use=_use_facts(fused, moved, sums, columns["use"]),
+        value=_value_facts(fused, moved, columns["value"]),
         root=fused.root[program.use_value].astype(np.int32),
         dim_size=np.asarray(program.shape, np.float64),
     )
@@ -240,68 +252,8 @@ def make_program_facts(
             kept_bytes=fused.kept_bytes,
             product_bytes=memory_bytes_per_s * program.flops / peak,
         ),
-        use_from=moved.kernels.use_from,
     )
     return facts, memory
-
-
-class _FusedProgram(NamedTuple):
-    """A program as its compiler fuses it."""
-
-    program: p.Program
-    tables: Tables
-    compiler: str
-    roots: Roots
-    shapes: Products
-    fusion: Fusion
-    narrowed: Bfloat16Factors
-    kept_bytes: np.ndarray  #: [V] bytes of each value as the compiler keeps it
-    last_op: np.ndarray  #: [V] see ``_last_ops``
-    delivered: np.ndarray  #: [U] as in ``UseFacts``
-    update_operand: np.ndarray  #: [O] as in ``OpFacts``
-
-    @property
-    def root(self) -> np.ndarray:
-        """[V] the value in whose memory each value is."""
-        return self.roots.root
-
-
-def _fused(
-    program: p.Program, tables: Tables, compiler: str, *, has_bfloat16: bool
-) -> _FusedProgram:
-    roots = value_roots(program, tables, compiler, has_bfloat16=has_bfloat16)
-    shapes = products(program)
-    fusion = fuse(
-        program,
-        tables,
-        shapes,
-        root=roots.root,
-        view=roots.view,
-        free=roots.free,
-        style=STYLES[compiler],
-    )
-    shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
-    if compiler == "tpu":
-        narrowed = bfloat16_factors(program, fusion.narrowed, fusion.written)
-    elif compiler == "gpu" and not has_bfloat16:
-        narrowed = widened_factors(program, fusion.consumers, tables.value_output)
-    else:
-        narrowed = no_factors(program)
-    last_op = _last_ops(program, roots.root, fusion.runs_at)
-    delivered, update_operand = _partial_traffic(program, fusion, roots.root, last_op)
-    return _FusedProgram(
-        program=program,
-        tables=tables,
-        compiler=compiler,
-        roots=roots,
-        shapes=shapes,
-        fusion=fusion,
-        narrowed=narrowed,
-        kept_bytes=tables.value_bytes * narrowed.kept,
-        last_op=last_op,
-        delivered=delivered,
-        update_operand=update_operand,
-    )
 
 
 def _read_as_given(program: p.Program, reads: np.ndarray, kept_bytes: np.ndarray) -> None:
@@ -321,15 +273,13 @@ class _Moved(NamedTuple):
     may_be_near: np.ndarray  #: [V] as in ``ValueFacts``
     staying: Residents
     ends: _Ends
-    kernels: KernelFacts
     #: [O] bool: a loop copies the value that the op takes into it, or hands on, see ``loop_copies``
     copies: np.ndarray
 
 
 def _moved(
-    fused: _FusedProgram,
+    fused: FusedProgram,
     accumulating: Mapping[int, Accumulation],
-    compiler: str,
     *,
     vector_memory_bytes: float,
 ) -> _Moved:
@@ -347,7 +297,7 @@ def _moved(
             accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
         )
-        if vector_memory_bytes > 0.0
+        if vector_memory_bytes > 0.0 and fusion.style.keeps_for_loops
         else no_residents(program)
     )
     may_be_near = _may_be_near(
@@ -367,49 +317,35 @@ def _moved(
     )
     reads -= ends.read
     copies = np.zeros(program.n_ops, bool)
-    if compiler == "gpu":
+    if fusion.style.goes_over_again:
         reads *= gpu_passes(program)
+    if fusion.style.copies_into_loops:
         for op in loop_copies(
             program, fusion, root=fused.root, update_operand=fused.update_operand
         ):
             copies[op] = True
             # Of a value that enters a loop, writing the copy counts as writing the result.
             reads[program.uses(op)[0]] = 1.0 if program.results(op) else 2.0
-    kernels = (
-        tpu_kernels(
-            program,
-            tables,
-            fusion,
-            fused.roots,
-            shapes=fused.shapes,
-            kept_bytes=fused.kept_bytes,
-            reads_whole=np.where(fused.delivered, 0.0, reads),
-        )
-        if compiler == "tpu"
-        else other_kernels(
-            program,
-            tables,
-            joined_rows(program, fusion, root=fused.root, value_bytes=fused.kept_bytes)
-            if compiler == "gpu"
-            else no_vector_work(program.n_ops),
-        )
-    )
-    return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels, copies=copies)
+    return _Moved(reads, may_be_near, staying, ends=ends, copies=copies)
 
 
 def _op_facts(
-    fused: _FusedProgram,
+    fused: FusedProgram,
     moved: _Moved,
     sums: Sums,
     *,
     trips: Float64Array,
     peak: np.ndarray,
     given: GivenPrices,
+    columns: Mapping[str, np.ndarray],
 ) -> OpFacts:
     program, fusion, ends = fused.program, fused.fusion, moved.ends
-    free = fused.roots.free
+    free, masks_groups = fused.roots.free, fusion.style.masks_groups
+    by_products = fusion.style.transforms_by_products
+    flops = matrix_unit_flops(program) if by_products else program.flops
+    groups = groups_multiplied(program, fused.compiler) if masks_groups else 1.0
     return OpFacts(
-        flops=moved.kernels.flops * groups_multiplied(program, fused.compiler) * program.trips,
+        flops=flops * groups * program.trips,
         peak=peak,
         trips=program.trips,
         result_trips=trips,
@@ -433,27 +369,30 @@ def _op_facts(
         given_s=given.time_s,
         given_bytes=given.moved_bytes,
         given_held_bytes=given.held_bytes,
-        **masked_copies(program, fused.kept_bytes, fused.compiler)._asdict(),
-        **moved.kernels.op,
+        **masked_copies(program, fused.kept_bytes, fused.compiler, masks=masks_groups)._asdict(),
+        **columns,
     )
 
 
-def _use_facts(fused: _FusedProgram, moved: _Moved, sums: Sums) -> UseFacts:
+def _use_facts(
+    fused: FusedProgram, moved: _Moved, sums: Sums, columns: Mapping[str, np.ndarray]
+) -> UseFacts:
     program, tables, fusion = fused.program, fused.tables, fused.fusion
     return UseFacts(
         reads=moved.reads,
         delivered=fused.delivered,
         sent=fused.narrowed.sent,
         cut_out=fusion.product[tables.use_op] & fusion.written[fused.root[program.use_value]],
-        ahead=_ahead(program),
         sum_rounds=sums.use_rounds,
         resident_parts=moved.staying.use_parts,
         resident_share=moved.staying.use_share,
-        **moved.kernels.use,
+        **columns,
     )
 
 
-def _value_facts(fused: _FusedProgram, moved: _Moved) -> ValueFacts:
+def _value_facts(
+    fused: FusedProgram, moved: _Moved, columns: Mapping[str, np.ndarray]
+) -> ValueFacts:
     fusion = fused.fusion
     return ValueFacts(
         bytes=fused.kept_bytes,
@@ -462,49 +401,17 @@ def _value_facts(fused: _FusedProgram, moved: _Moved) -> ValueFacts:
         moved=fused.narrowed.moved,
         may_be_near=moved.may_be_near,
         compared=fusion.compared,
-        **moved.kernels.value,
+        **columns,
     )
 
 
-def _in_place(fused: _FusedProgram) -> np.ndarray:
+def _in_place(fused: FusedProgram) -> np.ndarray:
     """[O] bool: may the first result take over the memory of an operand that dies there?"""
     program = fused.program
     is_pointwise = np.isin(program.op_class, (p.ELEMENTWISE, p.CONTROL))
     return np.asarray(
         (is_pointwise | (fused.update_operand >= 0)) & (np.diff(program.result_ptr) > 0)
     )
-
-
-def _last_ops(program: p.Program, root: np.ndarray, runs_at: np.ndarray) -> np.ndarray:
-    """[V] the last op for which a value has to be in memory; O: to the end."""
-    last = np.array(program.value_op, np.int64)
-    last[root[program.outputs]] = program.n_ops
-    for op in range(program.n_arguments, program.n_ops):
-        for operand in program.operands(op):
-            for value in {operand, int(root[operand])}:
-                when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
-                last[value] = max(last[value], when)
-    return last
-
-
-def _ahead(program: p.Program) -> np.ndarray:
-    """[U] bool: does a product run between where a value is made and a use of it?
-
-    An op that only casts, cuts out or reorders a value counts as a part of bringing it.
-    """
-    heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    products_before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
-    maker = np.array(program.value_op, np.int64)
-    for op in np.flatnonzero(ops_where(program.kind, "done_while_fetched")).tolist():
-        for result in program.results(op):
-            maker[result] = maker[program.operands(op)[0]]
-    source = maker[program.use_value]
-    reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
-    # Inside a loop only values count that a round takes from before the loop.
-    starts = np.asarray([kind == "while.enter" for kind in program.kind])
-    in_round = (program.trips[source] > 1) & ~starts[source]
-    source = np.where(source < program.n_arguments, -1, source)
-    return np.asarray((products_before[reader] > products_before[source + 1]) & ~in_round)
 
 
 def _may_be_near(
@@ -596,28 +503,3 @@ def _product_ends(
             if fusion.written[value]:
                 charge(int(heads[op]), value)
     return ends
-
-
-def _partial_traffic(
-    program: p.Program, fusion: Fusion, root: np.ndarray, last_op: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """``UseFacts.delivered`` and ``OpFacts.update_operand``."""
-    delivered, update_operand = (
-        np.zeros(program.n_uses, bool),
-        np.full(program.n_ops, -1, np.int32),
-    )
-    for op in program.ops():
-        facts, first = op_kind(program.kind[op]), int(program.use_ptr[op])
-        if facts.reads_part:
-            delivered[first] = True
-        elif facts.update_operand >= 0 and len(program.results(op)) == 1:
-            source = int(root[program.use_value[first]])
-            maker = int(program.value_op[source])
-            owned = maker >= program.n_arguments or bool(program.donated[maker])
-            is_added_elsewhere = facts.sorts_updates and not fusion.written[program.results(op)[0]]
-            # A buffer that is still needed, or that does not exist yet, is written as a whole.
-            if is_added_elsewhere or (
-                owned and last_op[source] <= op and not program.value_is_constant[source]
-            ):
-                update_operand[op] = facts.update_operand
-    return delivered, update_operand

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import price_inputs
 from toast_lab.cost.fold import fold
 from toast_lab.cost.price_list import NO_PRICES, PriceList
+from toast_lab.cost.price_rule import PriceRule
+from toast_lab.cost.price_rules import rules_named
 from toast_lab.cost.rule_prices import RulePrices
 from toast_lab.cost.rule_prices import Totals as Totals
 from toast_lab.machines.machine_model import Machine
@@ -46,6 +49,8 @@ class ProgramPrices:
     paper_mode: bool
     #: Times that replace those of the rules.
     price_list: PriceList = NO_PRICES
+    #: Rules that do not count.
+    without: tuple[PriceRule, ...] = ()
     #: The links under each mesh axis.
     links: AxisLinks = dataclasses.field(init=False)
 
@@ -91,6 +96,7 @@ class ProgramPrices:
             machine=self.machine,
             links=self.links,
             paper_mode=self.paper_mode,
+            without=self.without,
         )
 
     @property
@@ -108,7 +114,9 @@ class ProgramPrices:
         Raises:
             InvalidProblem: the mesh has more devices than the machine connects.
         """
-        copy = ProgramPrices(self.analysis, mesh, self.machine, self.paper_mode)
+        copy = ProgramPrices(
+            self.analysis, mesh, self.machine, self.paper_mode, without=self.without
+        )
         copy.__dict__["rules"] = self.rules.on_mesh(mesh, copy.links)
         copy.__dict__["baseline"] = self.baseline
         return copy
@@ -129,6 +137,19 @@ class ProgramPrices:
         for name in ("space", "rules", "op_class", "baseline"):
             # Cached properties keep their values in ``__dict__``.
             copy.__dict__[name] = getattr(self, name)
+        return copy
+
+    def without_rules(self, names: Iterable[str]) -> ProgramPrices:
+        """The same program without some rules of the price, and without a price list.
+
+        Raises:
+            InvalidProblem: there is no rule of such a name.
+        """
+        rules = rules_named(names)
+        copy = dataclasses.replace(self, price_list=NO_PRICES, without=(*self.without, *rules))
+        copy.__dict__["rules"] = self.rules.without_rules(rules)
+        if "space" in self.__dict__:
+            copy.__dict__["space"] = self.space
         return copy
 
     @functools.cached_property

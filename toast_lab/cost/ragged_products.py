@@ -47,10 +47,12 @@ def groups_multiplied(program: p.Program, compiler: str) -> np.ndarray:
     return groups
 
 
-def masked_copies(program: p.Program, kept_bytes: np.ndarray, compiler: str) -> MaskedCopies:
-    """Bytes of the copies that a compiler makes, for ``kept_bytes`` [V] of each value."""
+def masked_copies(
+    program: p.Program, kept_bytes: np.ndarray, compiler: str, *, masks: bool = True
+) -> MaskedCopies:
+    """Bytes of the copies that a compiler makes if it masks, for ``kept_bytes`` [V] of values."""
     copies = MaskedCopies(np.zeros(program.n_ops), np.zeros(program.n_ops))
-    for op in _masked_ops(program, compiler) if compiler == "gpu" else ():
+    for op in _masked_ops(program, compiler) if masks and compiler == "gpu" else ():
         left, right, *_ = program.operands(op)
         copies.masked_left[op] = _group_count(program, op) * kept_bytes[left]
         if program.detail[op] == RAGGED_CONTRACTION:

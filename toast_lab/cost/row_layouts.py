@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import LANES, SUBLANES, sublane_padding
+from toast_lab.cost.fused_program import FusedProgram
+from toast_lab.cost.matrix_tiles import LANES
+from toast_lab.cost.price_rule import Columns, PriceRule
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.kernels import helper
@@ -38,39 +40,15 @@ class RowLayouts(NamedTuple):
     size: Float64Array  #: [V] its size, 0 if there is none
 
 
-class SliceRows(NamedTuple):
-    """The last dim but one of slices that a loop picks or puts back."""
-
-    dim: Int32Array  #: [O] of the result, -1: another op
-    size: Float64Array  #: [O] its size
+def _columns(fused: FusedProgram) -> Columns:
+    rows = _rows(fused.program)
+    return {"value.row_dim": rows.dim, "value.row_size": rows.size}
 
 
-def no_slice_rows(program: p.Program) -> SliceRows:
-    """For compilers to which this does not apply."""
-    n_ops = program.n_ops
-    return SliceRows(dim=np.full(n_ops, -1, np.int32), size=np.full(n_ops, SUBLANES))
-
-
-def slice_rows_of(program: p.Program, *, starts: np.ndarray) -> SliceRows:
-    """Find slices in loops that have a kernel of their own, as ``starts`` [O] says."""
-    rows = no_slice_rows(program)
-    for op in np.flatnonzero(starts & (program.trips > 1.0)).tolist():
-        if op_kind(program.kind[op]).picks_slice:
-            dims = program.dims(program.results(op)[0])
-            if len(dims) > 2:
-                rows.dim[op], rows.size[op] = len(dims) - 2, dims[-2]
-    return rows
-
-
-def no_rows(program: p.Program) -> RowLayouts:
-    """For compilers to which this does not apply."""
-    n_values = program.n_values
-    return RowLayouts(dim=np.full(n_values, -1, np.int32), size=np.zeros(n_values))
-
-
-def rows_of(program: p.Program) -> RowLayouts:
+def _rows(program: p.Program) -> RowLayouts:
     """Find values that gathers and scatters keep in rows; arguments have an order of their own."""
-    rows = no_rows(program)
+    n_values = program.n_values
+    rows = RowLayouts(dim=np.full(n_values, -1, np.int32), size=np.zeros(n_values))
     neighbours = _neighbours(program)
     waiting = [
         value
@@ -114,10 +92,15 @@ def _joined(program: p.Program, op: int) -> list[int]:
     return [*operands, *program.results(op)] if operands else []
 
 
-@helper
-def slice_padding(rows: float) -> float:
-    """Factor on the time of such a slice with this many local rows."""
-    return sublane_padding(rows) if rows > 1.0 else 1.0
+VALUE_ROWS = PriceRule(
+    name="value_rows",
+    family="layouts",
+    says="Rows that are looked up or updated fill lines of 128 numbers.",
+    source="libtpu 0.0.42, tables cut to 16 and 64 numbers",
+    compilers=("tpu",),
+    off={"value.row_dim": -1, "value.row_size": 0.0},
+    columns=_columns,
+)
 
 
 @helper

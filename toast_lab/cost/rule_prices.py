@@ -11,20 +11,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.cost import kernel, price_inputs
 from toast_lab.cost.buffers import Memory
+from toast_lab.cost.compiler_styles import STYLES
 from toast_lab.cost.lifetimes import live_bytes
 from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.matrix_tiles import products
+from toast_lab.cost.price_rule import COLUMNS, PriceRule, neutral
 from toast_lab.cost.program_facts import (
     GivenPrices,
     ProgramFacts,
     make_program_facts,
     none_given,
+    with_neutral_columns,
 )
 from toast_lab.ir import program as p
 from toast_lab.machines.collectives import named_time_s
@@ -163,6 +166,8 @@ class RulePrices:
     links: AxisLinks  #: the links under each mesh axis
     #: Price dot and convolution only, as the paper does.
     paper_mode: bool
+    #: Rules that do not count.
+    without: tuple[PriceRule, ...] = ()
 
     def on_mesh(self, mesh: Mesh, links: AxisLinks) -> RulePrices:
         """The same program on another mesh; what does not depend on the mesh is shared."""
@@ -171,36 +176,54 @@ class RulePrices:
             copy.__dict__["facts"] = self.facts
         return copy
 
+    def without_rules(self, rules: tuple[PriceRule, ...]) -> RulePrices:
+        """The same program without some more rules; facts that they do not touch are shared."""
+        copy = dataclasses.replace(self, without=(*self.without, *rules))
+        if not self.program.shard_maps and all(rule.is_of_columns for rule in rules):
+            facts, memory = self.facts
+            columns = {place: copy._neutral(place) for place in COLUMNS}
+            copy.__dict__["facts"] = with_neutral_columns(facts, columns), memory
+        return copy
+
+    def _neutral(self, place: str) -> dict[str, Any]:
+        return neutral(self.without, place, self.machine.compiler)
+
+    @functools.cached_property
+    def priced_machine(self) -> Machine:
+        """The machine, with neutral numbers for rules that do not count."""
+        return dataclasses.replace(self.machine, **self._neutral("machine"))
+
     @functools.cached_property
     def inputs(self) -> price_inputs.PriceInputs:
         """The program op by op, on the machine, as kernels read it."""
         program, tables = self.program, st.tables(self.program)
         facts, memory = self.facts
-        products = self.machine.products
+        machine = self.priced_machine
+        products = machine.products
         rates = price_inputs.MachineRates(
-            memory_bytes_per_s=self.machine.memory_bytes_per_s,
-            product_bytes_per_s=self.machine.product_bytes_per_s,
+            memory_bytes_per_s=machine.memory_bytes_per_s,
+            product_bytes_per_s=machine.product_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
             link_latency_s=self.links.latency_s,
             switched=self.links.switched,
             link_shape=self.links.shape,
-            op_overhead_s=self.machine.op_overhead_s,
+            op_overhead_s=machine.op_overhead_s,
             paper_mode=self.paper_mode,
-            tile=float(self.machine.tile),
+            tile=float(machine.tile),
             multiprocessors=float(products.multiprocessors) if products else 0.0,
             sustained=float(products.sustained) if products else 1.0,
             product_start_s=float(products.start_s) if products else 0.0,
-            waiting_room_bytes=price_inputs.WAITING_SHARE * float(self.machine.memory_bytes),
-            near_bytes=price_inputs.NEAR_SHARE * float(self.machine.vector_memory_bytes),
-            near_room_bytes=price_inputs.ROOM_SHARE * float(self.machine.vector_memory_bytes),
-            near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
-            ring_devices=float(self.machine.collective_matmul),
+            waiting_room_bytes=price_inputs.WAITING_SHARE * float(machine.memory_bytes),
+            near_bytes=price_inputs.NEAR_SHARE * float(machine.vector_memory_bytes),
+            near_room_bytes=price_inputs.ROOM_SHARE * float(machine.vector_memory_bytes),
+            near_bytes_per_s=float(machine.vector_memory_bytes_per_s) or np.inf,
+            combined_sum_bytes=float(machine.combined_sum_bytes),
+            ring_devices=float(machine.collective_matmul),
             # A dim of a torus has links both ways.
-            ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
-            transposed_numbers_per_s=float(self.machine.transposed_numbers_per_s) or np.inf,
-            unfused_numbers_per_s=float(self.machine.unfused_numbers_per_s) or np.inf,
-            vector_steps_per_s=float(self.machine.vector_steps_per_s) or np.inf,
-            gathered_ahead=0.0 if self.paper_mode else float(self.machine.gathered_ahead),
+            ring_bytes_per_s=0.5 * machine.links[0].bytes_per_s,
+            transposed_numbers_per_s=float(machine.transposed_numbers_per_s) or np.inf,
+            shifted_numbers_per_s=float(machine.shifted_numbers_per_s) or np.inf,
+            gathered_ahead=0.0 if self.paper_mode else float(machine.gathered_ahead),
             ahead_of=1.0,
         )
         return price_inputs.PriceInputs(
@@ -217,14 +240,14 @@ class RulePrices:
     @functools.cached_property
     def facts(self) -> tuple[ProgramFacts, Memory]:
         """The facts that do not depend on the plan; only shard_maps let them depend on the mesh."""
-        program = self.program
+        program, machine = self.program, self.priced_machine
         shapes = products(program)
         peak_flops = []
         for op in range(program.n_ops):
             values = [*program.operands(op), *program.results(op)]
             dtype = program.value_dtype[values[0]] if values else "f32"
-            peak = self.machine.peak_flops(dtype)
-            units = self.machine.products
+            peak = machine.peak_flops(dtype)
+            units = machine.products
             if units is not None and program.op_class[op] == p.DOT:
                 if dtype == "f32" and program.detail[op] == "highest" and units.full_f32_flops:
                     peak = units.full_f32_flops
@@ -234,16 +257,19 @@ class RulePrices:
                 features = min(shapes.depth[op], shapes.columns[op])
                 peak *= units.convolution_share(features or FEATURES)
             peak_flops.append(peak)
-        return make_program_facts(
+        facts, memory = make_program_facts(
             program,
             st.tables(program),
             peak_flops,
-            self.machine.compiler,
+            machine.compiler,
+            style=STYLES[machine.compiler]._replace(**self._neutral("style")),
             given=self._given(),
-            has_bfloat16="bf16" in self.machine.flops,
-            memory_bytes_per_s=self.machine.memory_bytes_per_s,
-            vector_memory_bytes=float(self.machine.vector_memory_bytes),
+            has_bfloat16="bf16" in machine.flops,
+            memory_bytes_per_s=machine.memory_bytes_per_s,
+            vector_memory_bytes=float(machine.vector_memory_bytes),
         )
+        columns = {place: self._neutral(place) for place in COLUMNS}
+        return with_neutral_columns(facts, columns), memory
 
     @functools.cached_property
     def bodies(self) -> dict[int, BodyPrice]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.compiler_styles import CompilerStyle
 from toast_lab.cost.read_as_is import free_casts, free_transposes
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
@@ -20,20 +21,21 @@ class Roots(NamedTuple):
 
 
 def value_roots(
-    program: p.Program, tables: Tables, compiler: str, *, has_bfloat16: bool = True
+    program: p.Program, tables: Tables, style: CompilerStyle, *, has_bfloat16: bool = True
 ) -> Roots:
     """Find the value in whose memory each value is.
 
     Args:
         program: the program.
         tables: its tables.
-        compiler: "tpu", "gpu" or "cpu": which ops are views differs.
+        style: what the compiler does; which ops are views differs.
         has_bfloat16: has the device bfloat16 arithmetic?
     """
     classes = program.op_class
     view = classes == p.VIEW
-    if compiler == "gpu":
+    if style.reads_turned:
         view |= free_transposes(program, tables)
+    if style.reads_cast:
         view |= free_casts(program, tables, has_bfloat16=has_bfloat16)
     free = _is_constant(program) | view | _counts(program)
     free |= np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
@@ -47,7 +49,7 @@ def value_roots(
         elif int(program.owner[op]) in unchanged:
             for result in program.results(op):
                 root[result] = root[unchanged[int(program.owner[op])]]
-        elif compiler == "gpu" and program.kind[op] == "convert":
+        elif style.reads_cast and program.kind[op] == "convert":
             # A value may be cast in front of each of its readers, such as a table that is both
             # looked up and multiplied with. A TPU's products cast while they read, without a copy.
             (operand,), (result,) = program.operands(op), program.results(op)

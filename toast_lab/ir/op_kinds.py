@@ -153,13 +153,6 @@ class OpKind:
     update_operand: int = -1
     #: Backends sum its terms in a wider type than its result has.
     sums_wider: bool = False
-    #: Steps of a TPU's vector unit for 1,024 numbers; 0: no more than fit into the time of reading
-    #: them.
-    vector_steps: float = 0.0
-    #: A GPU's compiler computes numbers of fewer bytes once, instead of again in each consumer.
-    gpu_repeats_from_bytes: int = 0
-    #: Compilers expand it into dozens of other ops before they fuse.
-    expands: bool = False
     #: Its time on a GPU, as the number of reads of its operands that take as long.
     gpu_passes: float = 1.0
 
@@ -227,30 +220,15 @@ _kinds(
     "shift_right_arithmetic shift_right_logical sign"
 )
 _kind("xor", mixes_keys=True)
-# jax-cuda12-pjrt 0.10.2 keeps it for the backward pass in 16 bits and computes it again in 32.
-_kind("tanh", gpu_repeats_from_bytes=4)
-# These and the steps below are those of libtpu 0.0.42.1: see docs/machines.md.
-_kinds("cosine sine", vector_steps=38.5, gpu_repeats_from_bytes=16)
-_kind("tan", vector_steps=42.5)
+_kinds("tanh cosine sine tan")
 # Shardy has no rule for ops that apply a body to each element.
 _kind("map", rule=own_rules.elementwise)
 
 # -- element by element, CHLO: meant to be expanded first, hence without rules in Shardy -----------
 
-_kind(
-    "chlo.digamma",
-    rule=own_rules.elementwise,
-    needs_positive=True,
-    vector_steps=105.0,
-    expands=True,
-)
-_kind(
-    "chlo.lgamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=57.0, expands=True
-)
-_kind("chlo.erf", rule=own_rules.elementwise, vector_steps=5.2)
-_kind("chlo.erfc", rule=own_rules.elementwise, vector_steps=16.0, expands=True)
-_kind("chlo.erf_inv", rule=own_rules.elementwise, vector_steps=8.5, expands=True)
+_kinds("chlo.digamma chlo.lgamma", rule=own_rules.elementwise, needs_positive=True)
 _kinds(
+    "chlo.erf chlo.erfc chlo.erf_inv "
     "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e "
     "chlo.conj chlo.cosh "
     "chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after "

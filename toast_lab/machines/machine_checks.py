@@ -30,10 +30,11 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         "op_overhead_s",
         "tile",
         "vector_memory_bytes",
+        "vector_memory_bytes_per_s",
         "collective_matmul",
+        "combined_sum_bytes",
         "transposed_numbers_per_s",
-        "unfused_numbers_per_s",
-        "vector_steps_per_s",
+        "shifted_numbers_per_s",
         "host_link_bytes_per_s",
     ):
         value = fields.get(key, 0.0)

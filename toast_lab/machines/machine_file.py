@@ -12,10 +12,11 @@ A file is read into the fields of a ``Machine``; ``Machine.from_toml`` then make
     overlap = 0.8                # optional, default 1: share of a collective that can hide
     tile = 128                   # optional: side of the matrix unit; local sizes round up to it
     vector_memory_bytes = 134217728  # optional, TPU: memory on the chip, used by loops
+    vector_memory_bytes_per_s = 3.8e12  # optional, TPU: rate at which products read it
     collective_matmul = 4        # optional, TPU: smallest group that sends during products
+    combined_sum_bytes = 120e6   # optional, TPU: most bytes of sums that are made together
     transposed_numbers_per_s = 5e10  # optional, TPU: rate of a transposing copy, in elements
-    unfused_numbers_per_s = 1e11  # optional, TPU: extra cost of a kernel of one op, as a rate
-    vector_steps_per_s = 1.5e9   # optional, TPU: steps of its vector unit; GPU: see ``joined_rows``
+    shifted_numbers_per_s = 1.5e11  # optional: elements that stencils bring to other places
     gathered_ahead = 0.9         # optional: share of gathers that overlaps with earlier products
     host_link_bytes_per_s = 64e9  # optional: link between a device and host memory, one way
     compiler = "gpu"             # whose fusions to expect: "cpu" (default), "gpu" or "tpu"
@@ -66,10 +67,11 @@ _NUMBERS = {
     "overlap": False,
     "tile": False,
     "vector_memory_bytes": False,
+    "vector_memory_bytes_per_s": False,
     "collective_matmul": False,
+    "combined_sum_bytes": False,
     "transposed_numbers_per_s": False,
-    "unfused_numbers_per_s": False,
-    "vector_steps_per_s": False,
+    "shifted_numbers_per_s": False,
     "gathered_ahead": False,
     "host_link_bytes_per_s": False,
 }

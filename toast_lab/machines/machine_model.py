@@ -58,17 +58,18 @@ class Machine:
     memory_sustained: float = 1.0
     #: TPU: memory on the chip, in which loops keep values that every round reads; 0: none.
     vector_memory_bytes: float = 0.0
+    #: TPU: rate at which products read it; 0: in no time.
+    vector_memory_bytes_per_s: float = 0.0
     #: TPU: smallest group of devices whose collectives run piece by piece, overlapping with the
     #: product that needs or feeds them; 0: they never do.
     collective_matmul: float = 0.0
+    #: TPU: most bytes of sums over the same devices that are combined into one; 0: none are.
+    combined_sum_bytes: float = 0.0
     #: TPU: elements per second of a transposing copy, of any type; 0: it costs no time.
     transposed_numbers_per_s: float = 0.0
-    #: TPU: elements per second of a large kernel of a single op, in addition to its memory traffic;
-    #: 0: it costs no extra time.
-    unfused_numbers_per_s: float = 0.0
-    #: TPU: steps per second of its vector unit; GPU: 1,024 numbers, joined out of step with its
-    #: warps, per second; 0: they cost no time.
-    vector_steps_per_s: float = 0.0
+    #: TPU: elements per second that slices at several offsets move among lanes and rows; GPU: that
+    #: are joined out of step with its warps; 0: they cost no time.
+    shifted_numbers_per_s: float = 0.0
     #: Share, 0 to 1, of a gather that overlaps with earlier products if its operand, such as a
     #: weight, exists long before; at most the computing time of the op that needs it is hidden.
     gathered_ahead: float = 0.0

@@ -106,7 +106,7 @@ class MemoryRows:
         is_brought = priced.prices.copied == price_inputs.BROUGHT
         until = np.where(is_brought, np.maximum(priced.lives.last, 0), last)
         uses = np.flatnonzero(
-            (has_own | is_brought) & (memory.use_from <= at) & (until >= at) & (self._grouped)
+            (has_own | is_brought) & (memory.use_op <= at) & (until >= at) & (self._grouped)
         )
         groups: dict[int, np.ndarray] = {}
         shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}

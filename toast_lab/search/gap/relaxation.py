@@ -32,7 +32,6 @@ import numpy as np
 
 from toast_lab.cost import price_inputs
 from toast_lab.cost.device_parts import is_heavy
-from toast_lab.cost.loop_casts import READ_BYTES_RATIO
 from toast_lab.cost.moving_prices import bringing_key
 from toast_lab.cost.one_op import make_op_pricer
 from toast_lab.cost.price_inputs import PriceInputs
@@ -210,8 +209,6 @@ class _RelaxationBuilder:
             value=self.facts.value._replace(bytes=self.facts.value.bytes.copy()),
             use=self.facts.use._replace(
                 sent=self.facts.use.sent.copy(),
-                broadcast_written=self.facts.use.broadcast_written.copy(),
-                cast_rounds=self.facts.use.cast_rounds.copy(),
             ),
         )
         listed = self.folded.listed
@@ -403,10 +400,8 @@ class _RelaxationBuilder:
         ptr = row_starts([*map(len, layouts)])
         flat = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
         values = tables.use_value[uses]
-        is_cast = facts.use.cast_rounds[uses] > 1.0
         fewest_bytes = np.minimum(
-            facts.value.bytes[values] * np.where(is_cast, READ_BYTES_RATIO, 1.0),
-            facts.use.sent[uses] * tables.value_bytes[values],
+            facts.value.bytes[values], facts.use.sent[uses] * tables.value_bytes[values]
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
         readings = Readings(roots, ptr, flat, fewest_bytes, coarse=coarse)

@@ -75,21 +75,14 @@ def computing_times(
     first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
     saved_bytes = np.empty(last - first)
     saved_sent = np.empty(last - first)
-    saved_written = np.empty(last - first, np.bool_)
-    saved_rounds = np.empty(last - first)
     for use in range(first, last):
         saved_bytes[use - first] = facts.value.bytes[tables.use_value[use]]
         saved_sent[use - first] = facts.use.sent[use]
-        saved_written[use - first] = facts.use.broadcast_written[use]
-        saved_rounds[use - first] = facts.use.cast_rounds[use]
     for use in range(first, last):
         value = tables.use_value[use]
         if coarse or facts.root[use] != value:
-            # A view is read as it is, or as a copy: count the smaller of the two. Only a view that
-            # is read as it is may have to be written or cast first.
+            # A view is read as it is, or as a copy: count the smaller of the two.
             facts.value.bytes[value] = fewest_bytes[use - first]
-            facts.use.broadcast_written[use] = False
-            facts.use.cast_rounds[use] = 0.0
             whole_bytes = tables.value_bytes[value]
             if whole_bytes > 0.0:
                 facts.use.sent[use] = fewest_bytes[use - first] / whole_bytes
@@ -144,6 +137,4 @@ def computing_times(
     for use in range(first, last):
         facts.value.bytes[tables.use_value[use]] = saved_bytes[use - first]
         facts.use.sent[use] = saved_sent[use - first]
-        facts.use.broadcast_written[use] = saved_written[use - first]
-        facts.use.cast_rounds[use] = saved_rounds[use - first]
     op_pricer.op_factor[row] = -1
