@@ -26,7 +26,7 @@ from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import ShardingPlan, plan_of_state
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
-from toast_lab.text import as_html, bytes_text, line_text, table
+from toast_lab.text import JsonObject, as_html, bytes_text, line_text, table
 from toast_lab.written.parts import program_parts
 from toast_lab.written.screen import time_text
 
@@ -91,6 +91,31 @@ class WhyNot:
     def fits(self) -> bool:
         """Does the plan fit as it is?"""
         return self.cost.fits
+
+    def to_json(self) -> JsonObject:
+        """Everything that ``str`` says, as plain data; plans as their actions."""
+        return {
+            "fits": self.fits,
+            "peak_bytes": self.cost.peak_bytes,
+            "memory_limit_bytes": self.cost.memory_limit_bytes,
+            "parts": [part._asdict() for part in self.parts],
+            "changes": [
+                {
+                    "kind": change.kind,
+                    "text": change.text,
+                    "actions": list(change.plan.history),
+                    "mesh": dict(
+                        zip(change.problem.mesh.axes, change.problem.mesh.sizes, strict=True)
+                    ),
+                    "machine": change.problem.machine.name,
+                    "time_s": change.time_s,
+                    "peak_bytes": change.peak_bytes,
+                    "fits": change.fits,
+                }
+                for change in self.changes
+            ],
+            "left_out": list(self.left_out),
+        }
 
     def __repr__(self) -> str:
         return f"<WhyNot {str(self).splitlines()[0]}>"
@@ -319,11 +344,14 @@ def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
 
 
 def _machines(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+    share = min(1.0, problem.memory_limit_bytes / problem.machine.memory_bytes)
     for name, machine in MACHINES.items():
         if machine.memory_bytes <= problem.machine.memory_bytes or name == problem.machine.name:
             continue
         try:
-            own = Problem(problem.analysis, problem.mesh, machine)
+            # Whoever leaves room for something else does so on another machine, too
+            limit_bytes = machine.memory_bytes * share
+            own = Problem(problem.analysis, problem.mesh, machine, memory_limit_bytes=limit_bytes)
             change = _changed("machine", f"the machine {name}", own, actions)
         except ToastError:  # its links do not connect so many, or JAX lowers other ops for it
             continue

@@ -17,7 +17,7 @@ import functools
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,9 @@ import jax
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.frontends import site_finding, tracing
 from toast_lab.frontends.instrumented import Statement, visited
-from toast_lab.ir.model import Function, Model, Recomputed
+from toast_lab.frontends.loading import LOWERED
+from toast_lab.frontends.traced import in_child
+from toast_lab.ir.model import Function, Model, Recipe, Recomputed
 from toast_lab.text import line_text
 
 EVERYTHING, INPUTS, PRODUCTS = "everything", "inputs", "products"
@@ -69,15 +71,23 @@ class Layer(NamedTuple):
 Choices = Mapping[str, str]
 
 
-def layers_of(model: Model) -> tuple[Layer, ...]:
+def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]:
     """The layers of a model whose function is known, those with the most calls first.
 
+    User code that is not loaded in this process runs in a child process.
+
     Raises:
-        InvalidProblem: the model has no function that can be traced here.
-        FrontendError: the function cannot be traced again.
+        InvalidProblem: the model has no function that could be traced again.
+        FrontendError, RunFailed: the function cannot be traced again, or not within
+            ``time_limit_s`` seconds.
     """
-    function = _function(model)
-    seen = _Seen()
+    function = model.function
+    if isinstance(function, Recipe):
+        found: tuple[Layer, ...] = _in_child("layers_in_child", model, function, (), time_limit_s)
+        return found
+    if function is None:
+        raise _no_function(model)
+    seen, files = _Seen(), frozenset(site_finding.files_of(model.program))
 
     def visit(callee: Any, statement: Statement) -> Any:
         code = _code(callee)
@@ -85,32 +95,113 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
             return callee
         return seen.watching(callee, code, statement)
 
-    files = frozenset(site_finding.files_of(model.program))
     with visited(files, visit, calls=True):
         tracing.retrace(function, function.call)
     return tuple(seen.layers())
 
 
-def recomputed(model: Model, choices: Choices) -> Model:
+def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -> Model:
     """The model with what each chosen layer keeps for the backward pass.
 
     Args:
         model: a model whose function is known.
         choices: name of a policy (``POLICIES``) by the ``where`` of a layer.
+        time_limit_s: limit in seconds for a child process, as for ``layers_of``.
 
     Raises:
-        InvalidProblem: an unknown policy, or the model has no function that can be traced here.
-        FrontendError: JAX cannot trace the function with ``jax.checkpoint`` there, for instance
-            since a layer returns something that is no array.
+        InvalidProblem: an unknown policy or layer, or the model has no function that could be
+            traced again.
+        FrontendError, RunFailed: JAX cannot trace the function with ``jax.checkpoint`` there, for
+            instance since a layer returns something that is no array.
     """
     for policy in choices.values():
         if policy not in POLICIES:
             raise InvalidProblem(f"no policy is called {policy!r}{did_you_mean(policy, POLICIES)}")
-    function = _function(model)
-    files = frozenset(site_finding.files_of(model.program))
-    names: dict[str, str] = {}
-    calls: dict[str, dict[Statement, None]] = defaultdict(dict)
-    with_others: set[str] = set()
+    function, files = model.function, tuple(site_finding.files_of(model.program))
+    if isinstance(function, Recipe):
+        again: Model = _in_child(
+            "recomputed_in_child", model, function, (dict(choices),), time_limit_s
+        )
+    elif function is None:
+        raise _no_function(model)
+    else:
+        uses = _Uses()
+        again = tracing.traced_anew(model, with_policies(function, choices, files, uses))
+        again = dataclasses.replace(again, recompute=uses.rows(model, choices))
+    recipe = function if isinstance(function, Recipe) else _recipe_of(model)
+    if recipe is not None:
+        recipe = recipe._replace(recompute=tuple(choices.items()), files=files)
+        again.lowerings.child = (LOWERED, recipe)
+        if isinstance(function, Recipe):
+            again = dataclasses.replace(again, function=recipe)
+    return again
+
+
+def _recipe_of(model: Model) -> Recipe | None:
+    child = model.lowerings.child
+    return child[1] if child is not None and isinstance(child[1], Recipe) else None
+
+
+def _no_function(model: Model) -> InvalidProblem:
+    return InvalidProblem(
+        f"{model.name} has no function that could be traced again: it was read from "
+        f"{model.source or 'a file'}. Load the JAX function itself"
+    )
+
+
+def _in_child(
+    name: str, model: Model, recipe: Recipe, given: tuple[Any, ...], time_limit_s: float
+) -> Any:
+    return in_child(
+        f"toast_lab.frontends.recomputing:{name}",
+        model,
+        recipe,
+        *given,
+        time_limit_s=time_limit_s,
+        activity=f"finding what {recipe.which} may compute again",
+    )
+
+
+def layers_in_child(model: Model, recipe: Recipe) -> tuple[Layer, ...]:
+    """``layers_of`` in a child process, in which the user's code may run."""
+    return layers_of(dataclasses.replace(model, function=site_finding.function_again(recipe)))
+
+
+def recomputed_in_child(model: Model, recipe: Recipe, choices: Choices) -> Model:
+    """``recomputed`` in a child process, in which the user's code may run."""
+    function = site_finding.function_again(recipe)
+    return recomputed(dataclasses.replace(model, function=function), choices)
+
+
+class _Uses:
+    """The places at which a traced function called chosen layers."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.calls: dict[str, dict[Statement, None]] = defaultdict(dict)
+        self.with_others: set[str] = set()
+
+    def rows(self, model: Model, choices: Choices) -> tuple[Recomputed, ...]:
+        """What plans and exports say of them. Raises InvalidProblem for what was not called."""
+        if unused := [where for where in choices if where not in self.calls]:
+            raise InvalidProblem(f"nothing of {model.name} calls {', '.join(unused)}")
+        return tuple(
+            Recomputed(
+                layer=self.names[where],
+                where=where,
+                policy=policy,
+                calls=tuple((at.file, at.line, at.end_line, at.name) for at in self.calls[where]),
+                refusal=_NOT_ARRAYS if where in self.with_others else "",
+            )
+            for where, policy in choices.items()
+        )
+
+
+def with_policies(
+    function: Function, choices: Choices, files: Collection[str], uses: _Uses | None = None
+) -> Function:
+    """The function that keeps what ``choices`` say, where functions of ``files`` call layers."""
+    uses = uses or _Uses()
 
     def visit(callee: Any, statement: Statement) -> Any:
         code = _code(callee)
@@ -118,31 +209,16 @@ def recomputed(model: Model, choices: Choices) -> Model:
         if policy is None:
             return callee
         where = _where(code)
-        names[where] = _name(code)
-        calls[where][statement] = None
-        return _with_policy(callee, policy, lambda: with_others.add(where))
+        uses.names[where] = _name(code)
+        uses.calls[where][statement] = None
+        return _with_policy(callee, policy, lambda: uses.with_others.add(where))
 
     @functools.wraps(function.call)
     def call(*given: Any) -> Any:
         with visited(files, visit, calls=True):
             return function.call(*given)
 
-    again = tracing.traced_anew(model, dataclasses.replace(function, call=call))
-    if unused := [where for where in choices if where not in calls]:
-        raise InvalidProblem(f"nothing of {model.name} calls {', '.join(unused)}")
-    return dataclasses.replace(
-        again,
-        recompute=tuple(
-            Recomputed(
-                layer=names[where],
-                where=where,
-                policy=policy,
-                calls=tuple((at.file, at.line, at.end_line, at.name) for at in calls[where]),
-                refusal=_NOT_ARRAYS if where in with_others else "",
-            )
-            for where, policy in choices.items()
-        ),
-    )
+    return dataclasses.replace(function, call=call)
 
 
 _NOT_ARRAYS = "arguments that are no arrays are passed to it; bind them before jax.checkpoint"
@@ -174,17 +250,6 @@ def _with_policy(callee: Any, policy: str, say_others: Callable[[], None]) -> Ca
         return jax.checkpoint(body, policy=saved)(*arrays)
 
     return call
-
-
-def _function(model: Model) -> Function:
-    if model.function is None:
-        raise InvalidProblem(
-            f"{model.name} has no function that could be traced again: it was read from "
-            f"{model.source or 'a file'}. Load the JAX function itself"
-        )
-    if isinstance(model.function, Function):
-        return model.function
-    return site_finding.function_again(model.function)
 
 
 def _is_checkpoint(callee: Any) -> bool:

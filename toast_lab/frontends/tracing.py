@@ -189,14 +189,16 @@ def retrace(function: Function, call: Callable[..., Any]) -> Model:
 
 
 @without_collector()
-def traced_anew(model: Model, function: Function) -> Model:
+def traced_anew(model: Model, function: Function, platform: str | None = None) -> Model:
     """``model`` with the program of another function, which takes and gives what its own does.
+
+    ``platform`` is that of ``from_jax``.
 
     Raises:
         FrontendError: ``function`` cannot be traced.
     """
     try:
-        first = _lowered(function.call, function, None)
+        first = _lowered(function.call, function, platform)
     except FrontendError:
         raise
     except Exception as error:

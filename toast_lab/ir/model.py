@@ -69,6 +69,10 @@ class Recipe(NamedTuple):
 
     which: str  #: "package.module:make" or a built-in model
     sizes: dict[str, Any]
+    #: (``where`` of a layer, policy) of what is computed again in the backward pass, and the files
+    #: whose calls are looked at for it, see ``frontends.recomputing``
+    recompute: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def _nothing() -> None:
