@@ -84,7 +84,7 @@ def test_one_entry_carries_a_kind_through_every_stage(monkeypatch: pytest.Monkey
     operands = [value_text(program, value) for value in program.operands(op)]
     assert op_text(program, op, operands) == f"toymul_{{3,add}}({', '.join(operands)})"
     # The facts for prices: the sum before it is written, and only part of its operand is read.
-    facts, _ = make_program_facts(program, tables(program), [1.0] * program.n_ops, "cpu")
+    facts, _ = make_program_facts(program, tables(program), [1.0] * program.n_ops)
     assert facts.op.flops[op] == 7 * 8 * 16
     assert facts.op.slices[op]
     assert facts.op.computes_kept_slice[op]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 class CompilerStyle(NamedTuple):
     """What a compiler fuses, and what else it does to a program; each field is a rule's switch."""
 
+    compiler: str = "cpu"  #: its name
     #: A soft value with several consumers may be computed in each
     recomputes: bool = False
     #: Soft values are computed on the way into a matrix product or convolution
@@ -65,6 +66,7 @@ class CompilerStyle(NamedTuple):
 
 STYLES = {
     "tpu": CompilerStyle(
+        compiler="tpu",
         recomputes=True,
         into_products=True,
         out_of_products=True,
@@ -80,6 +82,7 @@ STYLES = {
         sums_behind_loops=True,
     ),
     "gpu": CompilerStyle(
+        compiler="gpu",
         recomputes=True,
         reuses_places=False,
         waits_with_sums=True,

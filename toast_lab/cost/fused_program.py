@@ -29,7 +29,6 @@ class FusedProgram(NamedTuple):
 
     program: p.Program
     tables: Tables
-    compiler: str
     roots: Roots
     shapes: Products
     fusion: Fusion
@@ -40,6 +39,11 @@ class FusedProgram(NamedTuple):
     update_operand: np.ndarray  #: [O] as in ``OpFacts``
 
     @property
+    def compiler(self) -> str:
+        """The compiler that fuses it."""
+        return self.fusion.style.compiler
+
+    @property
     def root(self) -> np.ndarray:
         """[V] the value in whose memory each value is."""
         return self.roots.root
@@ -48,7 +52,6 @@ class FusedProgram(NamedTuple):
 def fused_program(
     program: p.Program,
     tables: Tables,
-    compiler: str,
     style: CompilerStyle,
     *,
     has_bfloat16: bool,
@@ -58,8 +61,7 @@ def fused_program(
     Args:
         program: the program.
         tables: its tables.
-        compiler: the compiler.
-        style: what of its habits counts.
+        style: what of the habits of its compiler counts.
         has_bfloat16: has the device bfloat16 arithmetic?
     """
     roots = value_roots(program, tables, style, has_bfloat16=has_bfloat16)
@@ -74,9 +76,9 @@ def fused_program(
         style=style,
     )
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
-    if compiler == "tpu":
+    if style.compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion.narrowed, fusion.written)
-    elif compiler == "gpu" and not has_bfloat16:
+    elif style.compiler == "gpu" and not has_bfloat16:
         narrowed = widened_factors(program, fusion.consumers, tables.value_output)
     else:
         narrowed = no_factors(program)
@@ -85,7 +87,6 @@ def fused_program(
     return FusedProgram(
         program=program,
         tables=tables,
-        compiler=compiler,
         roots=roots,
         shapes=shapes,
         fusion=fusion,

@@ -195,9 +195,8 @@ def make_program_facts(
     program: p.Program,
     tables: Tables,
     peak_flops: list[float],
-    compiler: str = "cpu",
+    style: CompilerStyle = STYLES["cpu"],
     *,
-    style: CompilerStyle | None = None,
     given: GivenPrices | None = None,
     has_bfloat16: bool = True,
     vector_memory_bytes: float = 0.0,
@@ -209,16 +208,14 @@ def make_program_facts(
         program: the program.
         tables: its tables.
         peak_flops: FLOP/s of the device by op.
-        compiler: the compiler whose kernels to expect.
-        style: what of its habits counts; None: all of them.
+        style: what of the habits of its compiler counts.
         given: prices of ops that no plan changes; None: there are none.
         has_bfloat16: has the device bfloat16 arithmetic?
         vector_memory_bytes: vector memory of a device, 0: none. Loops keep values there that every
             round reads.
         memory_bytes_per_s: rate of the device's memory.
     """
-    style = STYLES[compiler] if style is None else style
-    fused = fused_program(program, tables, compiler, style, has_bfloat16=has_bfloat16)
+    fused = fused_program(program, tables, style, has_bfloat16=has_bfloat16)
     accumulating = accumulating_ops(program, tables)
     moved = _moved(fused, accumulating, vector_memory_bytes=vector_memory_bytes)
     trips = result_trips(program)
