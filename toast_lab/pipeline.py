@@ -50,7 +50,7 @@ from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
 from toast_lab.written.written_front import WITHIN, WrittenFront
 
 if TYPE_CHECKING:
-    from toast_lab.advice.recomputation import Choice
+    from toast_lab.advice.recomputation import KeptChoice
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
@@ -91,7 +91,6 @@ def search(
     *,
     resume: SearchResult[Any] | SavedSearch | PathLike | None = None,
     actions_within: float = ACTIONS_WITHIN,
-    recompute: bool | str | Mapping[str, str] = False,
     **options: Any,
 ) -> Result | ConfirmedResult[Plan]:
     """Search for the best plan of ``problem``.
@@ -110,12 +109,6 @@ def search(
         actions_within: a plan of actions alone is preferred to one that was refined after them if
             its C(s) is at most this share higher; ``result.refined`` gives the best plan all the
             same. 0: the best plan is given, however it came about, and so it is with a judge.
-        recompute: also choose what layers keep for the backward pass, the rest being computed again
-            there. True tries what ``frontends.recomputing.POLICIES`` names, each for all layers;
-            the name of one ("inputs") or a mapping from layers to them (``{"layer": "inputs"}``)
-            fixes it. The result's plan is then one of the program that the choice makes
-            (``result.problem``), whose function is ``result.plan.analysis.model.function``;
-            ``result.choices`` says what each came to.
         options: options of the method, see its class in ``search.methods``. Every method accepts
             ``size``, most rules and constraints that the plan may take to write, as a memory limit
             bounds its memory. The plan is then what the best written plan of so few makes of the
@@ -124,6 +117,13 @@ def search(
             "cpu:8") or a ``Judging``, which has more settings. The topology's compiler or devices
             then judge plans, and the search is repeated until a plan is confirmed; the result is a
             ``ConfirmedResult``.
+            Every method also accepts ``recompute``: also choose what layers keep for the backward
+            pass, the rest being computed again there. True tries what
+            ``frontends.checkpoints.POLICIES`` names, each for all layers; the name of one
+            ("inputs") or a mapping from layers to them (``{"layer": "inputs"}``) fixes it. The
+            result's plan is then one of the program that the choice makes (``result.problem``),
+            whose function is ``result.plan.analysis.model.function``; ``result.choices`` says what
+            each came to.
 
     Raises:
         InvalidProblem: unknown method, unknown or invalid options (all are listed), a search to
@@ -140,6 +140,7 @@ def search(
         (('data',), ())
     """
     judge, size = options.pop("judge", None), options.pop("size", None)
+    recompute = options.pop("recompute", False)
     size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
         if resume is not None:
@@ -339,7 +340,7 @@ class Result(SearchResult[Plan]):
 
     #: what layers may keep for the backward pass and what each came to, the best first; empty: the
     #: search did not choose that
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[KeptChoice, ...] = ()
 
     @property
     def written_front(self) -> WrittenFront[Written]:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.frontends.recomputing import POLICIES, Layer, layers_of, recomputed
+from toast_lab.frontends.checkpoints import POLICIES
+from toast_lab.frontends.recomputing import Layer, layers_of, recomputed
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Budget
 from toast_lab.text import bytes_text
@@ -29,7 +30,7 @@ AS_WRITTEN = "as written"
 FIRST_SHARE = 0.5  #: of the budget, for all choices; the rest is for the best of them
 
 
-class Choice(NamedTuple):
+class KeptChoice(NamedTuple):
     """What layers keep, and what the best plan found with it costs.
 
     Attributes:
@@ -135,7 +136,7 @@ def search_choices(
     wanted: bool | str | Mapping[str, str],
     budget: Budget,
     search_once: Callable[[Problem, Budget], SearchResult[Any]],
-) -> tuple[SearchResult[Any], tuple[Choice, ...]]:
+) -> tuple[SearchResult[Any], tuple[KeptChoice, ...]]:
     """The best result over all choices, and what each came to, the best first.
 
     Args:
@@ -167,5 +168,7 @@ def _rank(cost: Cost) -> tuple[bool, float]:
     return not cost.fits, cost.time_s if cost.fits else cost.peak_bytes
 
 
-def _choice(name: str, policies: Mapping[str, str], cost: Cost) -> Choice:
-    return Choice(name, policies, cost.time_s, cost.peak_bytes, cost.fits)
+def _choice(name: str, policies: Mapping[str, str], cost: Cost) -> KeptChoice:
+    return KeptChoice(
+        name, policies, time_s=cost.time_s, peak_bytes=cost.peak_bytes, fits=cost.fits
+    )

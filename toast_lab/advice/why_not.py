@@ -36,7 +36,7 @@ GATHERED, RESULTS, TEMPORARY = "gathered copies", "results", "temporary"
 MOST_LINES, MOST_CHANGES = 3, 12  #: rows of a text: lines of each kind, and changes
 
 
-class Part(NamedTuple):
+class PeakPart(NamedTuple):
     """What of one kind is in memory at the peak."""
 
     kind: str
@@ -45,7 +45,7 @@ class Part(NamedTuple):
     lines: tuple[tuple[str, float], ...]
 
 
-class Change(NamedTuple):
+class SingleChange(NamedTuple):
     """One change of the set-up, with the plan's actions taken again."""
 
     kind: str  #: "action", "recomputation", "mesh", "batch" or "machine"
@@ -57,7 +57,7 @@ class Change(NamedTuple):
     fits: bool
 
     def __repr__(self) -> str:
-        return f"<Change {self}>"
+        return f"<SingleChange {self}>"
 
     def __str__(self) -> str:
         fits = "fits" if self.fits else "does not fit"
@@ -82,9 +82,9 @@ class WhyNot:
     problem: Problem
     plan: ShardingPlan
     cost: Cost
-    parts: tuple[Part, ...]  #: the largest first; they add up to the peak
+    parts: tuple[PeakPart, ...]  #: the largest first; they add up to the peak
     #: those that fit first, of them those on the same devices, the quickest first; then by peak
-    changes: tuple[Change, ...]
+    changes: tuple[SingleChange, ...]
     left_out: tuple[str, ...]  #: kinds of changes that could not be tried, with the reason
 
     @property
@@ -202,13 +202,20 @@ def why_not(
             break
     changes = [change for change in changes if change.fits or change.peak_bytes < cost.peak_bytes]
     changes.sort(key=lambda change: (not change.fits, change.kind in _MORE, _cost_of(change)))
-    return WhyNot(problem, plan, cost, _parts(problem, cost), tuple(changes), tuple(left_out))
+    return WhyNot(
+        problem,
+        plan,
+        cost,
+        parts=_parts(problem, cost),
+        changes=tuple(changes),
+        left_out=tuple(left_out),
+    )
 
 
 _MORE = ("mesh", "machine")  #: kinds of change that need other devices
 
 
-def _cost_of(change: Change) -> float:
+def _cost_of(change: SingleChange) -> float:
     return change.time_s if change.fits else change.peak_bytes
 
 
@@ -221,7 +228,7 @@ def _is_action(problem: Problem, text: str) -> bool:
 
 
 # -- what is in memory -----------------------------------------------------------------------------
-def _parts(problem: Problem, cost: Cost) -> tuple[Part, ...]:
+def _parts(problem: Problem, cost: Cost) -> tuple[PeakPart, ...]:
     """What is in memory at the peak, by its use."""
     program, parts = problem.analysis.program, program_parts(problem.analysis)
     of_value = {name: value for value, name in enumerate(program.value_name)}
@@ -258,17 +265,17 @@ def _parts(problem: Problem, cost: Cost) -> tuple[Part, ...]:
         lines = bytes_of.setdefault(kind_of(held), {})
         line = line_text(held.where) if held.op >= program.n_arguments else held.value
         lines[line] = lines.get(line, 0.0) + held.bytes
-    found = [
-        Part(kind, sum(lines.values()), tuple(sorted(lines.items(), key=lambda row: -row[1])))
+    parts_at_peak = [
+        PeakPart(kind, sum(lines.values()), tuple(sorted(lines.items(), key=lambda row: -row[1])))
         for kind, lines in bytes_of.items()
     ]
-    return tuple(sorted(found, key=lambda part: -part.bytes))
+    return tuple(sorted(parts_at_peak, key=lambda part: -part.bytes))
 
 
 # -- changes ---------------------------------------------------------------------------------------
 def _changed(
     kind: str, text: str, problem: Problem, actions: Sequence[str], *, steps: int = 1
-) -> Change | None:
+) -> SingleChange | None:
     """A change of the problem, with these actions; None: one of them is not possible there."""
     state, taken = State(problem.space), []
     try:
@@ -278,7 +285,7 @@ def _changed(
     except ToastError:
         return None
     quick = problem.pricer().quick(state)
-    return Change(
+    return SingleChange(
         kind,
         text,
         problem,
@@ -289,7 +296,7 @@ def _changed(
     )
 
 
-def _actions(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+def _actions(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     state = State(problem.space)
     for action in actions:
         state.apply(parse_action(problem.analysis, problem.mesh, action))
@@ -300,14 +307,14 @@ def _actions(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
             yield change
 
 
-def _recomputations(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+def _recomputations(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     for name, (policies, own) in choices_of(problem, True).items():
         change = _changed("recomputation", name, own, actions) if policies else None
         if change is not None:
             yield change
 
 
-def _meshes(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+def _meshes(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     mesh = problem.mesh
     for factor in (2, 4):
         for axis, size in zip(mesh.axes, mesh.sizes, strict=True):
@@ -321,7 +328,7 @@ def _meshes(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
                 yield change
 
 
-def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     model = problem.analysis.model
     _, recipe = model.lowerings.child or (None, None)
     batch = recipe.sizes.get("batch") if isinstance(recipe, Recipe) else None
@@ -343,7 +350,7 @@ def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
                 break
 
 
-def _machines(problem: Problem, actions: Sequence[str]) -> Iterator[Change]:
+def _machines(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     share = min(1.0, problem.memory_limit_bytes / problem.machine.memory_bytes)
     for name, machine in MACHINES.items():
         if machine.memory_bytes <= problem.machine.memory_bytes or name == problem.machine.name:

@@ -81,7 +81,7 @@ def to_patch(written: WrittenPlan, root: PathLike | None = None, mode: str = AUT
             continue
         sources[file] = source
         texts[file], reasons = _constrained(
-            source, constraints, recomputed.get(file, ()), program, CONSTRAIN[mode]
+            source, constraints, recomputed.get(file, ()), program, constrain=CONSTRAIN[mode]
         )
         left_out += reasons
     if changed:
@@ -228,6 +228,7 @@ def _constrained(
     constraints: Sequence[SiteConstraint],
     recomputed: Sequence[_Checkpoint],
     program: Program,
+    *,
     constrain: str,
 ) -> tuple[str, list[str]]:
     """The new text of a file, and what it leaves out."""

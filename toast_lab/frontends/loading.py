@@ -16,7 +16,7 @@ from typing import Any
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError, did_you_mean, join_offenders
-from toast_lab.frontends import stages, tracing, user_code, wrapped_kernels
+from toast_lab.frontends import checkpoints, stages, tracing, user_code, wrapped_kernels
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
@@ -121,9 +121,7 @@ def function_of(recipe: Recipe) -> Any:
         function = trace(fn, args, options.get("donate_argnums", ())).function
     if not recipe.recompute or not isinstance(function, Function):
         return function
-    from toast_lab.frontends import recomputing
-
-    return recomputing.with_policies(function, dict(recipe.recompute), recipe.files)
+    return checkpoints.with_policies(function, dict(recipe.recompute), recipe.files)
 
 
 def lowered(

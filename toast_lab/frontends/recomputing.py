@@ -13,34 +13,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.frontends import site_finding, tracing
+from toast_lab.frontends.checkpoints import (
+    POLICIES,
+    Choices,
+    LayerUses,
+    code_of,
+    is_checkpoint,
+    name_of,
+    where_of,
+    with_policies,
+)
 from toast_lab.frontends.instrumented import Statement, visited
 from toast_lab.frontends.loading import LOWERED
 from toast_lab.frontends.traced import in_child
-from toast_lab.ir.model import Function, Model, Recipe, Recomputed
+from toast_lab.ir.model import Model, Recipe
 from toast_lab.text import line_text
 
-EVERYTHING, INPUTS, PRODUCTS = "everything", "inputs", "products"
-#: what is kept of a layer for the backward pass, by name; the rest is computed again
-POLICIES: Mapping[str, str] = {
-    EVERYTHING: "keeps everything",
-    INPUTS: "keeps its inputs",
-    PRODUCTS: "keeps its inputs and what products with weights make",
-}
-_LOOPS = os.path.join("jax", "_src", "lax", "control_flow", "loops.py")
-_DERIVATIVES = os.path.join("jax", "_src", "interpreters", "ad.py")
-_JAX = os.path.join("jax", "_src", "")
-_CHECKPOINT = os.path.join("jax", "_src", "ad_checkpoint.py")
+_LOOPS = str(Path("jax/_src/lax/control_flow/loops.py"))
+_DERIVATIVES = str(Path("jax/_src/interpreters/ad.py"))
 
 
 class Layer(NamedTuple):
@@ -67,10 +67,6 @@ class Layer(NamedTuple):
         return f"{where}, in a loop" if self.in_loop else f"{where}, {self.times} calls"
 
 
-#: policy by the ``where`` of a layer
-Choices = Mapping[str, str]
-
-
 def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]:
     """The layers of a model whose function is known, those with the most calls first.
 
@@ -83,14 +79,16 @@ def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]
     """
     function = model.function
     if isinstance(function, Recipe):
-        found: tuple[Layer, ...] = _in_child("layers_in_child", model, function, (), time_limit_s)
-        return found
+        layers: tuple[Layer, ...] = _in_child(
+            "layers_in_child", model, function, time_limit_s=time_limit_s
+        )
+        return layers
     if function is None:
         raise _no_function(model)
     seen, files = _Seen(), frozenset(site_finding.files_of(model.program))
 
     def visit(callee: Any, statement: Statement) -> Any:
-        code = _code(callee)
+        code = code_of(callee)
         if code is None or code.co_filename not in files:
             return callee
         return seen.watching(callee, code, statement)
@@ -120,12 +118,12 @@ def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -
     function, files = model.function, tuple(site_finding.files_of(model.program))
     if isinstance(function, Recipe):
         again: Model = _in_child(
-            "recomputed_in_child", model, function, (dict(choices),), time_limit_s
+            "recomputed_in_child", model, function, dict(choices), time_limit_s=time_limit_s
         )
     elif function is None:
         raise _no_function(model)
     else:
-        uses = _Uses()
+        uses = LayerUses()
         again = tracing.traced_anew(model, with_policies(function, choices, files, uses))
         again = dataclasses.replace(again, recompute=uses.rows(model, choices))
     recipe = function if isinstance(function, Recipe) else _recipe_of(model)
@@ -149,9 +147,7 @@ def _no_function(model: Model) -> InvalidProblem:
     )
 
 
-def _in_child(
-    name: str, model: Model, recipe: Recipe, given: tuple[Any, ...], time_limit_s: float
-) -> Any:
+def _in_child(name: str, model: Model, recipe: Recipe, *given: Any, time_limit_s: float) -> Any:
     return in_child(
         f"toast_lab.frontends.recomputing:{name}",
         model,
@@ -173,124 +169,6 @@ def recomputed_in_child(model: Model, recipe: Recipe, choices: Choices) -> Model
     return recomputed(dataclasses.replace(model, function=function), choices)
 
 
-class _Uses:
-    """The places at which a traced function called chosen layers."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, str] = {}
-        self.calls: dict[str, dict[Statement, None]] = defaultdict(dict)
-        self.with_others: set[str] = set()
-
-    def rows(self, model: Model, choices: Choices) -> tuple[Recomputed, ...]:
-        """What plans and exports say of them. Raises InvalidProblem for what was not called."""
-        if unused := [where for where in choices if where not in self.calls]:
-            raise InvalidProblem(f"nothing of {model.name} calls {', '.join(unused)}")
-        return tuple(
-            Recomputed(
-                layer=self.names[where],
-                where=where,
-                policy=policy,
-                calls=tuple((at.file, at.line, at.end_line, at.name) for at in self.calls[where]),
-                refusal=_NOT_ARRAYS if where in self.with_others else "",
-            )
-            for where, policy in choices.items()
-        )
-
-
-def with_policies(
-    function: Function, choices: Choices, files: Collection[str], uses: _Uses | None = None
-) -> Function:
-    """The function that keeps what ``choices`` say, where functions of ``files`` call layers."""
-    uses = uses or _Uses()
-
-    def visit(callee: Any, statement: Statement) -> Any:
-        code = _code(callee)
-        policy = None if code is None else choices.get(_where(code))
-        if policy is None:
-            return callee
-        where = _where(code)
-        uses.names[where] = _name(code)
-        uses.calls[where][statement] = None
-        return _with_policy(callee, policy, lambda: uses.with_others.add(where))
-
-    @functools.wraps(function.call)
-    def call(*given: Any) -> Any:
-        with visited(files, visit, calls=True):
-            return function.call(*given)
-
-    return dataclasses.replace(function, call=call)
-
-
-_NOT_ARRAYS = "arguments that are no arrays are passed to it; bind them before jax.checkpoint"
-
-
-def _with_policy(callee: Any, policy: str, say_others: Callable[[], None]) -> Callable[..., Any]:
-    """``callee`` within ``jax.checkpoint``, or freed from it. Only arrays pass through it."""
-    own = callee.__wrapped__ if _is_checkpoint(callee) else callee
-    if policy == EVERYTHING:
-        return own  # type: ignore[no-any-return]
-    saved = None if policy == INPUTS else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-
-    def call(*args: Any, **keywords: Any) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten((args, keywords))
-        is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
-        if not all(is_array):
-            say_others()
-
-        def body(*arrays: Any) -> Any:
-            remaining = iter(arrays)
-            filled = [
-                next(remaining) if passed else leaf
-                for leaf, passed in zip(leaves, is_array, strict=True)
-            ]
-            own_args, own_keywords = jax.tree_util.tree_unflatten(tree, filled)
-            return own(*own_args, **own_keywords)
-
-        arrays = [leaf for leaf, passed in zip(leaves, is_array, strict=True) if passed]
-        return jax.checkpoint(body, policy=saved)(*arrays)
-
-    return call
-
-
-def _is_checkpoint(callee: Any) -> bool:
-    """Is it what ``jax.checkpoint`` returned? That hides behind another wrapper of JAX."""
-    cells = (callee, *(cell.cell_contents for cell in getattr(callee, "__closure__", None) or ()))
-    codes = (getattr(function, "__code__", None) for function in cells)
-    return any(code is not None and code.co_filename.endswith(_CHECKPOINT) for code in codes)
-
-
-def _code(callee: Any) -> Any:
-    """The code of what is called, below wrappers; None: it has none, or is a class."""
-    while True:
-        if isinstance(callee, functools.partial):
-            callee = callee.func
-        elif hasattr(callee, "__wrapped__") and _is_of_jax(callee):
-            callee = callee.__wrapped__
-        else:
-            break
-    if isinstance(callee, type):
-        return None
-    function = getattr(callee, "__func__", callee)
-    code = getattr(function, "__code__", None)
-    if code is None and callable(callee):
-        code = getattr(type(callee).__call__, "__code__", None)
-    return code
-
-
-def _is_of_jax(callee: Any) -> bool:
-    """Is it a wrapper that JAX put around a function, such as that of ``jit``?"""
-    code = getattr(callee, "__code__", None)
-    return code is None or _JAX in code.co_filename
-
-
-def _name(code: Any) -> str:
-    return str(code.co_qualname).replace("<locals>.", "")
-
-
-def _where(code: Any) -> str:
-    return f"{code.co_filename}:{code.co_firstlineno}"
-
-
 class _Seen:
     """What tracing a function showed of the calls in it."""
 
@@ -304,7 +182,7 @@ class _Seen:
         self.stack: list[str] = []
 
     def watching(self, callee: Any, code: Any, statement: Statement) -> Callable[..., Any]:
-        where = _where(code)
+        where = where_of(code)
 
         def call(*args: Any, **keywords: Any) -> Any:
             leaves = jax.tree_util.tree_leaves((args, keywords))
@@ -318,7 +196,7 @@ class _Seen:
                 self.within[where].update(set(self.stack) - {where})
                 if in_loop:
                     self.in_loop.add(where)
-                if _is_checkpoint(callee):
+                if is_checkpoint(callee):
                     self.is_recomputed.add(where)
             self.stack.append(where)
             try:
@@ -337,7 +215,7 @@ class _Seen:
             is_part = any(self.within[where][other] * 2 >= times for other in repeated - {where})
             if where in repeated and not is_part:
                 yield Layer(
-                    name=_name(self.codes[where]),
+                    name=name_of(self.codes[where]),
                     where=where,
                     calls=tuple(self.calls[where]),
                     times=times,
