@@ -49,6 +49,7 @@ _NAMES = {
     "from_torch": "toast_lab.frontends:from_torch",
     "kernel_rule": "toast_lab.frontends:kernel_rule",
     "why": "toast_lab.explain.why:why",
+    "why_not": "toast_lab.advice.why_not:why_not",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
@@ -71,6 +72,7 @@ __all__ = ["__version__", *_NAMES, "charts", "views"]
 
 if TYPE_CHECKING:
     from toast_lab import charts, views
+    from toast_lab.advice.why_not import why_not
     from toast_lab.app.explore import explore
     from toast_lab.audit.audit import Audit, audit
     from toast_lab.compare.compare import compare

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from toast_lab import checks
 from toast_lab.confirm.confirmed_result import ConfirmedResult
@@ -46,8 +46,11 @@ from toast_lab.search.race import Race
 from toast_lab.search.saved_search import SavedSearch
 from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.usual_plans import usual_plans
-from toast_lab.sharding.plan import unsharded_plan
+from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
 from toast_lab.written.written_front import WITHIN, WrittenFront
+
+if TYPE_CHECKING:
+    from toast_lab.advice.recomputation import KeptChoice
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
@@ -114,6 +117,13 @@ def search(
             "cpu:8") or a ``Judging``, which has more settings. The topology's compiler or devices
             then judge plans, and the search is repeated until a plan is confirmed; the result is a
             ``ConfirmedResult``.
+            Every method also accepts ``recompute``: also choose what layers keep for the backward
+            pass, the rest being computed again there. True tries what
+            ``frontends.checkpoints.POLICIES`` names, each for all layers; the name of one
+            ("inputs") or a mapping from layers to them (``{"layer": "inputs"}``) fixes it. The
+            result's plan is then one of the program that the choice makes (``result.problem``),
+            whose function is ``result.plan.analysis.model.function``; ``result.choices`` says what
+            each came to.
 
     Raises:
         InvalidProblem: unknown method, unknown or invalid options (all are listed), a search to
@@ -130,6 +140,7 @@ def search(
         (('data',), ())
     """
     judge, size = options.pop("judge", None), options.pop("size", None)
+    recompute = options.pop("recompute", False)
     size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
         if resume is not None:
@@ -147,18 +158,31 @@ def search(
             **options,
         }
         return judged_search(problem, how, arguments, seed=seed or 0, size=size, cancel=cancel)
-    result = contract.search(
-        problem,
-        method,
-        seed,
-        budget,
-        on_progress=on_progress,
-        cancel=cancel,
-        resume=resume,
-        actions_within=actions_within,
-        **options,
-    )
-    users = search_with_verbs(result)
+
+    def search_once(
+        own: Problem, part: Budget | None, earlier: Any = None
+    ) -> SearchResult[ShardingPlan]:
+        return contract.search(
+            own,
+            method,
+            seed,
+            part,
+            on_progress=on_progress,
+            cancel=cancel,
+            resume=earlier,
+            actions_within=actions_within,
+            **options,
+        )
+
+    if recompute is False:
+        users = search_with_verbs(search_once(problem, budget, resume))
+    else:
+        from toast_lab.advice.recomputation import search_choices
+
+        if resume is not None:
+            raise InvalidProblem("a search that chooses what to recompute cannot be resumed")
+        best, choices = search_choices(problem, recompute, Budget.checked(budget), search_once)
+        users = dataclasses.replace(search_with_verbs(best), choices=choices)
     return users if size is None else users.of_size(size)
 
 
@@ -310,8 +334,13 @@ def replicated(problem: Problem) -> Plan:
     return Plan.of(unsharded_plan(problem.analysis, problem.mesh))
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Result(SearchResult[Plan]):
     """The result of a search as users get it: with the plan as people write it."""
+
+    #: what layers may keep for the backward pass and what each came to, the best first; empty: the
+    #: search did not choose that
+    choices: tuple[KeptChoice, ...] = ()
 
     @property
     def written_front(self) -> WrittenFront[Written]:

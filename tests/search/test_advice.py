@@ -114,7 +114,8 @@ def test_no_size_below_the_number_of_devices_is_named():
     assert smaller_size(*given) is None
     assert larger_mesh(*given) is None
     assert how_to_fit(*given).endswith(
-        "Use a larger mesh, a smaller batch or a machine with more memory."
+        "Use a larger mesh, a smaller batch or a machine with more memory. tl.why_not (toast-lab "
+        "why-not) says what fills it, and what makes room."
     )
 
 

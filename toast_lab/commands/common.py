@@ -527,6 +527,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["actions_within"] = args.actions_within / 100.0
         if getattr(args, "size", None) is not None:
             options["size"] = args.size
+        if getattr(args, "recompute", False):
+            options["recompute"] = args.recompute
         result = search(
             problem,
             method=method,

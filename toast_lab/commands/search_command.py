@@ -39,6 +39,15 @@ def add_options(parser: ArgumentParser) -> None:
         help="prefer a plan of actions alone to one that was refined after them if its score is at "
         "most this percentage higher (2); with --judge, the clock decides",
     )
+    parser.add_argument(
+        "--recompute",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="KEEPS",
+        help="also choose what layers keep for the backward pass, which computes the rest again; "
+        'KEEPS fixes it: "everything", "inputs" or "products"',
+    )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
@@ -52,6 +61,8 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
+    if args.recompute and result.problem is not None:
+        problem, model = result.problem, result.problem.analysis.model
     if args.bound is not None:
         with output.stoppable("proving how good the plan is") as (_, stopped):
             result = result.certified(args.bound, cancel=stopped)
@@ -95,6 +106,7 @@ def show_result(
     report = {
         **output.problem_data(model, problem),
         "search": search_data(result),
+        "recompute": [row._asdict() for row in model.recompute],
         **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
         "written": None if written is None else output.written_data(written),
         **({"front": front_data(result)} if getattr(args, "front", False) else {}),

@@ -25,6 +25,8 @@ from toast_lab.export.source_edits import (
     Insertion,
     Patch,
     checked,
+    import_lines,
+    imports_jax,
     line_end,
     line_starts,
     missing_imports,
@@ -62,14 +64,25 @@ def to_patch(written: WrittenPlan, root: PathLike | None = None, mode: str = AUT
             left_out.append(f"{constraint_text(program, constraint)}: {constraint.site.refusal}")
         else:
             of_file.setdefault(constraint.site.file, []).append(constraint)
+    recomputed: dict[str, list[_Checkpoint]] = {}
+    for layer in written.problem.analysis.model.recompute:
+        if layer.refusal or layer.policy not in _POLICIES:
+            left_out.append(f"{layer}: {layer.refusal or 'remove jax.checkpoint by hand'}")
+            continue
+        for file, line, end_line, name in layer.calls:
+            place = _Checkpoint(line, end_line, name, _POLICIES[layer.policy])
+            recomputed.setdefault(file, []).append(place)
     sources, texts, changed = dict[str, _Source](), dict[str, str](), []
-    for file, constraints in sorted(of_file.items()):
+    for file in sorted(of_file.keys() | recomputed.keys()):
+        constraints = of_file.get(file, [])
         source, offence = _read(file, constraints, written.digests)
         if source is None:
             changed.append(offence)
             continue
         sources[file] = source
-        texts[file], reasons = _constrained(source, constraints, program, CONSTRAIN[mode])
+        texts[file], reasons = _constrained(
+            source, constraints, recomputed.get(file, ()), program, constrain=CONSTRAIN[mode]
+        )
         left_out += reasons
     if changed:
         raise InvalidPlan(
@@ -168,14 +181,61 @@ def _diff_names(file: Path, root: Path) -> tuple[str, str]:
     return f"a/{name}", f"b/{name}"
 
 
+class _Checkpoint(NamedTuple):
+    """A call around whose function ``jax.checkpoint`` shall stand."""
+
+    line: int
+    end_line: int
+    name: str  #: what is called, as written
+    policy: str  #: further arguments of ``jax.checkpoint``
+
+
+#: what ``jax.checkpoint`` gets beside the function, by the policy of a layer
+_POLICIES = {
+    "inputs": "",
+    "products": ", policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable",
+}
+
+
+def _checkpoints(
+    data: bytes, tree: ast.Module, places: Sequence[_Checkpoint]
+) -> tuple[list[Insertion], list[str]]:
+    """Insertions around what is called at these places, and the places that are not found."""
+    starts, insertions, missing = line_starts(data), [], []
+    for place in places:
+        functions = [
+            node.func
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and (node.lineno, node.end_lineno) >= (place.line, place.line)
+            and (node.end_lineno or 0) <= place.end_line
+            and ast.unparse(node.func) == place.name
+        ]
+        if not functions:
+            missing.append(f"jax.checkpoint({place.name}): it is not called at line {place.line}")
+        for function in functions:
+            begin = starts[function.lineno - 1] + function.col_offset
+            end = starts[(function.end_lineno or 0) - 1] + (function.end_col_offset or 0)
+            insertions += [
+                Insertion(begin, "jax.checkpoint("),
+                Insertion(end, f"{place.policy})"),
+            ]
+    return insertions, missing
+
+
 def _constrained(
-    source: _Source, constraints: Sequence[SiteConstraint], program: Program, constrain: str
+    source: _Source,
+    constraints: Sequence[SiteConstraint],
+    recomputed: Sequence[_Checkpoint],
+    program: Program,
+    *,
+    constrain: str,
 ) -> tuple[str, list[str]]:
-    """The new text of a file, and the constraints that it leaves out."""
+    """The new text of a file, and what it leaves out."""
     data, tree = source.text.encode(), syntax.parse(source.text)
     name, _ = spec_name(tree)
-    insertions: list[Insertion] = []
-    left_out, wrapped = [], set[int]()
+    insertions, left_out = _checkpoints(data, tree, recomputed)
+    wrapped = set[int]()
     for constraint in constraints:
         spec = constraint_spec(program, constraint, name)
         statements = [node for node in _statements(tree) if _is_site(node, constraint.site)]
@@ -194,8 +254,13 @@ def _constrained(
         if reason:
             left_out.append(f"{constraint_text(program, constraint)}: {reason}")
     if insertions:
-        insertions = [*missing_imports(data, tree), *insertions]
+        needed = missing_imports(data, tree) if constraints else _jax_import(data, tree)
+        insertions = [*needed, *insertions]
     return checked(with_insertions(data, insertions)), left_out
+
+
+def _jax_import(data: bytes, tree: ast.Module) -> list[Insertion]:
+    return [] if imports_jax(tree) else [import_lines(data, tree, ["import jax"])]
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:

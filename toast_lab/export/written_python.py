@@ -25,6 +25,7 @@ from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
+from toast_lab.ir.model import Recomputed
 from toast_lab.ir.program import Program
 from toast_lab.text import bytes_text
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
@@ -162,9 +163,22 @@ def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         "",
         *(f"    {line}" for line in python_forms.usage(parts)),
         *_about_constraints(written.constraints, problem.analysis.program, CONSTRAIN[mode]),
+        *_about_layers(model.recompute),
         '"""',
     ]
     return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
+
+
+def _about_layers(layers: Sequence[Recomputed]) -> list[str]:
+    if not layers:
+        return []
+    return [
+        "",
+        "It is the plan of the function with jax.checkpoint around these layers, as the patch has",
+        "it:",
+        "",
+        *(f"    {layer}" for layer in layers),
+    ]
 
 
 def _about_constraints(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import contextlib
 import gc
 import hashlib
@@ -76,18 +77,23 @@ def statements_of(source: SourceText) -> list[Statement]:
 
 @contextlib.contextmanager
 def visited(
-    files: Collection[str], visit: Visit, only: Collection[Statement] | None = None
+    files: Collection[str],
+    visit: Visit,
+    only: Collection[Statement] | None = None,
+    *,
+    calls: bool = False,
 ) -> Iterator[list[str]]:
     """Within the block, functions of ``files`` call ``visit`` in this thread.
 
-    Only for the statements ``only`` if given. Gives the files that cannot be visited, because
-    their source is unknown or has changed since they were imported. All trace caches of JAX are
-    cleared before and after, as the same function has other traces within.
+    Only for the statements ``only`` if given. With ``calls`` it is called with what is called, for
+    each call in the files, and what it returns is called instead. Gives the files that cannot be
+    visited, because their source is unknown or has changed since they were imported. All trace
+    caches of JAX are cleared before and after, as the same function has other traces within.
     """
     import jax
 
     with _LOCK:
-        swaps, missing = _swaps(files, only)
+        swaps, missing = _swaps(files, only, _CallMarking if calls else _Marking)
         jax.clear_caches()
         try:
             for function, _, code in swaps:
@@ -163,7 +169,7 @@ _Swap = tuple[types.FunctionType, types.CodeType, types.CodeType]
 
 
 def _swaps(
-    files: Collection[str], only: Collection[Statement] | None
+    files: Collection[str], only: Collection[Statement] | None, marking: type[_Marking]
 ) -> tuple[list[_Swap], list[str]]:
     """(function, its code, its new code) of all functions of these files; files left out."""
     functions: dict[str, list[types.FunctionType]] = {file: [] for file in files}
@@ -173,7 +179,7 @@ def _swaps(
     missing = []
     for file, of_file in functions.items():
         flags = of_file[0].__code__.co_flags & _FUTURE if of_file else 0
-        codes = _codes(file, None if only is None else frozenset(only), flags)
+        codes = _codes(file, None if only is None else frozenset(only), flags, marking)
         pairs = [
             (function, function.__code__, codes.get(function.__code__)) for function in of_file
         ]
@@ -230,7 +236,7 @@ def _file_of(module: Any) -> str:
 
 
 def _codes(
-    file: str, only: frozenset[Statement] | None, flags: int
+    file: str, only: frozenset[Statement] | None, flags: int, marking_class: type[_Marking]
 ) -> dict[types.CodeType, types.CodeType]:
     """New code of each function of a file, by the code that the unchanged source gives.
 
@@ -243,7 +249,7 @@ def _codes(
         tree, changed = syntax.parse(source.text), syntax.parse(source.text)
     except (SyntaxError, ValueError):
         return {}
-    marking = _Marking(source, only)
+    marking = marking_class(source, only)
     marking.visit(changed)
     ast.fix_missing_locations(changed)
     with warnings.catch_warnings():
@@ -370,7 +376,7 @@ class _Marking(ast.NodeTransformer):
             return []
         return [ast.copy_location(ast.Assign([stored], value), node)]
 
-    def statement(self, node: ast.stmt, name: str, element: int = -1) -> Statement:
+    def statement(self, node: ast.stmt | ast.expr, name: str, element: int = -1) -> Statement:
         return Statement(
             file=self.source.file,
             line=node.lineno,
@@ -388,6 +394,30 @@ class _Marking(ast.NodeTransformer):
         placeholder = ast.Constant(f"{_PLACEHOLDER}{len(self.statements) - 1}")
         call = ast.Call(ast.copy_location(placeholder, value), [value], [])
         return ast.copy_location(call, value)
+
+
+class _CallMarking(_Marking):
+    """Lets what functions call be replaced by visitors."""
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return self.generic_visit(node)
+
+    def assigned(self, node: Any, target: Any, *, alone: bool = True) -> Any:
+        return self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        return self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = _written(node.func)
+        # ``super()`` and the like look at the function that calls them
+        if self.bound[-1] is not None and name and not hasattr(builtins, name):
+            node.func = self.call(node.func, self.statement(node, name))
+        return node
 
 
 def returned_elements(node: ast.Return) -> dict[int, ast.expr]:

@@ -16,19 +16,19 @@ from typing import Any
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError, did_you_mean, join_offenders
-from toast_lab.frontends import stages, tracing, user_code, wrapped_kernels
+from toast_lab.frontends import checkpoints, stages, tracing, user_code, wrapped_kernels
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.ir import kernel_rules
-from toast_lab.ir.model import Model, Recipe
+from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.platforms import LoweredProgram
 from toast_lab.prepare import start_early
 
 #: Runs once, for all children that are forked to work in this module (``fork_server``).
 before_fork = fork_server.import_jax
 
-_LOWERED = "toast_lab.frontends.loading:lowered"
+LOWERED = "toast_lab.frontends.loading:lowered"
 #: options that a user's ``make`` may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
@@ -75,7 +75,7 @@ def load(
             name=user_code.function_name(example.fn),
             platform=platform,
         )
-        model.lowerings.child = (_LOWERED, Recipe(which, sizes))
+        model.lowerings.child = (LOWERED, Recipe(which, sizes))
         facts = registry.FACTS.get(which)
         at_paper_size = facts is not None and facts.parameter_count == example.parameter_count
         return dataclasses.replace(
@@ -102,7 +102,7 @@ def load(
         on_event("reading")
     model = build(traced, name, options["dim_names"], which)
     if not options["is_torch"]:
-        model.lowerings.child = (_LOWERED, Recipe(which, sizes))
+        model.lowerings.child = (LOWERED, Recipe(which, sizes))
     return dataclasses.replace(
         model,
         sizes=options["sizes"],
@@ -115,9 +115,13 @@ def load(
 def function_of(recipe: Recipe) -> Any:
     """Rebuild the ``Function`` of a recipe in this process. Raises what ``load`` raises."""
     if ":" not in recipe.which:
-        return load(recipe.which, **recipe.sizes).function
-    fn, args, options = _parts_of(recipe.which, _example_of(*recipe))
-    return trace(fn, args, options.get("donate_argnums", ())).function
+        function = load(recipe.which, **recipe.sizes).function
+    else:
+        fn, args, options = _parts_of(recipe.which, _example_of(recipe.which, recipe.sizes))
+        function = trace(fn, args, options.get("donate_argnums", ())).function
+    if not recipe.recompute or not isinstance(function, Function):
+        return function
+    return checkpoints.with_policies(function, dict(recipe.recompute), recipe.files)
 
 
 def lowered(
@@ -125,13 +129,15 @@ def lowered(
 ) -> LoweredProgram | str:
     """Runs in a child: the program of a recipe for another platform, or the code of a kernel."""
     if kernel is not None:
-        example = _example_of(*recipe)  # imports wrapped kernels with the module
+        example = _example_of(recipe.which, recipe.sizes)  # imports wrapped kernels with the module
         name, shapes, parts = kernel
         if parts is not None or not wrapped_kernels.is_known(name):
             fn, args, options = _parts_of(recipe.which, example)
             trace(fn, args, options.get("donate_argnums", ()), platform=platform)
         return tracing.kernel_body(name, shapes, platform, parts)
     model = load(recipe.which, platform=platform, **recipe.sizes)
+    if recipe.recompute:
+        model = tracing.traced_anew(model, function_of(recipe), platform)
     return model.lowerings.program(model.name, platform)
 
 

@@ -308,7 +308,7 @@ def _trace(program: Program, function: Function) -> tuple[_Trace, Model]:
             return value
         return mark(value, number)
 
-    with visited(_files(program), visit):
+    with visited(files_of(program), visit):
         model = retrace(function, function.call)
     return _Trace(model.program, list(numbers), callers, in_kernels), model
 
@@ -324,7 +324,7 @@ def _callers() -> Iterator[tuple[str, int]]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def _files(program: Program) -> list[str]:
+def files_of(program: Program) -> list[str]:
     """The files of the program's source lines that may have sites."""
     files = {frame.file for location in program.locations for frame in frames(location)}
     return sorted(file for file in files if _package(file) not in (_STANDARD, *_FRAMEWORKS))

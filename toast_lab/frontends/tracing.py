@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -185,6 +186,46 @@ def retrace(function: Function, call: Callable[..., Any]) -> Model:
         outputs=[f"result[{i}]" for i in range(len(function.results))],
     )
     return build(traced, name, {}, "traced again")
+
+
+@without_collector()
+def traced_anew(model: Model, function: Function, platform: str | None = None) -> Model:
+    """``model`` with the program of another function, which takes and gives what its own does.
+
+    ``platform`` is that of ``from_jax``.
+
+    Raises:
+        FrontendError: ``function`` cannot be traced.
+    """
+    try:
+        first = _lowered(function.call, function, platform)
+    except FrontendError:
+        raise
+    except Exception as error:
+        raise FrontendError(
+            f"{model.name} cannot be traced again: {user_code.short(error)}{user_code.line(error)}"
+        ) from error
+    program = model.program
+    traced = first.as_traced(
+        model.name,
+        function,
+        paths=program.value_name[: program.n_arguments],
+        outputs=program.output_paths,
+        notes=model.notes,
+    )._replace(
+        trees=model.trees,
+        notes=model.notes,
+        function=function,
+        call_form=model.call_form,
+        placements=tuple(map(_placement, jax.tree_util.tree_leaves(function.given))),
+    )
+    return dataclasses.replace(
+        build(traced, model.name, model.dim_names, model.source),
+        sizes=model.sizes,
+        expert_plans=model.expert_plans,
+        parameter_count=model.parameter_count,
+        paper_parameters=model.paper_parameters,
+    )
 
 
 def _returned(separated: arguments.Arguments, result: Any) -> tuple[tuple[int, int], ...]:

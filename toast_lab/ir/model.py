@@ -23,7 +23,7 @@ from toast_lab.ir.platforms import (
 )
 from toast_lab.ir.program import Program
 from toast_lab.ir.rounds import Rounds, recounted_notes, with_rounds, with_rounds_of
-from toast_lab.text import counted
+from toast_lab.text import counted, line_text
 
 #: names of dims, by an argument's path or last key; None: the dim has no name
 DimNames = Mapping[str, tuple[str | None, ...]]
@@ -50,11 +50,29 @@ class Function:
         return _nothing, ()
 
 
+class Recomputed(NamedTuple):
+    """A layer of which the backward pass computes again what was not kept, see ``recomputing``."""
+
+    layer: str  #: qualified name of its function
+    where: str  #: file and line of its definition
+    policy: str  #: what is kept: a name in ``frontends.recomputing.POLICIES``
+    #: (file, first line, last line, what is called) of each place that calls it
+    calls: tuple[tuple[str, int, int, str], ...]
+    refusal: str = ""  #: why ``jax.checkpoint`` cannot simply stand around it there
+
+    def __str__(self) -> str:
+        return f"{self.layer} keeps {self.policy} ({line_text(self.where)})"
+
+
 class Recipe(NamedTuple):
     """How to recreate the function in another process: ``loading.load(which, **sizes)``."""
 
     which: str  #: "package.module:make" or a built-in model
     sizes: dict[str, Any]
+    #: (``where`` of a layer, policy) of what is computed again in the backward pass, and the files
+    #: whose calls are looked at for it, see ``frontends.recomputing``
+    recompute: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def _nothing() -> None:
@@ -92,6 +110,8 @@ class Model:
     #: ``parameter_count`` as the paper states it, for its own models at their default sizes
     paper_parameters: str = ""
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
+    #: what its layers keep for the backward pass, where that was chosen after the model was written
+    recompute: tuple[Recomputed, ...] = ()
     #: for which JAX lowers the function to this program, of ``platforms.PLATFORMS``; a file's
     #: program is taken as it is on all of them
     platforms: frozenset[str] = ALL_PLATFORMS

@@ -192,7 +192,7 @@ def _test_text(model: Model, plan: ShardingPlan, name: str, watch: Watch) -> str
             f"a test loads its model by name or as package.module:make, and {model.name} came from "
             f"{model.source}"
         )
-    which, sizes = model.function
+    which, sizes, *_ = model.function
     return Plan.of(plan).to_test(
         which,
         f"{file_name(name)}.json",

@@ -44,7 +44,7 @@ def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
         )
     if mesh is None and size is None:
         advice += " Use a larger mesh, a smaller batch or a machine with more memory."
-    return advice
+    return f"{advice} tl.why_not (toast-lab why-not) says what fills it, and what makes room."
 
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:

@@ -46,6 +46,7 @@ def written_text(written: WrittenPlan, width: int = 80) -> str:
     """
     traits = plan_words(written.problem, written.plan, written.cost)
     words = plan_paragraph(traits, width, _WORDS_LINES).split("\n")
+    words += _recomputed(written.problem.analysis)
     tables = (
         _rule_table(written.problem.analysis, written.rules, "rules of arguments"),
         _constraint_table(written),
@@ -70,6 +71,7 @@ def plan_text(plan: ShardingPlan, line_count: int | None = LINES, width: int = 8
     lines[0] += ", not written yet: plan.written() finds its rules and constraints"
     if analysis is not None:
         lines += plan_paragraph(plan_words(analysis, plan), width, _WORDS_LINES).split("\n")
+        lines += _recomputed(analysis)
     actions = [(text,) for text in plan.history]
     tables = (
         _rule_table(analysis or program, rules, "arguments"),
@@ -176,6 +178,12 @@ def time_text(time_s: float) -> str:
         if abs(time_s) >= scale:
             return f"{time_s / scale:.3g} {unit}"
     return f"{time_s / 1e-6:.3g} us"
+
+
+def _recomputed(analysis: Analysis) -> list[str]:
+    """What layers keep for the backward pass, where that was chosen; no lines if it was not."""
+    texts = list(map(str, analysis.model.recompute))
+    return [f"for the backward pass {'; '.join(texts)}"] if texts else []
 
 
 # -- tables ----------------------------------------------------------------------------------------
