@@ -59,7 +59,7 @@ REFERENCE = {
     ],
     "Plans": [
         *("Plan", "listing", "annotate", "plan_words", "needed_constraints"),
-        *("choices", "why", "why_not", "diff", "report"),
+        *("choices", "why", "why_not", "check", "diff", "report"),
         *("audit", "Audit"),
     ],
     "Execution": [

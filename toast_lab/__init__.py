@@ -36,6 +36,7 @@ _NAMES = {
     "audit": "toast_lab.audit.audit:audit",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "bound": "toast_lab.search.gap.certify:lower_bound",
+    "check": "toast_lab.advice.check:check",
     "choices": "toast_lab.written.choices:choices",
     "conflicts": "toast_lab.explain.board:conflicts",
     "coverage": "toast_lab.conflicts.coverage:coverage",
@@ -72,6 +73,7 @@ __all__ = ["__version__", *_NAMES, "charts", "views"]
 
 if TYPE_CHECKING:
     from toast_lab import charts, views
+    from toast_lab.advice.check import check
     from toast_lab.advice.why_not import why_not
     from toast_lab.app.explore import explore
     from toast_lab.audit.audit import Audit, audit

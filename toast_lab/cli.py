@@ -39,6 +39,7 @@ COMMANDS = (
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
     ("choices", "choices", "rank what each action, side, rule or constraint of a plan saves"),
     ("why", "why", "explain why a plan has a collective, and what would remove it"),
+    ("check", "check", "hold a plan's collectives, memory and time to a budget file, for CI"),
     ("why-not", "why_not", "say what fills memory, and which single changes make a plan fit"),
     (
         "audit",
