@@ -134,6 +134,14 @@ def check(file: PathLike, *, compiled: bool = False) -> Checked:
     Raises:
         InvalidInput: the file cannot be read, or has mistakes (all are listed).
         FrontendError, InvalidPlan, InvalidProblem: the model, mesh or plan is not valid.
+
+    Examples:
+        >>> import pathlib, tempfile, toast_lab as tl
+        >>> lines = ['model = "mlp"', 'mesh = "d=2"', 'actions = ["B->d"]', "sizes = {batch = 64}"]
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "budget.toml"
+        >>> _ = file.write_text(chr(10).join(lines))
+        >>> tl.check(file).passed  # no limits yet
+        True
     """
     budget = _read(Path(file))
     plan, cost, problem = _planned(budget, Path(file).parent)

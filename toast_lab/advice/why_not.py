@@ -66,18 +66,7 @@ class SingleChange(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class WhyNot:
-    """What fills memory at the peak of a plan, and changes that make room, the quickest first.
-
-    Examples:
-        >>> import toast_lab as tl
-        >>> model = tl.load("transformer", layers=2, batch=16, sequence=1024)
-        >>> problem = tl.Problem(tl.analyse(model), {"data": 4}, memory_limit_bytes=2**30)
-        >>> reasons = tl.why_not(problem, tl.Plan.from_actions(problem, ["batch->data"]))
-        >>> reasons.parts[0].kind, reasons.fits
-        ('kept for the backward pass', False)
-        >>> reasons.changes[0].fits
-        True
-    """
+    """What fills memory at the peak of a plan, and changes that make room, the quickest first."""
 
     problem: Problem
     plan: ShardingPlan
@@ -177,6 +166,16 @@ def why_not(
 
     Raises:
         InvalidPlan: ``plan`` is of another program or mesh.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("transformer", layers=2, batch=16, sequence=1024)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 4}, memory_limit_bytes=2**30)
+        >>> reasons = tl.why_not(problem, tl.Plan.from_actions(problem, ["batch->data"]))
+        >>> reasons.parts[0].kind, reasons.fits
+        ('kept for the backward pass', False)
+        >>> reasons.changes[0].fits
+        True
     """
     plan.check_is_of(problem.analysis.program, problem.mesh)
     cost = price(problem, plan)
