@@ -143,6 +143,11 @@ def search(
     recompute = options.pop("recompute", False)
     size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
+        if recompute is not False:
+            raise InvalidProblem(
+                "a judge cannot choose what to recompute: search with recompute= first, and then "
+                "result.problem with judge="
+            )
         if resume is not None:
             raise InvalidProblem(
                 "resume= continues a search without a judge; to continue one with a judge, "

@@ -68,5 +68,7 @@ def test_bad_input_is_said() -> None:
     mlp = tl.Problem(tl.analyse(tl.load("mlp", batch=64)), {"data": 2})
     with pytest.raises(InvalidProblem, match="mlp has no layers that could be recomputed"):
         tl.search(mlp, budget=BUDGET, recompute=True)
+    with pytest.raises(InvalidProblem, match="a judge cannot choose what to recompute"):
+        tl.search(problem, judge="cpu:8", recompute=True)
     with pytest.raises(InvalidProblem, match="cannot be resumed"):
         tl.search(problem, resume="x.json", recompute=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import panel as pn
 
 from toast_lab.app import look
@@ -48,8 +50,10 @@ class UnderstandPage:
         return self.board
 
     def _to_view(self, step: str) -> None:
-        # In one message, so that the browser lays out the page only once
-        with pn.io.unlocked():
+        # In one message, so that the browser lays out the page only once; but a board that has yet
+        # to be made is sent as it is made
+        is_made = step != "hand" or self.board is not None
+        with pn.io.unlocked() if is_made else contextlib.nullcontext():
             self.session.step = step
 
     def _show(self) -> None:

@@ -19,15 +19,17 @@ function working(held) {
   async function watch(label) {
     const place = ++newest
     const began = performance.now()
-    const isOver = () => place !== newest || performance.now() - began > GIVE_UP_MS
-    await pause(PATIENCE_MS)
     let answered = false
+    const isOver = () => place !== newest || performance.now() - began > GIVE_UP_MS
+    // The server may go on with other things once it has said what the click led to
+    const isDone = () => (answered || held.applied > began) && held.builds === 0
+    await pause(PATIENCE_MS)
     fetch(anyFile(), { method: 'HEAD', cache: 'no-store' }).catch(() => {}).then(() => { answered = true })
     await pause(PATIENCE_MS / 3)
-    if (isOver() || (answered && held.builds === 0)) return
+    if (isOver() || isDone()) return
     box.textContent = `${label.replace(/^\d+\s+/, '')} …`
     box.hidden = false
-    while (!isOver() && !(answered && held.builds === 0)) await pause(50)
+    while (!isOver() && !isDone()) await pause(20)
     if (place === newest) hide()
   }
   window.addEventListener('click', (event) => {
