@@ -160,21 +160,23 @@ def update(file: PathLike, *, compiled: bool = False) -> Checked:
     now = check(file, compiled=compiled)
     text = Path(file).read_text(encoding="utf-8")
     head = text.partition("[limits")[0].rstrip()
-    of_what = {row.what: row.now for row in now.rows}
+    now_of_line = {row.what: row.now for row in now.rows}
     lines = [head, "", "[limits]"]
-    lines += [f"{key} = {of_what[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")]
-    lines += ["[limits.collectives]"]
-    kinds = [what.removesuffix(" bytes") for what in of_what if what.endswith(" bytes")]
     lines += [
-        f"{kind} = {{ count = {of_what[kind]:g}, bytes = {of_what[f'{kind} bytes']!r} }}"
+        f"{key} = {now_of_line[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")
+    ]
+    lines += ["[limits.collectives]"]
+    kinds = [what.removesuffix(" bytes") for what in now_of_line if what.endswith(" bytes")]
+    lines += [
+        f"{kind} = {{ count = {now_of_line[kind]:g}, bytes = {now_of_line[f'{kind} bytes']!r} }}"
         for kind in kinds
-        if of_what[kind]
+        if now_of_line[kind]
     ]
     if compiled:
         lines += ["[limits.compiled]"]
         lines += [
             f"{what.removeprefix('compiled ')} = {value!r}"
-            for what, value in of_what.items()
+            for what, value in now_of_line.items()
             if what.startswith("compiled ")
         ]
     write_whole(file, "\n".join(lines) + "\n", "the budget")
