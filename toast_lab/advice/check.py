@@ -160,23 +160,23 @@ def update(file: PathLike, *, compiled: bool = False) -> Checked:
     now = check(file, compiled=compiled)
     text = Path(file).read_text(encoding="utf-8")
     head = text.partition("[limits")[0].rstrip()
-    now_of_line = {row.what: row.now for row in now.rows}
+    values = {row.what: row.now for row in now.rows}
     lines = [head, "", "[limits]"]
     lines += [
-        f"{key} = {now_of_line[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")
+        f"{key} = {values[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")
     ]
     lines += ["[limits.collectives]"]
-    kinds = [what.removesuffix(" bytes") for what in now_of_line if what.endswith(" bytes")]
+    kinds = [what.removesuffix(" bytes") for what in values if what.endswith(" bytes")]
     lines += [
-        f"{kind} = {{ count = {now_of_line[kind]:g}, bytes = {now_of_line[f'{kind} bytes']!r} }}"
+        f"{kind} = {{ count = {values[kind]:g}, bytes = {values[f'{kind} bytes']!r} }}"
         for kind in kinds
-        if now_of_line[kind]
+        if values[kind]
     ]
     if compiled:
         lines += ["[limits.compiled]"]
         lines += [
             f"{what.removeprefix('compiled ')} = {value!r}"
-            for what, value in now_of_line.items()
+            for what, value in values.items()
             if what.startswith("compiled ")
         ]
     write_whole(file, "\n".join(lines) + "\n", "the budget")

@@ -52,8 +52,8 @@ class UnderstandPage:
     def _to_view(self, step: str) -> None:
         # In one message, so that the browser lays out the page only once; but a board that has yet
         # to be made is sent as it is made
-        is_there = step != "hand" or self.board is not None
-        with pn.io.unlocked() if is_there else contextlib.nullcontext():
+        has_view = step != "hand" or self.board is not None
+        with pn.io.unlocked() if has_view else contextlib.nullcontext():
             self.session.step = step
 
     def _show(self) -> None:
