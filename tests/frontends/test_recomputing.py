@@ -13,6 +13,7 @@ import pytest
 import toast_lab as tl
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.recomputing import POLICIES, layers_of, recomputed
+from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Function, Model
 from toast_lab.runtime import inputs
 
@@ -161,3 +162,17 @@ def test_what_checkpoint_cannot_wrap_is_said_beside_the_plan() -> None:
     (row,) = recomputed(model_of(one_after_the_other), {layer.where: "inputs"}).recompute
     assert not row.refusal
     assert str(row) == f"block keeps inputs (test_recomputing.py:{layer.where.split(':')[-1]})"
+
+
+def test_constraints_can_stand_in_layers_that_are_recomputed() -> None:
+    model = model_of(one_after_the_other)
+    (layer,) = layers_of(model)
+    again = recomputed(model, {layer.where: "inputs"})
+    before, after = (
+        {(site.line, site.name): site.values for site in sites_of(each.program, each).sites}
+        for each in (model, again)
+    )
+    assert before.keys() == after.keys()
+    gated = gate.__code__.co_firstlineno + 1, ""
+    assert len(before[gated]) == DEPTH
+    assert len(after[gated]) == 2 * DEPTH, "what the backward pass computes again, too"

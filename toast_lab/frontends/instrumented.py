@@ -21,7 +21,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import syntax
@@ -86,24 +86,34 @@ def visited(
     """Within the block, functions of ``files`` call ``visit`` in this thread.
 
     Only for the statements ``only`` if given. With ``calls`` it is called with what is called, for
-    each call in the files, and what it returns is called instead. Gives the files that cannot be
-    visited, because their source is unknown or has changed since they were imported. All trace
-    caches of JAX are cleared before and after, as the same function has other traces within.
+    each call in the files, and what it returns is called instead. A block for calls may stand in
+    one for statements, or the other way round. Gives the files that cannot be visited, because
+    their source is unknown or has changed since they were imported. All trace caches of JAX are
+    cleared before and after, as the same function has other traces within.
     """
     import jax
 
     with _LOCK:
-        swaps, missing = _swaps(files, only, _CallMarking if calls else _Marking)
+        wanted = _Wanted(frozenset(files), None if only is None else frozenset(only), calls)
+        around = _VISITS.wanted
+        swaps, missing = _swaps(files, [*around, wanted])
+        slot = "visit_call" if calls else "visit_value"
+        visit_around = getattr(_VISITS, slot)
         jax.clear_caches()
         try:
-            for function, _, code in swaps:
-                function.__code__ = code
-            _VISITS.visit = visit
+            for swap in swaps:
+                swap.function.__code__ = swap.new
+                _ORIGINALS.setdefault(swap.function, swap.original)
+            _VISITS.wanted = [*around, wanted]
+            setattr(_VISITS, slot, visit)
             yield missing
         finally:
-            _VISITS.visit = None
-            for function, code, _ in swaps:
-                function.__code__ = code
+            _VISITS.wanted = around
+            setattr(_VISITS, slot, visit_around)
+            for swap in swaps:
+                swap.function.__code__ = swap.old
+                if swap.old is swap.original:
+                    del _ORIGINALS[swap.function]
             jax.clear_caches()
 
 
@@ -121,7 +131,7 @@ def replaced(texts: Mapping[str, str], names: Mapping[str, Any]) -> Iterator[Non
     import jax
 
     with _LOCK:
-        swaps: list[_Swap] = []
+        swaps: list[tuple[types.FunctionType, types.CodeType, types.CodeType]] = []
         added: list[tuple[dict[str, Any], str]] = []
         for function in _functions(texts):
             file, flags = function.__code__.co_filename, function.__code__.co_flags & _FUTURE
@@ -150,41 +160,67 @@ def replaced(texts: Mapping[str, str], names: Mapping[str, Any]) -> Iterator[Non
             jax.clear_caches()
 
 
+class _Wanted(NamedTuple):
+    """What a block wants to be visited."""
+
+    files: frozenset[str]
+    only: frozenset[Statement] | None
+    calls: bool
+
+
+class _Visits(threading.local):
+    """The blocks that a thread is in, and what they call."""
+
+    def __init__(self) -> None:
+        self.wanted: list[_Wanted] = []
+        self.visit_value: Visit | None = None
+        self.visit_call: Visit | None = None
+
+
+class _Swap(NamedTuple):
+    """A function that gets other code for a while."""
+
+    function: Any  #: a FunctionType, which type checkers take for a method here
+    original: types.CodeType  #: outside all blocks
+    old: types.CodeType  #: outside this block
+    new: types.CodeType
+
+
 _LOCK = threading.RLock()
-_VISITS = threading.local()
+_VISITS = _Visits()
+#: code outside all blocks of the functions that have other code now
+_ORIGINALS: dict[types.FunctionType, types.CodeType] = {}
 
 
 class _Visitor:
-    """Stands in code for one statement. Other threads run the same code, unvisited."""
+    """Stands in code for one statement or call. Other threads run the same code, unvisited."""
 
-    def __init__(self, statement: Statement) -> None:
-        self.statement = statement
+    def __init__(self, statement: Statement, *, calls: bool) -> None:
+        self.statement, self.calls = statement, calls
 
     def __call__(self, value: Any) -> Any:
-        visit = getattr(_VISITS, "visit", None)
+        visit = _VISITS.visit_call if self.calls else _VISITS.visit_value
         return value if visit is None else visit(value, self.statement)
 
 
-_Swap = tuple[types.FunctionType, types.CodeType, types.CodeType]
-
-
-def _swaps(
-    files: Collection[str], only: Collection[Statement] | None, marking: type[_Marking]
-) -> tuple[list[_Swap], list[str]]:
-    """(function, its code, its new code) of all functions of these files; files left out."""
+def _swaps(files: Collection[str], wanted: Sequence[_Wanted]) -> tuple[list[_Swap], list[str]]:
+    """The functions of these files that a block changes; files left out."""
     functions: dict[str, list[types.FunctionType]] = {file: [] for file in files}
     for function in _functions(files):
         functions[function.__code__.co_filename].append(function)
     swaps: list[_Swap] = []
     missing = []
     for file, of_file in functions.items():
-        flags = of_file[0].__code__.co_flags & _FUTURE if of_file else 0
-        codes = _codes(file, None if only is None else frozenset(only), flags, marking)
-        pairs = [
-            (function, function.__code__, codes.get(function.__code__)) for function in of_file
+        originals = [_ORIGINALS.get(function, function.__code__) for function in of_file]
+        flags = originals[0].co_flags & _FUTURE if originals else 0
+        codes = _codes(file, [want for want in wanted if file in want.files], flags)
+        in_file = [
+            _Swap(function, original, function.__code__, codes[original])
+            for function, original in zip(of_file, originals, strict=True)
+            if original in codes
         ]
-        swaps += [(function, old, new) for function, old, new in pairs if new is not None]
-        if not any(new for _, _, new in pairs):
+        swaps += in_file
+        if not in_file:
             missing.append(file)
     return swaps, missing
 
@@ -236,7 +272,7 @@ def _file_of(module: Any) -> str:
 
 
 def _codes(
-    file: str, only: frozenset[Statement] | None, flags: int, marking_class: type[_Marking]
+    file: str, wanted: Sequence[_Wanted], flags: int
 ) -> dict[types.CodeType, types.CodeType]:
     """New code of each function of a file, by the code that the unchanged source gives.
 
@@ -249,15 +285,19 @@ def _codes(
         tree, changed = syntax.parse(source.text), syntax.parse(source.text)
     except (SyntaxError, ValueError):
         return {}
-    marking = marking_class(source, only)
-    marking.visit(changed)
+    visitors: list[_Visitor] = []
+    # Calls first: those of visitors, which the other marking writes, are none of the user's
+    for want in sorted(wanted, key=lambda want: not want.calls):
+        marking = (_CallMarking if want.calls else _Marking)(source, want.only, len(visitors))
+        marking.visit(changed)
+        visitors += [_Visitor(statement, calls=want.calls) for statement in marking.statements]
     ast.fix_missing_locations(changed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not the user who calls a text
         old = compile(tree, file, "exec", flags, dont_inherit=True)
         new = compile(changed, file, "exec", flags, dont_inherit=True)
     return {
-        before: _with_visitors(after, marking.statements)
+        before: _with_visitors(after, visitors)
         for before, after in _pairs(old, new)
         if before.co_freevars == after.co_freevars
     }
@@ -276,14 +316,14 @@ def _pairs(
         yield from _pairs(before, after)
 
 
-def _with_visitors(code: types.CodeType, statements: list[Statement]) -> types.CodeType:
+def _with_visitors(code: types.CodeType, visitors: Sequence[_Visitor]) -> types.CodeType:
     """Code with a visitor in place of each placeholder."""
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            constant = _with_visitors(constant, statements)
+            constant = _with_visitors(constant, visitors)
         elif isinstance(constant, str) and constant.startswith(_PLACEHOLDER):
-            constant = _Visitor(statements[int(constant.removeprefix(_PLACEHOLDER))])
+            constant = visitors[int(constant.removeprefix(_PLACEHOLDER))]
         constants.append(constant)
     return code.replace(co_consts=tuple(constants))
 
@@ -291,8 +331,10 @@ def _with_visitors(code: types.CodeType, statements: list[Statement]) -> types.C
 class _Marking(ast.NodeTransformer):
     """Lets statements of functions call visitors."""
 
-    def __init__(self, source: SourceText, only: Collection[Statement] | None) -> None:
-        self.source, self.only = source, only
+    def __init__(
+        self, source: SourceText, only: Collection[Statement] | None, first: int = 0
+    ) -> None:
+        self.source, self.only, self.first = source, only, first  #: number of its first placeholder
         self.lines = source.text.splitlines()
         self.statements: list[Statement] = []
         self.names: list[str] = []  #: of the enclosing functions and classes
@@ -391,7 +433,8 @@ class _Marking(ast.NodeTransformer):
         if self.only is not None and statement not in self.only:
             return value
         self.statements.append(statement)
-        placeholder = ast.Constant(f"{_PLACEHOLDER}{len(self.statements) - 1}")
+        number = self.first + len(self.statements) - 1
+        placeholder = ast.Constant(f"{_PLACEHOLDER}{number}")
         call = ast.Call(ast.copy_location(placeholder, value), [value], [])
         return ast.copy_location(call, value)
 
