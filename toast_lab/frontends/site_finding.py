@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.frontends.instrumented import Statement, source_of_file, visited
 from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.packages import FRAMEWORKS, STANDARD, package_of
 from toast_lab.frontends.same_values import Matched, matched_values
 from toast_lab.frontends.site_marks import Mark, mark, marks_in
 from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
-from toast_lab.ir.locations import SourceFrame, frames
+from toast_lab.ir.locations import frames
 from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
@@ -32,11 +33,6 @@ from toast_lab.ir.sites import Site, Sites
 from toast_lab.lowering.specs import to_partition_spec
 from toast_lab.sharding.plan import Spec
 
-#: Packages whose files are never those of a model: what models are written with.
-_FRAMEWORKS = (
-    "jax jaxlib flax equinox haiku optax numpy scipy ml_dtypes opt_einsum einops chex jaxtyping "
-    "beartype orbax jmp lineax optimistix diffrax"
-).split()
 #: How the refusal of a site in an installed package begins.
 IN_LIBRARY = "in a library"
 
@@ -237,7 +233,7 @@ def _add_those_by_hand(holders: dict[Statement, _Holder], trace: _Trace) -> None
 
 
 def _site(statement: Statement, holder: _Holder, in_packages: Collection[str]) -> Site:
-    refusal, package = holder.refusal, _package(statement.file)
+    refusal, package = holder.refusal, package_of(statement.file)
     if not refusal and package and package not in in_packages:
         refusal = f"{IN_LIBRARY} ({package})"
     return Site(
@@ -327,21 +323,7 @@ def _callers() -> Iterator[tuple[str, int]]:
 def files_of(program: Program) -> list[str]:
     """The files of the program's source lines that may have sites."""
     files = {frame.file for location in program.locations for frame in frames(location)}
-    return sorted(file for file in files if _package(file) not in (_STANDARD, *_FRAMEWORKS))
-
-
-_STANDARD = "Python"
-
-
-def _package(file: str) -> str:
-    """The installed package that a file is in; empty for the user's own and built-in models."""
-    path = file.replace("\\", "/")
-    if "/toast_lab/models/" in path or not SourceFrame(file, 0).in_library:
-        return ""
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in path:
-            return path.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
-    return _STANDARD
+    return sorted(file for file in files if package_of(file) not in (STANDARD, *FRAMEWORKS))
 
 
 # -- without a function ----------------------------------------------------------------------------
