@@ -29,6 +29,9 @@ PARTS = {
     "gaps": Part("evaluation.paper.gaps", "how far the paper's plans can be from the best"),
     "measured": Part("evaluation.measured.command", "prices and XLA's times against a real GPU"),
     "paper": Part("evaluation.paper.command", "the paper's section 5, rerun"),
+    "recomputation": Part(
+        "evaluation.recomputation.command", "what layers keep, by price and by compilers"
+    ),
     "written": Part("evaluation.written.command", "plans that people can write against whole ones"),
 }
 

@@ -27,12 +27,12 @@ def _flax_weights(model: Any, shape: tuple[int, ...]) -> Tree:
 
 
 # -- transformers ---------------------------------------------------------------------------------
-def gpt2() -> Model:
-    """A gradient step of GPT-2 with one layer and its whole vocabulary, rounded up."""
+def gpt2(layers: int = 1) -> Model:
+    """A gradient step of GPT-2 with few layers and its whole vocabulary, rounded up."""
     from transformers import FlaxGPT2LMHeadModel, GPT2Config
 
     config = GPT2Config(
-        n_layer=1,
+        n_layer=layers,
         n_embd=1024,
         n_head=16,
         vocab_size=50304,
@@ -57,11 +57,12 @@ def _token_loss(model: Any) -> Callable[..., jax.Array]:
     return loss
 
 
-def llama() -> Model:
-    """A gradient step of Llama with one layer."""
+def llama(layers: int = 1) -> Model:
+    """A gradient step of Llama with few layers."""
     from transformers import FlaxLlamaForCausalLM, LlamaConfig
 
-    model = FlaxLlamaForCausalLM(_llama_sizes(LlamaConfig), _do_init=False, dtype=jnp.bfloat16)
+    config = _llama_sizes(LlamaConfig, layers)
+    model = FlaxLlamaForCausalLM(config, _do_init=False, dtype=jnp.bfloat16)
     return trained(_token_loss(model), _flax_weights(model, (1, 8)), integers(8, 1024))
 
 
@@ -83,11 +84,11 @@ def mistral() -> Model:
     return trained(_token_loss(model), _flax_weights(model, (1, 8)), integers(16, 1024))
 
 
-def _llama_sizes(config: Any) -> Any:
+def _llama_sizes(config: Any, layers: int = 1) -> Any:
     return config(
         hidden_size=2048,
         intermediate_size=5632,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=16,
         vocab_size=32000,
         max_position_embeddings=1024,
@@ -150,13 +151,13 @@ def gemma_decode() -> Model:
     return _decode(model, 64, 1024, "gemma_decode")
 
 
-def bert() -> Model:
-    """A gradient step of BERT with one layer, in float32."""
+def bert(layers: int = 1) -> Model:
+    """A gradient step of BERT with few layers, in float32."""
     from transformers import BertConfig, FlaxBertForMaskedLM
 
     config = BertConfig(
         hidden_size=1024,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=16,
         intermediate_size=4096,
         vocab_size=30528,

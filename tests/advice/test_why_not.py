@@ -82,6 +82,32 @@ def test_the_first_change_fits_or_it_is_said_that_none_does(
         assert "No single change that was tried makes it fit." in str(found)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("mlp", {"batch": 4096}),
+        ("gns", {"nodes": 512, "edges": 2048, "latent": 32, "hidden": 32, "steps": 2}),
+        ("unet", {"batch": 8, "channels": 32, "heads": 4, "blocks": 1, "multipliers": [1, 2]}),
+        ("transformer", {**SIZES, "heads": 4, "scan": True}),
+        ("t7b", {"layers": 2, "batch": 8, "sequence": 256}),
+        ("itx", {"layers": 2, "batch": 16}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_first_advice_makes_a_searched_plan_fit(model: str, sizes: dict[str, Any]) -> None:
+    analysis = tl.analyse(tl.load(model, **sizes))
+    roomy = tl.Problem(analysis, {"data": 2, "model": 2})
+    plan = tl.search(roomy, budget=tl.Budget(seconds=None, evaluations=150)).plan
+    limit_bytes = 0.8 * tl.price(roomy, plan).peak_bytes
+    problem = tl.Problem(analysis, roomy.mesh, memory_limit_bytes=limit_bytes)
+    found = tl.why_not(problem, plan)
+    assert not found.fits and found.parts
+    first = found.changes[0]
+    assert first.fits
+    assert tl.price(first.problem, first.plan).peak_bytes <= first.problem.memory_limit_bytes
+
+
 def test_what_cannot_be_tried_is_said() -> None:
     model = tl.load("transformer", **SIZES, heads=4)
     text = tl.from_stablehlo(model.stablehlo, name="file")

@@ -1,0 +1,1 @@
+"""What layers keep for the backward pass, by price and by compilers."""
