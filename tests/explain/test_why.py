@@ -9,6 +9,7 @@ import pytest
 import toast_lab as tl
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
+from toast_lab.cost import peak
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain import why as explained
 from toast_lab.explain.why import REFINEMENT_CAUSE, why
@@ -175,3 +176,17 @@ def test_a_plan_that_sends_nothing_is_told_so():
     nothing_sent = Problem(analysed("mlp"), {"data": 2})
     with pytest.raises(ToastError, match="has no collectives, so there is none"):
         why(nothing_sent, plan(nothing_sent, ("B", "data")), "all_gather")
+
+
+def test_collectives_of_what_is_computed_again_say_so() -> None:
+    sizes = {"layers": 2, "d_model": 64, "hidden": 256, "heads": 4, "vocab": 128, "remat": True}
+    problem = tl.Problem(tl.analyse(tl.load("transformer", **sizes)), {"data": 2, "model": 2})
+    plan = tl.Plan.from_actions(problem, ["batch->data", "heads->model", "hidden->model"])
+    program = problem.analysis.program
+    reasons = tl.why(problem, plan, range(len(tl.price(problem, plan).collectives)))
+    said = {reason.collective.op: "computes again" in reason.because for reason in reasons}
+    assert said == {op: program.is_computed_again(op) for op in said}
+    assert 0 < sum(said.values()) < len(said)
+    assert any("again (jax.checkpoint is around it)" in reason.because for reason in reasons)
+    kinds = {held.kind for held in tl.price(problem, plan).at_peak}
+    assert peak.COMPUTED_AGAIN in kinds

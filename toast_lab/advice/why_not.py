@@ -31,7 +31,7 @@ from toast_lab.written.parts import program_parts
 from toast_lab.written.screen import time_text
 
 WEIGHTS, STATES, INPUTS = "weights", "optimizer states", "inputs"
-KEPT, GRADIENTS, AGAIN = "kept for the backward pass", "gradients", "computed again"
+KEPT, GRADIENTS = "kept for the backward pass", "gradients"
 GATHERED, RESULTS, TEMPORARY = "gathered copies", "results", "temporary"
 MOST_LINES, MOST_CHANGES = 3, 12  #: rows of a text: lines of each kind, and changes
 
@@ -253,8 +253,8 @@ def _parts(problem: Problem, cost: Cost) -> tuple[PeakPart, ...]:
             return WEIGHTS if value in parameters else STATES if value in states else INPUTS
         if value < 0:
             return TEMPORARY
-        if "rematted_computation" in program.name_stack[held.op]:
-            return AGAIN
+        if held.kind == peak.COMPUTED_AGAIN:
+            return held.kind
         if is_backward[held.op]:
             return GRADIENTS if tuple(program.dims(value)) in shapes else TEMPORARY
         return KEPT if value in read_backward else TEMPORARY

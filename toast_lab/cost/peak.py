@@ -12,6 +12,7 @@ from toast_lab.cost.price_inputs import BROUGHT, Lifetimes, Prices
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
+COMPUTED_AGAIN = "computed again"
 IN_VECTOR_MEMORY = "in vector memory"
 KEPT_FOR_RESULTS = "kept for results"
 
@@ -19,9 +20,10 @@ KEPT_FOR_RESULTS = "kept for results"
 class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
-    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs),
-    #: KEPT_FOR_RESULTS (the unused part of the memory of a later result of the program), or
-    #: IN_VECTOR_MEMORY (bytes of the others that a TPU has there, to be subtracted)
+    #: ARGUMENT, TENSOR, COMPUTED_AGAIN (for the backward pass), COPY (brought by a collective for
+    #: uses), WORK (only while an op runs), KEPT_FOR_RESULTS (the unused part of the memory of a
+    #: later result of the program), or IN_VECTOR_MEMORY (bytes of the others that a TPU has there,
+    #: to be subtracted)
     kind: str
     value: str  #: name of the value, "" for work space and vector memory
     op: int  #: the op that made it, for which it was brought, or that needs the space
@@ -58,7 +60,7 @@ def held_at(
         maker = int(program.value_op[value])
         held.append(
             Held(
-                kind=ARGUMENT if maker < program.n_arguments else TENSOR,
+                kind=_kind_of_values_by(program, maker),
                 value=program.value_name[value],
                 op=maker,
                 where=program.where(maker),
@@ -114,6 +116,12 @@ def held_at(
             )
         )
     return sorted((row for row in held if row.bytes != 0), key=lambda row: -row.bytes)
+
+
+def _kind_of_values_by(program: Program, op: int) -> str:
+    if op < program.n_arguments:
+        return ARGUMENT
+    return COMPUTED_AGAIN if program.is_computed_again(op) else TENSOR
 
 
 def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:

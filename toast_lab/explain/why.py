@@ -248,7 +248,7 @@ class _Asker:
             op_kind=program.kind[row.op],
             place=place_text(program.locations[int(program.location[row.op])]),
             name_stack=program.name_stack[row.op],
-            because=self._because(row, value, axes, defines),
+            because=self._because(row, value, axes, defines) + self._again(row.op),
             colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
             conflict=self._conflict(row, value),
             causes=tuple(self.texts[i] if i >= 0 else REFINEMENT_CAUSE for i in causes)
@@ -294,6 +294,13 @@ class _Asker:
                 "sums must be added"
             )
         return f"{row.value} is kept as {kept}, but its op produces another layout"
+
+    def _again(self, op: int) -> str:
+        """What layers keep decides how often a collective of the forward pass is sent."""
+        if not self.program.is_computed_again(op):
+            return ""
+        kept = "; ".join(map(str, self.analysis.model.recompute)) or "jax.checkpoint is around it"
+        return f", in what the backward pass computes again ({kept})"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program = self.program

@@ -355,6 +355,10 @@ class Program:
         """The user's source line of ``op``, or "unknown line" if the input had none."""
         return user_line(self.locations[int(self.location[op])]) or "unknown line"
 
+    def is_computed_again(self, op: int) -> bool:
+        """Is it an op of the backward pass that repeats one of the forward pass?"""
+        return "rematted_computation" in self.name_stack[op]
+
     def source_lines(self) -> list[str]:
         """[O] ``where`` of each op, without the folder."""
         return [line_text(self.where(op)) for op in range(self.n_ops)]
