@@ -8,8 +8,8 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import analysed, plan, small_transformer
-from toast_lab.cost.problem import Problem, price
 from toast_lab.cost import peak
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain import why as explained
 from toast_lab.explain.why import REFINEMENT_CAUSE, why

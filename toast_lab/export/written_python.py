@@ -164,9 +164,13 @@ def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         *(f"    {line}" for line in python_forms.usage(parts)),
         *_about_constraints(written.constraints, problem.analysis.program, CONSTRAIN[mode]),
         *_about_layers(model.recompute),
+        *([] if written.constraints or model.recompute else NOTHING_TO_WRITE),
         '"""',
     ]
     return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
+
+
+NOTHING_TO_WRITE = ("", "Nothing has to be written into the function itself.")
 
 
 def _about_layers(layers: Sequence[Recomputed]) -> list[str]:
@@ -174,8 +178,7 @@ def _about_layers(layers: Sequence[Recomputed]) -> list[str]:
         return []
     return [
         "",
-        "It is the plan of the function with jax.checkpoint around these layers, as the patch has",
-        "it:",
+        "The plan's patch writes jax.checkpoint around these layers where they are called:",
         "",
         *(f"    {layer}" for layer in layers),
     ]
@@ -185,7 +188,7 @@ def _about_constraints(
     constraints: Sequence[SiteConstraint], program: Program, constrain: str
 ) -> list[str]:
     if not constraints:
-        return ["", "Nothing has to be written into the function itself."]
+        return []
     rows = []
     for constraint in constraints:
         refusal = constraint.site.refusal
