@@ -39,6 +39,7 @@ import json
 import logging
 import os
 import platform
+import random
 import re
 import statistics
 import sys
@@ -359,8 +360,10 @@ def pages(repeats: int) -> list[Row]:
     with chromium() as browser:
         for model in ("attention", "t2b"):
             with serving(model) as url:
-                turns = [_visits(browser, url, model) for _ in range(repeats)]
-                hurried = [_visits(browser, url, model, rests=False)[0] for _ in range(repeats)]
+                turns = [_visits(browser, url, model, turn) for turn in range(repeats)]
+                hurried = [
+                    _visits(browser, url, model, turn, rests=False)[0] for turn in range(repeats)
+                ]
             for step in STEPS:
                 first, again = ([turn[visit][step] for turn in turns] for visit in (0, 1))
                 rows.append(
@@ -379,12 +382,14 @@ def pages(repeats: int) -> list[Row]:
 
 
 def _visits(
-    browser: Browser, url: str, model: str, *, rests: bool = True
+    browser: Browser, url: str, model: str, turn: int, *, rests: bool = True
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of the first and of the second visit of each step.
 
-    For a visitor who never ``rests``, no page is made ahead.
+    For a visitor who never ``rests``, no page is made ahead. Pauses differ from turn to turn: with
+    equal ones, the same click would come each time while a page is made ahead.
     """
+    pauses = random.Random(turn)
     page = browser.new_page(viewport=SIZE)
     page.add_init_script(SETTLE)
     if not rests:
@@ -396,7 +401,7 @@ def _visits(
     for visit in visits:
         for step in STEPS:
             page.get_by_role("button", name=re.compile(rf"^(\d\s+)?{step}$")).click()
-            page.wait_for_timeout(SETTLE_MS)
+            page.wait_for_timeout(SETTLE_MS + pauses.uniform(0, SETTLE_MS))
             settled = page.evaluate("window.settled")
             assert settled["last"] is not None, f"nothing happened on the way to {step}"
             visit[step] = (settled["last"] - settled["began"]) / 1e3
