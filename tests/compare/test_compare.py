@@ -54,7 +54,8 @@ def plans_of(model: Model) -> dict[str, ShardingPlan]:
 @pytest.fixture(scope="module")
 def done() -> Comparison:
     model = scores()
-    return compare(model, plans_of(model), repeats=7, rounds=3, problem=problem_of(model, MESH))
+    # A problem stands for its model, and prices the plans
+    return compare(problem_of(model, MESH), plans_of(model), repeats=7, rounds=3)
 
 
 def test_rows_hold_times_memory_collectives_and_prices(done: Comparison) -> None:

@@ -45,7 +45,7 @@ DISTRIBUTED = "distributed"
 
 
 def compare(
-    model: Model,
+    model: Model | Problem,
     plans: Mapping[str, ShardingPlan] | Sequence[ShardingPlan],
     devices: str = "cpu",
     *,
@@ -59,7 +59,7 @@ def compare(
     """Measure ``plans`` side by side; see ``measure`` for the order of runs.
 
     Args:
-        model: the model that all plans shard.
+        model: the model that all plans shard, or the problem that prices them.
         plans: by name, or as a sequence, in which case their names are "plan 1", "plan 2", ...
         devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see
             ``distributed.py``.
@@ -88,6 +88,9 @@ def compare(
         >>> rows["mine"].status, rows["mine"].certificate.passed
         ('ok', True)
     """
+    if isinstance(model, Problem):
+        problem = problem or model
+        model = model.analysis.model
     turns = Turns(**options)
     named = _named(model, plans)
     _check_processes(named, turns.processes, devices)
