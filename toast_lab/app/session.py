@@ -20,6 +20,7 @@ from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
+from toast_lab.app.memory_advice import MemoryAdvice
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
 from toast_lab.app.page_choices import PageChoices
@@ -69,6 +70,7 @@ class Session(StatePart):
         hand: the plan made by hand.
         searches: settings and state of searches and races.
         confirmations: settings and state of searches that a judge confirms.
+        memory_advice: what would make room for plans.
         audits: settings and outcome of the audit of the model as it is sharded.
         work: the job that runs.
         exports: the export that runs beside that job.
@@ -104,6 +106,7 @@ class Session(StatePart):
             self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
         )
         self.audits = Audits(self.loaded, self.work, self.notices)
+        self.memory_advice = MemoryAdvice(self.loaded, self.work, self.notices)
         self.hand = HandPlan(
             loaded=self.loaded,
             selection=self.selection,

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from toast_lab.text import line_text
-from toast_lab.views.compare_table import PlanEntry, bytes_text
+from toast_lab.views.compare_table import PlanEntry, bytes_text, seconds_text
 
 #: most points of a line; longer timelines are thinned to the largest point of each stretch
 MAX_POINTS = 1500
@@ -103,3 +103,16 @@ def shown_held(held_rows: pd.DataFrame) -> pd.DataFrame:
             "line": [line_text(location) or "–" for location in held_rows["line"]],
         }
     )
+
+
+def shown_changes(changes: Iterable[tuple[str, float, float, bool]]) -> pd.DataFrame:
+    """Changes that save memory, as text for display.
+
+    Args:
+        changes: (what is changed, seconds of a step, peak bytes, does it fit).
+    """
+    rows = [
+        ("fits" if fits else "", bytes_text(peak_bytes), seconds_text(time_s), text)
+        for text, time_s, peak_bytes, fits in changes
+    ]
+    return pd.DataFrame(rows, columns=["", "memory", "step", "one change"])

@@ -21,9 +21,10 @@ from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
 from toast_lab.views.breakdown import GROUPINGS, breakdown_frame, breakdown_rates, shown_breakdown
 from toast_lab.views.compare_table import PlanEntry
-from toast_lab.views.markup import bytes_text, one_line, quiet
+from toast_lab.views.markup import bytes_text, h, join, one_line, quiet
 from toast_lab.views.memory_timeline import (
     held_frame,
+    shown_changes,
     shown_held,
     shown_peaks,
     timeline_frame,
@@ -199,8 +200,15 @@ class Timelines(Picture):
             self.session.notices.say,
         )
         top, figure, twin = super().parts()
-        peaks = pn.Column(heading(look.text(quiet("Peaks"), margin=(5, 2))), twin, margin=0)
-        peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
+        self._peaks_head = look.text(margin=(5, 2))
+        self._ask = look.button("What would make room?", self._ask_for_room, width=170, height=26)
+        self.changes = look.table(shown_changes(()), height=self.twin_height, selectable=False)
+        peaks = pn.Column(heading(self._peaks_head, self._ask), twin, self.changes, margin=0)
+        for part in (peaks, self.held, self.changes):
+            part.sizing_mode = "stretch_width"
+        look.watch(self.session.memory_advice, self._show_room, "rooms")
+        look.watch(self.session.work, self._show_room, "changes")
+        self._show_room()
         held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
         return [top, figure, look.row(peaks, held, height=160)]
 
@@ -229,6 +237,7 @@ class Timelines(Picture):
     def follow(self, item: PlanItem | None) -> None:
         """Show the values in memory at the selected plan's peak."""
         self._item = item
+        self._show_room()
         if item is None:
             return
         self.held.value = shown_held(held_frame(item.cost))
@@ -237,6 +246,25 @@ class Timelines(Picture):
             f"{item.cost.peak_op}. A click selects the value."
         )
         self._head.object = one_line(summary)
+
+    def _ask_for_room(self) -> None:
+        if self._item is not None:
+            self.session.memory_advice.start(self._item)
+
+    def _show_room(self) -> None:
+        """Show what would make room for the selected plan, once it was asked, or else the peaks."""
+        item = self._item
+        room = None if item is None else self.session.memory_advice.room_of(item)
+        self._ask.visible = item is not None and room is None
+        self._ask.disabled = self.session.work.busy
+        self.twin.visible, self.changes.visible = room is None, room is not None
+        if item is None or room is None:
+            self._peaks_head.object = quiet("Peaks")
+            return
+        self.changes.value = shown_changes(room.changes)
+        left_out = h("span", " *", cls="quiet", title="\n".join(room.left_out))
+        words = one_line(f"{item.name} with one change more")
+        self._peaks_head.object = join([words, left_out]) if room.left_out else words
 
     def _pick(self, row: int) -> None:
         """Select the names of a value in the listing and the graph."""

@@ -1,0 +1,65 @@
+"""What would make room in memory for a plan, asked on the page."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+import toast_lab as tl
+from toast_lab.app.pages.compare_pictures import Timelines
+from toast_lab.app.session import Session
+from toast_lab.jobs.job import Registry
+
+# Panel warns about parameters of buttons that version 2 renames
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+
+SIZES = {"layers": 2, "batch": 16, "sequence": 256, "d_model": 64, "hidden": 128, "heads": 4}
+
+
+def settled(session: Session) -> None:
+    deadline_s = time.monotonic() + 120
+    while session.work.busy and time.monotonic() < deadline_s:
+        session.tick()
+        time.sleep(0.05)
+    assert not session.work.busy
+
+
+def test_changes_that_make_room_are_shown_for_the_selected_plan(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("transformer", {**SIZES, "vocab": 128})
+    settled(session)
+    session.set_problem(mesh="data=4", memory_gib=0.05)
+    item = session.plans.items[0]
+    assert not item.cost.fits
+    picture = Timelines(session, lambda *_: None, lambda _: None)
+    picture.refresh(item)
+    assert (picture.twin.visible, picture.changes.visible) == (True, False)
+    picture._ask.clicks += 1
+    assert picture._ask.disabled, "a job runs"
+    settled(session)
+    assert (picture.twin.visible, picture.changes.visible) == (False, True)
+    shown = picture.changes.value
+    reasons = tl.why_not(item.problem, item.plan)
+    assert list(shown["one change"]) == [change.text for change in reasons.changes]
+    assert list(shown[""]) == ["fits" if change.fits else "" for change in reasons.changes]
+    assert "layer keeps its inputs" in list(shown["one change"])
+    said = session.notices.messages[-1].text
+    assert re.search(rf"{len(shown)} changes save memory, \d+ of them fit", said)
+    # Under another limit nobody has asked yet
+    session.set_problem(memory_gib=0.1)
+    picture.refresh(session.plans.items[0])
+    assert (picture.twin.visible, picture.changes.visible) == (True, False)
+
+
+def test_a_forked_session_keeps_what_was_found(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("transformer", {**SIZES, "vocab": 128})
+    settled(session)
+    session.set_problem(mesh="data=4", memory_gib=0.05)
+    item = session.plans.items[0]
+    session.memory_advice.start(item)
+    settled(session)
+    other = session.fork()
+    assert other.memory_advice.room_of(item) == session.memory_advice.room_of(item) is not None
