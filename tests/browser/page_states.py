@@ -368,6 +368,9 @@ STATES: tuple[PageState, ...] = (
         "compare, ops", _pressed("Ops", "ops and collectives that take time"), COMPARE, rows=4
     ),
     PageState("compare, memory", _pressed("Where memory goes", "Click a peak"), COMPARE, rows=2),
+    PageState(
+        "compare, room", _pressed("What would make room?", "with one change more"), COMPARE, rows=2
+    ),
     PageState("compare, A | B", _pressed("A | B", "collectives"), COMPARE, rows=2),
     PageState("compare, collectives", _pressed("Collectives", "all_reduce"), COMPARE, rows=3),
     PageState("tour", _leave_for_tour, (*HEADER, "Next →", "Leave", "Figures"), rows=0),

@@ -16,7 +16,7 @@ from bokeh.models import TapTool
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import PlanItem
-from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
+from toast_lab.app.saver import ONE_LINE, SMALL, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
 from toast_lab.views.breakdown import GROUPINGS, breakdown_frame, breakdown_rates, shown_breakdown
@@ -201,7 +201,17 @@ class Timelines(Picture):
         )
         top, figure, twin = super().parts()
         self._peaks_head = look.text(margin=(5, 2))
-        self._ask = look.button("What would make room?", self._ask_for_room, width=170, height=26)
+        self._ask = look.button(
+            "What would make room?",
+            self._ask_for_room,
+            sizing_mode="fixed",
+            width=150,
+            height=26,
+            margin=(2, 4),
+            description="price this plan with one change more: an action, what layers keep, a part "
+            "of the batch at a time, a longer axis, another machine",
+            stylesheets=[look.BUTTON + SMALL],
+        )
         self.changes = look.table(shown_changes(()), height=self.twin_height, selectable=False)
         peaks = pn.Column(heading(self._peaks_head, self._ask), twin, self.changes, margin=0)
         for part in (peaks, self.held, self.changes):
