@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -143,6 +142,9 @@ def test_numbers_of_a_clock_are_told_from_others() -> None:
 
 
 def test_what_a_kernel_sends_in_the_middle_of_a_line_is_one_line() -> None:
+    # Imported here, since it takes five seconds, which every worker would spend to collect
+    import nbformat
+
     def sent(text: str, name: str = "stdout") -> Any:
         return nbformat.v4.new_output("stream", name=name, text=text)
 
