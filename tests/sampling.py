@@ -12,7 +12,8 @@ A parametrised test with many cases says how many of them prove enough for one d
 
 Of the folders in ``SHARES``, a run of all tests draws whole tests besides. What the last change has
 touched is looked at more closely: its test files run whole, and of the room with the most changed
-lines twice as many tests run (``changes``). What is named on the command line runs whole, too.
+lines twice as many tests run (``changes``). What is named on the command line runs whole, unless
+``TOAST_LAB_SHARE`` says how much of it is enough.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from typing import TypeVar
 import pytest
 
 VARIABLE = "TOAST_LAB_SAMPLE"
+#: Share of the tests in all folders and files that are named on the command line, as a number
+SHARE_VARIABLE = "TOAST_LAB_SHARE"
 ALL = "all"
 ROOT = Path(__file__).parents[1]
 #: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
@@ -141,22 +144,26 @@ def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
     if begin() == ALL:
         return set()
     changed_files, changed_folders = changes()
+    shares = {
+        folder: share * (2 if folder in changed_folders else 1)
+        for folder, share in SHARES.items()
+        if not any(f"{folder}/" in f"{named.partition('::')[0]}/" for named in arguments)
+    }
+    if SHARE_VARIABLE in os.environ:
+        shares = {"": float(os.environ[SHARE_VARIABLE])}
+    named_tests = tuple(argument for argument in arguments if "::" in argument)
     left_out: set[pytest.Item] = set()
-    for folder, share in SHARES.items():
-        is_named = any(f"{folder}/" in f"{argument.partition('::')[0]}/" for argument in arguments)
-        if is_named:
-            continue
+    for folder, share in shares.items():
         tests: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in items:
             file, _, _ = item.nodeid.partition("::")
             if (
-                file.startswith(f"{folder}/")
+                file.startswith(f"{folder}/" if folder else "")
                 and file not in (*DAILY, *changed_files)
+                and not item.nodeid.startswith(named_tests)
                 and item.get_closest_marker("sampled") is None
             ):
                 tests[item.nodeid.partition("[")[0]].append(item)
-        if folder in changed_folders:
-            share *= 2
         kept = drawn(sorted(tests), math.ceil(share * len(tests)), folder)
         left_out.update(*(tests[name] for name in tests.keys() - set(kept)))
     return left_out

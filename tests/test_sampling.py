@@ -104,6 +104,17 @@ def test_all_and_a_folder_that_is_named_run_whole(
 
 
 @pytest.mark.usefixtures("unchanged")
+def test_what_is_named_is_drawn_from_if_a_share_of_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(sampling.SHARE_VARIABLE, "0.5")
+    kept_names = of_folder(monkeypatch, "2026-11-30", FOLDER, "tests/ir/test_b.py::test_it")
+    assert len(kept_names) == 15 * 2 + 2
+    assert kept_names[-1] == "tests/ir/test_b.py::test_it", "named one by one"
+    assert len(of_folder(monkeypatch, sampling.ALL, FOLDER)) == 62
+
+
+@pytest.mark.usefixtures("unchanged")
 def test_a_change_is_looked_at_more_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     touched = frozenset({FOLDER}), frozenset[str]()
     monkeypatch.setattr(sampling, "changes", lambda: touched[::-1])
