@@ -10,7 +10,8 @@ A parametrised test with many cases says how many of them prove enough for one d
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_a_law(name): ...
 
-Of the folders in ``SHARES``, a run of all tests draws whole tests besides. What the last change has
+Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
+``SHARES_OF_FILES`` whole files. What the last change has
 touched is looked at more closely: its test files run whole, and of the room with the most changed
 lines twice as many tests run (``changes``). What is named on the command line runs whole, unless
 ``TOAST_LAB_SHARE`` says how much of it is enough.
@@ -38,8 +39,11 @@ ALL = "all"
 ROOT = Path(__file__).parents[1]
 #: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
 #: drawn by their cases alone.
-SHARES = {
-    "tests/browser": 1 / 3,
+SHARES = {"tests/browser": 1 / 3}
+#: The same of its files, since the tests of a file share what takes long to make.
+SHARES_OF_FILES = {
+    "tests/cli": 1 / 2,
+    "tests/search": 1 / 2,
 }
 #: Files in these folders that run whole every day: what everybody does first, and what must never
 #: be wrong even for a day.
@@ -140,13 +144,13 @@ def _cases_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
 
 
 def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
-    """Tests of folders with shares, drawn with all of their cases."""
+    """Tests and files of folders with shares, drawn with all of their cases."""
     if begin() == ALL:
         return set()
     changed_files, changed_folders = changes()
     shares = {
         folder: share * (2 if folder in changed_folders else 1)
-        for folder, share in SHARES.items()
+        for folder, share in {**SHARES, **SHARES_OF_FILES}.items()
         if not any(f"{folder}/" in f"{named.partition('::')[0]}/" for named in arguments)
     }
     if SHARE_VARIABLE in os.environ:
@@ -154,16 +158,17 @@ def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
     named_tests = tuple(argument for argument in arguments if "::" in argument)
     left_out: set[pytest.Item] = set()
     for folder, share in shares.items():
-        tests: dict[str, list[pytest.Item]] = defaultdict(list)
+        units: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in items:
             file, _, _ = item.nodeid.partition("::")
+            is_of_file = folder in SHARES_OF_FILES
             if (
                 file.startswith(f"{folder}/" if folder else "")
                 and file not in (*DAILY, *changed_files)
                 and not item.nodeid.startswith(named_tests)
-                and item.get_closest_marker("sampled") is None
+                and (is_of_file or item.get_closest_marker("sampled") is None)
             ):
-                tests[item.nodeid.partition("[")[0]].append(item)
-        kept = drawn(sorted(tests), math.ceil(share * len(tests)), folder)
-        left_out.update(*(tests[name] for name in tests.keys() - set(kept)))
+                units[file if is_of_file else item.nodeid.partition("[")[0]].append(item)
+        kept = drawn(sorted(units), math.ceil(share * len(units)), folder)
+        left_out.update(*(units[name] for name in units.keys() - set(kept)))
     return left_out

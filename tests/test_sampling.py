@@ -59,6 +59,7 @@ def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Suppose that the last change touched nothing, and that a third of a folder is enough."""
     monkeypatch.setattr(sampling, "changes", lambda: (frozenset(), frozenset()))
     monkeypatch.setattr(sampling, "SHARES", {FOLDER: 1 / 3})
+    monkeypatch.setattr(sampling, "SHARES_OF_FILES", {"tests/search": 1 / 2})
     monkeypatch.setattr(sampling, "DAILY", (f"{FOLDER}/test_daily.py",))
 
 
@@ -115,6 +116,28 @@ def test_what_is_named_is_drawn_from_if_a_share_of_it_is_asked_for(
 
 
 @pytest.mark.usefixtures("unchanged")
+def test_a_day_draws_whole_files_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def day(sample: str) -> list[str]:
+        monkeypatch.setenv(sampling.VARIABLE, sample)
+        items: list[Any] = [
+            Item(f"tests/search/{folder}test_{file}.py::test_{number}", is_sampled=number == 0)
+            for folder in ("", "gap/")
+            for file in "abcde"
+            for number in range(3)
+        ]
+        config: Any = SimpleNamespace(
+            args=["tests"], hook=SimpleNamespace(pytest_deselected=lambda items: None)
+        )
+        sampling.thin(items, config)
+        return [item.nodeid for item in items]
+
+    monday = day("2026-11-30")
+    files = [name.partition("::")[0] for name in monday]
+    assert [files.count(file) for file in dict.fromkeys(files)] == [3] * 5
+    assert len(frozenset().union(*(day(f"day {number}") for number in range(50)))) == 30
+
+
+@pytest.mark.usefixtures("unchanged")
 def test_a_change_is_looked_at_more_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     touched = frozenset({FOLDER}), frozenset[str]()
     monkeypatch.setattr(sampling, "changes", lambda: touched[::-1])
@@ -155,6 +178,7 @@ def test_the_last_change_is_that_of_git(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_shares_and_files_of_every_day_are_of_this_folder() -> None:
-    for place in (*sampling.SHARES, *sampling.DAILY):
+    shares = {**sampling.SHARES, **sampling.SHARES_OF_FILES}
+    for place in (*shares, *sampling.DAILY):
         assert (sampling.ROOT / place).exists(), place
-    assert all(0 < share < 1 for share in sampling.SHARES.values())
+    assert all(0 < share < 1 for share in shares.values())
