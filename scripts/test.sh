@@ -46,13 +46,14 @@ beside lint.sh
 bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
-finish lint.sh
-# The package is built from scratch, and the wheel is tried in empty environments. This keeps one core busy, and starts
-# only when nothing else installs the checkout, since a build writes the checkout's metadata, too.
-part "the package, beside the other Python's tests"
+# The package is built from scratch, and the wheel is tried in empty environments. This starts only when nothing else
+# installs the checkout, since a build writes the checkout's metadata, too.
+part "the kernels and the package"
 packaged=(toast_lab pyproject.toml setup.py README.md LICENSE constraints.txt scripts)
 if ! passed_before package "" "${packaged[@]}"; then beside package.sh; fi
 bash scripts/warm.sh
+finish lint.sh
+part "the other Python's tests, beside the package"
 day="${TOAST_LAB_SAMPLE:-$(date +%F)}"
 if ! passed_before "other Python" "$day" toast_lab evaluation tests scripts pyproject.toml constraints*.txt; then
     bash scripts/test_other_python.sh
