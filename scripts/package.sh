@@ -15,6 +15,12 @@ fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 constraints="$PWD/constraints.txt"
+# The wheel has the checkout's kernels, file by file, so those that the checkout has compiled are good for it, too. Where
+# there are none, a trial compiles them.
+mkdir -p "$work/kernels" toast_lab/__pycache__/kernels
+chmod 700 toast_lab/__pycache__/kernels
+ln -s "$PWD/toast_lab/__pycache__/kernels" "$work/kernels/toast-lab"
+export NUMBA_CACHE_DIR="$work/kernels"
 
 echo "== building with Python ${line%% *}"
 "$interpreter" -m venv "$work/build"

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work="$(mktemp -d)"
-declare -A started
+declare -A started read_now
 trap 'kill "${started[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # Run a script in the background. Its output is kept until `finish` prints it.
@@ -22,6 +22,21 @@ finish() {
     if [ "$status" -ne 0 ]; then exit "$status"; fi
 }
 
+# Has this part passed in this environment, on the very files that it reads? `make test-all` runs it all the same, and so
+# does a new clone, which has no record.
+#   passed_before NAME WORD FILE_OR_FOLDER ...      WORD: what else decides, such as the day of a sample
+passed_before() {
+    local name="$1" word="$2"
+    shift 2
+    read_now[$name]="$({ git ls-files -coz --exclude-standard -- "$@" | xargs -0 sha256sum &&
+        .venv/bin/python -V && echo "$word"; } 2>/dev/null | sha256sum)"
+    [ "${TOAST_LAB_SAMPLE:-}" != all ] && git rev-parse --git-dir >/dev/null 2>&1 &&
+        [ "$(cat ".venv/.passed-$name" 2>/dev/null)" = "${read_now[$name]}" ] &&
+        echo "== $name: passed before on the same files"
+}
+
+passed() { echo "${read_now[$1]}" >".venv/.passed-$1"; }
+
 part() { echo "== after $SECONDS s: $1"; }
 
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev,docs
@@ -31,14 +46,23 @@ beside lint.sh
 bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
-finish lint.sh
-# The package is built from scratch, and the wheel is tried in empty environments. This keeps one core busy, and starts
-# only when nothing else installs the checkout, since a build writes the checkout's metadata, too.
-part "the package, beside the other Python's tests"
-beside package.sh
+# The package is built from scratch, and the wheel is tried in empty environments. This starts only when nothing else
+# installs the checkout, since a build writes the checkout's metadata, too.
+part "the kernels and the package"
+packaged=(toast_lab pyproject.toml setup.py README.md LICENSE constraints.txt scripts)
+if ! passed_before package "" "${packaged[@]}"; then beside package.sh; fi
 bash scripts/warm.sh
-bash scripts/test_other_python.sh
-finish package.sh
+finish lint.sh
+part "the other Python's tests, beside the package"
+day="${TOAST_LAB_SAMPLE:-$(date +%F)}"
+if ! passed_before "other Python" "$day" toast_lab evaluation tests scripts pyproject.toml constraints*.txt; then
+    bash scripts/test_other_python.sh
+    passed "other Python"
+fi
+if [ -n "${started[package.sh]:-}" ]; then
+    finish package.sh
+    passed package
+fi
 
 # The longest tests come first, in this order; otherwise one worker would end long after the others.
 suites=(tests/docs/test_notebooks.py tests)

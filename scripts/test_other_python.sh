@@ -39,6 +39,8 @@ if [ "${1:-}" = setup ]; then exit 0; fi
 # more draws would show nothing more about another Python. Of the methods, it is enough to test that each finds a
 # valid plan with the right price, and finds it again.
 export TOAST_LAB_RULE_DRAWS=1
+# A third of the tests is enough for a day, besides those that are named one by one (tests/sampling.py).
+export TOAST_LAB_SHARE=0.33
 methods=tests/search/test_conformance.py
 jit=tests/apply/test_jit.py
 suites=(

@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 def pytest_report_header() -> str:
     return (
         f"sample: {sampling.begin()} ({sampling.VARIABLE}={sampling.begin()} draws it again, "
-        f"{sampling.VARIABLE}={sampling.ALL} runs every case)"
+        f"{sampling.VARIABLE}={sampling.ALL} runs everything); "
+        f"looked at more closely: {', '.join(sorted(sampling.changes()[1])) or 'nothing'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The sample of a day: tests of laws run on some of their cases, others each day.
+"""The sample of a day: what is long runs in part, another part each day.
 
 ``TOAST_LAB_SAMPLE`` is what the sample is drawn from: a date by default, or any other text, which
 draws the same cases again wherever they are collected; ``all`` runs every case (``make test-all``).
@@ -9,21 +9,68 @@ A parametrised test with many cases says how many of them prove enough for one d
     @pytest.mark.sampled(4)
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_a_law(name): ...
+
+Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
+``SHARES_OF_FILES`` whole files. What the last change has
+touched is looked at more closely: its test files run whole, and of the room with the most changed
+lines twice as many tests run (``changes``). What is named on the command line runs whole, unless
+``TOAST_LAB_SHARE`` says how much of it is enough.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
+import math
 import os
 import random
-from collections import defaultdict
+import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 VARIABLE = "TOAST_LAB_SAMPLE"
+#: Share of the tests in all folders and files that are named on the command line, as a number
+SHARE_VARIABLE = "TOAST_LAB_SHARE"
 ALL = "all"
+ROOT = Path(__file__).parents[1]
+#: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
+#: drawn by their cases alone.
+SHARES = {"tests/browser": 1 / 4}
+#: The same of its files, since the tests of a file share what takes long to make.
+SHARES_OF_FILES = dict.fromkeys(
+    (
+        "tests/apply",
+        "tests/cli",
+        "tests/compare",
+        "tests/evaluation",
+        "tests/export",
+        "tests/frontends",
+        "tests/models",
+        "tests/paper",
+        "tests/runtime",
+        "tests/search",
+        "tests/sweep",
+        "tests/written",
+    ),
+    1 / 2,
+)
+#: What runs whole every day in these folders, as beginnings of paths: what everybody does first,
+#: what must never be wrong even for a day, and the figures of the paper.
+DAILY = (
+    "tests/browser/test_explorer.py",
+    "tests/browser/test_security.py",
+    "tests/browser/test_strict_page.py",
+    "tests/cli/test_readme.py",
+    "tests/paper/test_fig",
+    "tests/runtime/test_run.py",
+    "tests/search/test_conformance.py",
+)
+#: Further folders with the tests of a room
+ALSO_OF_ROOM = {"app": ("browser",), "views": ("browser",), "notebooks": ("docs",)}
 Case = TypeVar("Case")
 
 
@@ -53,16 +100,55 @@ def seed(what: str) -> int:
     return random.Random(f"{begin()} {what}").randrange(2**31)
 
 
-def thin(items: list[pytest.Item], config: pytest.Config) -> None:
-    """Leave out the cases of sampled tests that the day has not drawn.
+@functools.cache
+def changes() -> tuple[frozenset[str], frozenset[str]]:
+    """What the last change touched: files, and folders with the tests of its main room.
 
-    A case that is named on the command line runs always.
+    The change is the last commit, compared with its first parent, and what is not yet committed. A
+    change of many rooms would leave nothing to draw, so only the room counts in which it has most
+    lines. Both are empty where git does not know.
     """
+    lines: Counter[str] = Counter()
+    for base in (["HEAD^1", "HEAD"], ["HEAD"]):
+        command = ["git", "diff", "--numstat", "--no-renames", *base]
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        for row in done.stdout.splitlines():
+            added, removed, path = row.split("\t")
+            lines[path] += sum(int(n) for n in (added, removed) if n.isdecimal())
+    rooms: Counter[str] = Counter()
+    for path, count in lines.items():
+        top, _, rest = path.partition("/")
+        room = top if top in ("notebooks", "evaluation") else rest.partition("/")[0]
+        if top in ("toast_lab", "notebooks", "evaluation") and "/" in path and "." not in room:
+            rooms[room] += count
+    folders = {
+        f"tests/{folder}"
+        for room, _ in rooms.most_common(1)
+        for folder in (room, *ALSO_OF_ROOM.get(room, ()))
+    }
+    return frozenset(lines), frozenset(folders)
+
+
+def thin(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Leave out the cases of sampled tests, and the tests of folders, that the day has not drawn.
+
+    A case that is named on the command line runs always, and so does a file or folder with shares.
+    """
+    left_out = _cases_left_out(items, config.args) | _tests_left_out(items, config.args)
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _cases_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") is not None:
             cases[item.nodeid.partition("[")[0]].append(item)
-    named = [argument for argument in config.args if "[" in argument]
+    named = [argument for argument in arguments if "[" in argument]
     left_out: set[pytest.Item] = set()
     for name, group in cases.items():
         if any(argument.partition("[")[0].endswith(name) for argument in named):
@@ -71,6 +157,36 @@ def thin(items: list[pytest.Item], config: pytest.Config) -> None:
         assert marker is not None
         kept = drawn(group, marker.args[0], name)
         left_out.update(item for item in group if item not in kept)
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+    return left_out
+
+
+def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
+    """Tests and files of folders with shares, drawn with all of their cases."""
+    if begin() == ALL:
+        return set()
+    changed_files, changed_folders = changes()
+    shares = {
+        folder: share * (2 if folder in changed_folders else 1)
+        for folder, share in {**SHARES, **SHARES_OF_FILES}.items()
+        if not any(f"{folder}/" in f"{named.partition('::')[0]}/" for named in arguments)
+    }
+    if SHARE_VARIABLE in os.environ:
+        shares = {"": float(os.environ[SHARE_VARIABLE])}
+    named_tests = tuple(argument for argument in arguments if "::" in argument)
+    left_out: set[pytest.Item] = set()
+    for folder, share in shares.items():
+        units: dict[str, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            file, _, _ = item.nodeid.partition("::")
+            is_of_file = folder in SHARES_OF_FILES
+            if (
+                file.startswith(f"{folder}/" if folder else "")
+                and not file.startswith(DAILY)
+                and file not in changed_files
+                and not item.nodeid.startswith(named_tests)
+                and (is_of_file or item.get_closest_marker("sampled") is None)
+            ):
+                units[file if is_of_file else item.nodeid.partition("[")[0]].append(item)
+        kept = drawn(sorted(units), math.ceil(share * len(units)), folder)
+        left_out.update(*(units[name] for name in units.keys() - set(kept)))
+    return left_out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,3 +49,137 @@ def test_all_and_what_is_named_run_always(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(kept(monkeypatch, sampling.ALL)) == 22
     assert len(kept(monkeypatch, "2026-11-30", "tests/a.py::test_law[3]")) == 22
     assert len(kept(monkeypatch, "2026-11-30", "tests/a.py")) == 4
+
+
+FOLDER = "tests/browser"
+
+
+@pytest.fixture
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suppose that the last change touched nothing, and that a third of a folder is enough."""
+    monkeypatch.setattr(sampling, "changes", lambda: (frozenset(), frozenset()))
+    monkeypatch.setattr(sampling, "SHARES", {FOLDER: 1 / 3})
+    monkeypatch.setattr(sampling, "SHARES_OF_FILES", {"tests/search": 1 / 2})
+    monkeypatch.setattr(sampling, "DAILY", (f"{FOLDER}/test_daily.py",))
+
+
+def of_folder(monkeypatch: pytest.MonkeyPatch, sample: str, *arguments: str) -> list[str]:
+    """What is kept of thirty tests of the folder with two cases each, and of two other files."""
+    monkeypatch.setenv(sampling.VARIABLE, sample)
+    names = [f"{FOLDER}/test_a.py::test_{n}[{case}]" for n in range(30) for case in "ab"]
+    names += [f"{FOLDER}/test_daily.py::test_it", "tests/ir/test_b.py::test_it"]
+    items: list[Any] = [Item(name, is_sampled=False) for name in names]
+    config: Any = SimpleNamespace(
+        args=list(arguments), hook=SimpleNamespace(pytest_deselected=lambda items: None)
+    )
+    sampling.thin(items, config)
+    return [item.nodeid for item in items]
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_day_draws_whole_tests_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monday = of_folder(monkeypatch, "2026-11-30", "tests")
+    assert monday == of_folder(monkeypatch, "2026-11-30", "tests")
+    assert len(monday) == 10 * 2 + 2
+    assert monday[-2:] == [f"{FOLDER}/test_daily.py::test_it", "tests/ir/test_b.py::test_it"]
+    assert [name[:-3] for name in monday[0:20:2]] == [name[:-3] for name in monday[1:20:2]]
+    days = [frozenset(of_folder(monkeypatch, f"day {day}", "tests")) for day in range(50)]
+    assert len(frozenset.union(*days)) == 62, "some test never runs"
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("sample", "argument"),
+    [
+        (sampling.ALL, "tests"),
+        ("2026-11-30", FOLDER),
+        ("2026-11-30", f"./{FOLDER}/"),
+        ("2026-11-30", f"{FOLDER}/test_a.py"),
+        ("2026-11-30", f"{FOLDER}/test_a.py::test_1"),
+    ],
+)
+def test_all_and_a_folder_that_is_named_run_whole(
+    monkeypatch: pytest.MonkeyPatch, sample: str, argument: str
+) -> None:
+    assert len(of_folder(monkeypatch, sample, argument)) == 62
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_what_is_named_is_drawn_from_if_a_share_of_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(sampling.SHARE_VARIABLE, "0.5")
+    kept_names = of_folder(monkeypatch, "2026-11-30", FOLDER, "tests/ir/test_b.py::test_it")
+    assert len(kept_names) == 15 * 2 + 2
+    assert kept_names[-1] == "tests/ir/test_b.py::test_it", "named one by one"
+    assert len(of_folder(monkeypatch, sampling.ALL, FOLDER)) == 62
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_day_draws_whole_files_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def day(sample: str) -> list[str]:
+        monkeypatch.setenv(sampling.VARIABLE, sample)
+        items: list[Any] = [
+            Item(f"tests/search/{folder}test_{file}.py::test_{number}", is_sampled=number == 0)
+            for folder in ("", "gap/")
+            for file in "abcde"
+            for number in range(3)
+        ]
+        config: Any = SimpleNamespace(
+            args=["tests"], hook=SimpleNamespace(pytest_deselected=lambda items: None)
+        )
+        sampling.thin(items, config)
+        return [item.nodeid for item in items]
+
+    monday = day("2026-11-30")
+    files = [name.partition("::")[0] for name in monday]
+    assert [files.count(file) for file in dict.fromkeys(files)] == [3] * 5
+    assert len(frozenset().union(*(day(f"day {number}") for number in range(50)))) == 30
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_change_is_looked_at_more_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    touched = frozenset({FOLDER}), frozenset[str]()
+    monkeypatch.setattr(sampling, "changes", lambda: touched[::-1])
+    assert len(of_folder(monkeypatch, "2026-11-30", "tests")) == 20 * 2 + 2
+    touched = frozenset({f"{FOLDER}/test_a.py"}), frozenset()
+    monkeypatch.setattr(sampling, "changes", lambda: touched)
+    assert len(of_folder(monkeypatch, "2026-11-30", "tests")) == 62
+
+
+def test_the_last_change_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def write(name: str, lines: int) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n" * lines)
+
+    monkeypatch.setattr(sampling, "ROOT", tmp_path)
+    changes = sampling.changes.__wrapped__
+    assert changes() == (frozenset(), frozenset()), "no repository"
+    git("init")
+    for count in (1, 2):
+        write("toast_lab/cost/kernel.py", 3 * count)
+        write("toast_lab/text.py", 50 * count)
+        write("tests/ir/test_read.py", count)
+        git("add", "-A")
+        git("commit", "-m", f"commit {count}")
+    assert changes() == (
+        frozenset({"toast_lab/cost/kernel.py", "toast_lab/text.py", "tests/ir/test_read.py"}),
+        frozenset({"tests/cost"}),
+    )
+    write("toast_lab/app/shell.py", 9)
+    git("add", "-A")
+    files, folders = changes()
+    assert "toast_lab/app/shell.py" in files
+    assert folders == {"tests/app", "tests/browser"}, "the room with most changed lines"
+
+
+def test_shares_and_files_of_every_day_are_of_this_folder() -> None:
+    shares = {**sampling.SHARES, **sampling.SHARES_OF_FILES}
+    assert all((sampling.ROOT / folder).is_dir() for folder in shares)
+    for place in sampling.DAILY:
+        assert list(sampling.ROOT.glob(f"{place}*")), place
+    assert all(0 < share < 1 for share in shares.values())

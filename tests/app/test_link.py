@@ -8,7 +8,8 @@ pytest.importorskip("panel")
 
 from toast_lab.app import address, link
 from toast_lab.app.address import Address, AddressedSteps
-from toast_lab.app.session import STEPS, Session
+from toast_lab.app.page_stack import steps
+from toast_lab.app.session import Session
 from toast_lab.app.shell import Shell
 from toast_lab.jobs.job import Registry
 
@@ -21,7 +22,7 @@ def session(jobs: Registry) -> Session:
 
 
 def opened(jobs: Registry, query: str) -> Session:
-    view, refused = link.read(query, STEPS)
+    view, refused = link.read(query, steps())
     assert not refused
     made = Session(jobs=jobs)
     link.open_view(made, view)
@@ -101,7 +102,7 @@ def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(
     ],
 )
 def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: str) -> None:
-    view, refused = link.read(query, STEPS)
+    view, refused = link.read(query, steps())
     assert any(said in text for text in refused), refused
     assert all(len(text) < 300 for text in refused)
     assert view.model in ("", "attention", "t2b", "unet")
@@ -112,14 +113,14 @@ def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: 
 def test_numbers_beyond_the_program_are_left_out(session: Session) -> None:
     view, _ = link.read(
         f"model=attention&sequence=128&program={session.loaded.digest[:12]}&conflicts=3-90&names=1",
-        STEPS,
+        steps(),
     )
     link.open_view(session, view)
     assert session.selection.conflicts == (3, 4)
 
 
 def test_a_wrong_action_in_a_link_is_a_message(session: Session) -> None:
-    view, _ = link.read(f"program={session.loaded.digest[:12]}&act=nothing->data", STEPS)
+    view, _ = link.read(f"program={session.loaded.digest[:12]}&act=nothing->data", steps())
     link.open_view(session, view)
     assert session.notices.messages[-1].level == "error"
     assert session.hand.actions == ()
@@ -133,7 +134,7 @@ def test_who_goes_on_from_a_link_before_the_address_is_written_comes_back_to_it(
 ) -> None:
     """A busy server writes the address late, so that the page is used before."""
     shell = Shell()
-    address = Address(session, shell)
+    address = Address(session, shell, steps())
     session.step = "hand"
     address.lead_to(link.asked(link.query(link.write(session))))
     session.step = "graph"
@@ -147,7 +148,7 @@ def test_what_a_page_begins_with_is_come_back_to_as_well(session: Session) -> No
     """The first page's model is there at once: without a link there is nothing to wait for."""
     session.step = "hand"
     shell = Shell()
-    address = Address(session, shell)
+    address = Address(session, shell, steps())
     session.step = "graph"
     address.flush()
     query, push = shell.query
@@ -157,7 +158,7 @@ def test_what_a_page_begins_with_is_come_back_to_as_well(session: Session) -> No
 
 def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session) -> None:
     shell = Shell()
-    address = Address(session, shell)
+    address = Address(session, shell, steps())
     session.step = "hand"
     address.lead_to(link.asked(link.query(link.write(session))))
     address.flush()
@@ -169,7 +170,7 @@ def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session
 
 def test_the_address_leads_to_the_model_that_was_chosen_last(session: Session) -> None:
     shell = Shell()
-    address = Address(session, shell)
+    address = Address(session, shell, steps())
     for layers in (3, 4):
         session.load("transformer", {"layers": layers, "sequence": 32, "vocab": 64})
         address.flush()
@@ -179,12 +180,12 @@ def test_the_address_leads_to_the_model_that_was_chosen_last(session: Session) -
 
 
 def test_a_step_that_the_address_may_still_name_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = AddressedSteps()
-    steps.name("graph")
-    steps.name("hand")
-    assert steps.may_name("hand")
-    assert steps.may_name("graph"), "the browser may not have been told yet"
-    assert not steps.may_name("compare")
+    addressed = AddressedSteps()
+    addressed.name("graph")
+    addressed.name("hand")
+    assert addressed.may_name("hand")
+    assert addressed.may_name("graph"), "the browser may not have been told yet"
+    assert not addressed.may_name("compare")
     monkeypatch.setattr(address, "LATE_S", 0.0)
-    assert not steps.may_name("graph")
-    assert steps.may_name("hand")
+    assert not addressed.may_name("graph")
+    assert addressed.may_name("hand")

@@ -7,8 +7,8 @@ import pytest
 import toast_lab as tl
 from toast_lab.app import page_stack
 from toast_lab.app.explorer import Explorer
-from toast_lab.app.page_stack import PageStack
-from toast_lab.app.session import STEPS, Session
+from toast_lab.app.page_stack import PageStack, steps
+from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.jobs.job import Registry
 
@@ -34,7 +34,7 @@ def turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_at_a_time_those_first_that_come_next(session: Session) -> None:
     stack = PageStack(session)
     stack.to_front("hand")
-    for count in range(3, len(STEPS) + 1):
+    for count in range(3, len(steps()) + 1):
         assert stack.has_time
         stack.make_ahead()
         assert len(stack.by_step) == count
@@ -91,15 +91,15 @@ def test_the_browser_is_asked_for_a_rest_once_and_again_when_there_is_more(
 ) -> None:
     explorer = Explorer(session)
     shell = explorer.shell
-    for count in range(1, len(STEPS)):
+    for count in range(1, len(steps())):
         explorer.tick()
         explorer.tick()
         assert shell.awaited_rest == count
         assert len(explorer.pages.by_step) == count
         shell.rested = count
     explorer.tick()
-    assert shell.awaited_rest == len(STEPS) - 1, "all pages are there"
-    assert len(explorer.pages.by_step) == len(STEPS)
+    assert shell.awaited_rest == len(steps()) - 1, "all pages are there"
+    assert len(explorer.pages.by_step) == len(steps())
 
 
 def test_sessions_share_what_a_server_has_for_pages_that_nobody_asked_for(

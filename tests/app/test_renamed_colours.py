@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app import link
+from toast_lab.app.page_stack import steps
 from toast_lab.app.plan_store import export_report
-from toast_lab.app.session import STEPS, Session
+from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Registry, Watch
@@ -75,7 +76,7 @@ def test_what_has_been_written_is_kept(session: Session) -> None:
 
 def test_a_link_has_the_new_names(session: Session, jobs: Registry) -> None:
     query = link.query(link.write(session))
-    view, refused = link.read(query, STEPS)
+    view, refused = link.read(query, steps())
     assert not refused
     opened = Session(jobs=jobs)
     link.open_view(opened, view)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import csv
+import functools
 import io
 import os
 import re
@@ -38,8 +39,15 @@ from toast_lab.written.traits import plan_words
 
 pytestmark = pytest.mark.browser
 
-PROBLEM = Problem(analysed("attention", **WORTHWHILE_SIZES["attention"]), {"data": 4, "model": 2})
-PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
+
+@functools.cache
+def problem() -> Problem:
+    return Problem(analysed("attention", **WORTHWHILE_SIZES["attention"]), {"data": 4, "model": 2})
+
+
+@functools.cache
+def plan() -> Plan:
+    return Plan.from_actions(problem(), data_parallel(problem()))
 
 
 @pytest.fixture
@@ -129,17 +137,17 @@ def expect_data(page: Page, figure: str, renderer: str, column: str, expected: l
 
 
 def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> None:
-    page, cost = compared, tl.price(PROBLEM, PLAN)
-    whole = tl.price(PROBLEM, Plan.from_actions(PROBLEM, []))
+    page, cost = compared, tl.price(problem(), plan())
+    whole = tl.price(problem(), Plan.from_actions(problem(), []))
     kinds = counts_text(Counter(c.kind for c in cost.collectives))
-    plan = row(page, "data parallel")
+    plan_row = row(page, "data parallel")
     for words in (
         seconds_text(cost.time_s),
         bytes_text(cost.peak_bytes),
         f"{bytes_text(cost.memory_limit_bytes - cost.peak_bytes)} free",
         kinds,
     ):
-        expect(plan).to_contain_text(words)
+        expect(plan_row).to_contain_text(words)
 
     peaks = [whole.peak_bytes / 2**20, cost.peak_bytes / 2**20]
     expect_data(page, "time against memory", "estimated", "memory", peaks)
@@ -173,7 +181,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
         page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
     ).to_be_visible()
     panel = page.locator(".plan-panel").locator("visible=true").last
-    for trait in plan_words(PROBLEM, PLAN):
+    for trait in plan_words(problem(), plan()):
         expect(panel).to_contain_text(trait.text, ignore_case=True)
 
     row(page, "unsharded").click()
@@ -185,7 +193,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     pair = page.locator(".pair", has_text="all_gather").first
     expect(pair.locator(".cell.missing")).to_have_count(1)
     expect(pair.locator(".cell.differs .sends")).to_have_text("all_gather")
-    program = PROBLEM.analysis.program
+    program = problem().analysis.program
     shape = list(program.dims(program.value_name.index("wq")))
     same = page.locator(".pair", has_text=f"wq : {shape} = argument")
     expect(same.locator(".differs")).to_have_count(0)
@@ -227,13 +235,13 @@ def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: P
     ).to_be_visible(timeout=SLOW)
     sums = page.locator(".tabulator-row", has_text="all_reduce").locator("visible=true").first
     expect(sums).to_contain_text("1×")
-    kinds = counts_text(Counter(c.kind for c in tl.price(PROBLEM, PLAN).collectives))
+    kinds = counts_text(Counter(c.kind for c in tl.price(problem(), plan()).collectives))
     expect(row(page, "data parallel")).to_contain_text(kinds + kinds)
 
     reason = tl.why(
-        PROBLEM,
-        PLAN,
-        next(c for c in tl.price(PROBLEM, PLAN).collectives if c.kind == "all_reduce"),
+        problem(),
+        plan(),
+        next(c for c in tl.price(problem(), plan()).collectives if c.kind == "all_reduce"),
     )[0]
     page.locator(".tabulator-row", has_text="equal").locator("visible=true").first.click()
     expect(page.get_by_text(reason.because)).to_be_visible(timeout=SLOW)
@@ -246,7 +254,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     slower: Page,
 ) -> None:
     page = slower
-    plan = row(page, "data parallel")
+    plan_row = row(page, "data parallel")
     page.get_by_role("button", name="Execute 2 checked").click()
     expect(
         page.get_by_text(re.compile(r"executing 2 plans in turns on cpu: .*%, \d+ s"))
@@ -259,13 +267,13 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     expect(
         page.get_by_text("5 rounds of 2 steps for each plan, in a changing order")
     ).to_be_visible()
-    expect(plan).to_contain_text("cpu:8")
-    measured = plan.inner_text()
+    expect(plan_row).to_contain_text("cpu:8")
+    measured = plan_row.inner_text()
     row(page, "unsharded").click()
     expect(page.get_by_text(re.compile("one device, cpu:1")).locator("visible=true")).to_have_count(
         1, timeout=SLOW
     )
-    plan.click()
+    plan_row.click()
 
     with workers_killed():
         page.get_by_role("button", name="Execute", exact=True).click()
@@ -273,7 +281,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
             timeout=SLOW
         )
     expect(page.get_by_text("Earlier measurements are kept.").first).to_be_visible()
-    assert plan.inner_text() == measured
+    assert plan_row.inner_text() == measured
 
     page.get_by_role("button", name="Execute", exact=True).click()
     expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible(
@@ -282,7 +290,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text(re.compile("cancelled")).first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Execute", exact=True)).to_be_enabled(timeout=SLOW)
-    assert plan.inner_text() == measured
+    assert plan_row.inner_text() == measured
 
 
 def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: Path) -> None:
@@ -299,12 +307,12 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     exec(compile(text, name, "exec"), specs)
     assert specs["ARGUMENTS"] == {
         path: specs["P"](*[a[0] if len(a) == 1 else a or None for a in spec])  # type: ignore[operator]
-        for path, spec in PLAN.argument_specs().items()
+        for path, spec in plan().argument_specs().items()
     }
     name, text = exported("Plan (JSON)")
     (tmp_path / name).write_text(text)
-    loaded = tl.Plan.load(tmp_path / name, PROBLEM)
-    assert (loaded.op_factor == PLAN.op_factor).all()
+    loaded = tl.Plan.load(tmp_path / name, problem())
+    assert (loaded.op_factor == plan().op_factor).all()
     assert not loaded.notes
     name, text = exported("Python with JAX alone")
     assert name == "data_parallel_sharding.py"
@@ -318,7 +326,7 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     name, content = saved(page, csv_button.first)
     rows = list(csv.DictReader(io.StringIO(content.decode())))
     assert [r["plan"] for r in rows] == ["unsharded", "data parallel"]
-    assert float(rows[1]["time_s"]) == tl.price(PROBLEM, PLAN).time_s
+    assert float(rows[1]["time_s"]) == tl.price(problem(), plan()).time_s
     assert rows[1]["measured_s"] == ""
 
     name, content = saved(page, page.get_by_label("time against memory: save as PNG"))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from tests.processes import descendants, workers
 
-pytest.importorskip("jupyterlab")
-pytestmark = pytest.mark.browser
+# Imported by the server alone: it would cost every worker seconds
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_spec("jupyterlab") is None, reason="needs jupyterlab"),
+]
 
 SLOW = 120_000
 CONFIG = """

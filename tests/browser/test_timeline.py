@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -23,8 +24,17 @@ from toast_lab.views.compare_table import seconds_text
 pytestmark = pytest.mark.browser
 
 # The compiled program has the sizes of the model, not those of the gallery
-PROBLEM = Problem(analysed("attention"), {"data": 4, "model": 2})
-PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
+
+
+@functools.cache
+def problem() -> Problem:
+    return Problem(analysed("attention"), {"data": 4, "model": 2})
+
+
+@functools.cache
+def plan() -> Plan:
+    return Plan.from_actions(problem(), data_parallel(problem()))
+
 
 #: the op and the exposed time of each collective that has exposed time
 EXPOSED = """(() => {
@@ -59,7 +69,7 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     )
     compile_while_a_field_changes(page)
 
-    schedule = compiled_for(PLAN).schedule
+    schedule = compiled_for(plan()).schedule
     assert schedule is not None
     longest = max(schedule.events, key=lambda event: event.exposed_s)
     line = line_text(longest.source)
@@ -108,5 +118,5 @@ def compile_while_a_field_changes(page: Page) -> None:
 
 def test_the_kept_result_is_of_the_plan_that_the_page_makes() -> None:
     kept = json.loads(KEPT.read_text())
-    assert kept["program"] == PLAN.program.digest()
+    assert kept["program"] == plan().program.digest()
     assert kept["schedule"]["time_s"] > 0

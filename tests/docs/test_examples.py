@@ -83,6 +83,7 @@ def test_the_reference_has_an_example(name: str) -> None:
     ), f"the example of tl.{name} does not use it"
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != SERVES])
 def test_the_example_does_what_it_shows(name: str, quiet_folder: Path) -> None:
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:

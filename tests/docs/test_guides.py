@@ -100,6 +100,7 @@ def test_every_guide_is_listed() -> None:
     assert set(re.findall(r": (\w+)\.md", section)) >= set(GUIDES)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", GUIDES)
 def test_a_guide_prints_what_it_shows(page: str) -> None:
     lacking = [name for name in GUIDES[page] if importlib.util.find_spec(name) is None]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +102,7 @@ def comparable(cell: dict[str, Any]) -> list[list[str]]:
     return outcome
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
     needed = NEEDS.get(path.stem, ())
@@ -143,6 +143,9 @@ def test_numbers_of_a_clock_are_told_from_others() -> None:
 
 
 def test_what_a_kernel_sends_in_the_middle_of_a_line_is_one_line() -> None:
+    # Imported here, since it takes five seconds, which every worker would spend to collect
+    import nbformat
+
     def sent(text: str, name: str = "stdout") -> Any:
         return nbformat.v4.new_output("stream", name=name, text=text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -40,24 +41,25 @@ def check_text(ranked: Choices) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "actions"),
+    ("make", "actions"),
     [
-        (Problem(analysed("mlp", batch=64), {"a": 2, "b": 2}), ["B->a", "U->b"]),
+        (lambda: Problem(analysed("mlp", batch=64), {"a": 2, "b": 2}), ["B->a", "U->b"]),
         (
-            Problem(small_transformer(layers=2, batch=16), {"a": 2, "b": 4}, "tpu-v3"),
+            lambda: Problem(small_transformer(layers=2, batch=16), {"a": 2, "b": 4}, "tpu-v3"),
             ["batch->a", "sequence@1->b", "hidden->b"],
         ),
         # Does not fit without most of its actions
         (
-            Problem(small_transformer(), {"a": 2, "b": 2}, memory_limit_bytes=300_000),
+            lambda: Problem(small_transformer(), {"a": 2, "b": 2}, memory_limit_bytes=300_000),
             ["batch->a", "vocab->b", "hidden->a"],
         ),
     ],
     ids=["mlp", "transformer", "little memory"],
 )
 def test_an_action_saves_what_the_plan_of_the_others_costs_more(
-    problem: Problem, actions: list[str]
+    make: Callable[[], Problem], actions: list[str]
 ) -> None:
+    problem = make()
     plan = Plan.from_actions(problem, actions)
     ranked = tl.choices(plan, problem)
     rows = {row.text: row for row in ranked if row.kind == "action"}

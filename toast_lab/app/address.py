@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from toast_lab.app import link, look
-from toast_lab.app.session import STEPS
 from toast_lab.app.shell import Shell
 
 #: Seconds that the address of a page may take from a busy server to its browser.
@@ -36,7 +36,7 @@ class AddressedSteps:
 
 
 class Address:
-    """The address of one page, made by ``Explorer``.
+    """The address of one page, made by ``Explorer``; ``known_steps`` are what it can name.
 
     Attributes:
         extra: fields of the server itself, such as the key of this page's state.
@@ -45,8 +45,8 @@ class Address:
         steps: the steps that it has named.
     """
 
-    def __init__(self, session: Any, shell: Shell) -> None:
-        self.session, self.shell = session, shell
+    def __init__(self, session: Any, shell: Shell, known_steps: Sequence[str]) -> None:
+        self.session, self.shell, self._known_steps = session, shell, known_steps
         self.extra: dict[str, str] = {}
         self.bound_for: list[tuple[str, str]] = []
         self.steps = AddressedSteps()
@@ -81,7 +81,7 @@ class Address:
         """
         self.bound_for = asked
         fields = dict(asked)
-        self._stand_at((fields.get("model", ""), fields.get("step") or STEPS[0]))
+        self._stand_at((fields.get("model", ""), fields.get("step") or self._known_steps[0]))
 
     def flush(self) -> None:
         """Write the address if something changed."""
@@ -113,8 +113,8 @@ class Address:
 
     def _arrived(self, arrived: list[Any]) -> None:
         """Bring the page to the view of the address, after back or forward."""
-        view, _ = link.read(str(arrived[0]) if arrived else "", STEPS)
-        step = view.step or STEPS[0]
+        view, _ = link.read(str(arrived[0]) if arrived else "", self._known_steps)
+        step = view.step or self._known_steps[0]
         self._stand_at((view.model or self.session.loaded.which, step))
         if view.model and view.model != self.session.loaded.which and not self.session.work.busy:
             link.open_view(self.session, view._replace(step=step))

@@ -168,9 +168,10 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         import panel as pn
 
         from toast_lab.app import gallery, link, theme
-        from toast_lab.app.explorer import TITLES, Explorer
+        from toast_lab.app.explorer import Explorer
         from toast_lab.app.model_loading import load_at_once
-        from toast_lab.app.session import STEPS, Session, page_of
+        from toast_lab.app.page_stack import PAGES, page_of, steps
+        from toast_lab.app.session import Session
         from toast_lab.jobs.job import JOBS
         from toast_lab.models import registry
 
@@ -188,7 +189,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         job = JOBS.find(fields.get("job", "")) if predecessor is None else None
         if job is not None:
             session.adopt(job)  # its id cannot be guessed; adopting it starts nothing
-        view, refused_fields = link.read(location.search if location is not None else "", STEPS)
+        view, refused_fields = link.read(location.search if location is not None else "", steps())
         if predecessor is not None:
             # A load that is under way takes its session to the link's page by itself. A page that
             # is loaded anew before its address was written stays where it has gone meanwhile.
@@ -227,7 +228,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         is_asked = predecessor is None or session.loading_built_in[0] == view.model
         if view.model and location is not None and session.work.awaits("load") and is_asked:
             explorer.address.lead_to(link.asked(location.search))
-            page_title = TITLES[page_of(view.step or session.step)].strip("12345 ")
+            page_title = PAGES[page_of(view.step or session.step)].title
             session.notices.say(
                 f"Loading {view.model}; then “{page_title}” opens, as the link asks."
             )

@@ -1,4 +1,4 @@
-"""The explorer on one page: header, four pages, a drawer with the listing and the log."""
+"""The explorer on one page: header, pages, a drawer with the listing and the log."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
-from toast_lab.app.page_stack import PageStack
+from toast_lab.app.page_stack import PAGES, PageStack, page_of, steps
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS
 from toast_lab.app.pending import Pending
-from toast_lab.app.session import Session, page_of
+from toast_lab.app.session import Session
 from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
@@ -23,13 +23,6 @@ from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.markup import h, quiet
 from toast_lab.views.program_table import Line
 from toast_lab.views.selection_facts import conflicts_frame
-
-TITLES = {
-    "load": "1  Load",
-    "graph": "2  Understand",
-    "search": "3  Search",
-    "compare": "4  Use",
-}
 
 
 class Explorer(look.Pane):
@@ -52,7 +45,10 @@ class Explorer(look.Pane):
         self._ticker: Any = None
         self._read: Any = None  #: the error that the user dismissed
         self.nav = look.switch(
-            options={title: step for step, title in TITLES.items()},
+            options={
+                f"{number}  {page.title}": step
+                for number, (step, page) in enumerate(PAGES.items(), 1)
+            },
             value=page_of(self.session.step),
             height=34,
             stylesheets=[look.BUTTON + NAV],
@@ -69,11 +65,14 @@ class Explorer(look.Pane):
             disabled=True,
             margin=(2, 0, 0, 8),
         )
-        self.shell = Shell(framed=height is not None, commands=keys.table())
+        self.shell = Shell(
+            framed=height is not None,
+            commands=keys.table({step: page.title for step, page in PAGES.items()}),
+        )
         self.shell.param.watch(
             lambda event: keys.perform(str(event.new[0]), self) if event.new else None, "command"
         )
-        self.address = Address(self.session, self.shell)
+        self.address = Address(self.session, self.shell, steps())
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
         tour_button = start_button(
@@ -367,20 +366,18 @@ class Explorer(look.Pane):
         done = self._preparing.done()
         if done is not None and done.subject is self.session.loaded.analysis:
             self._lines, self.listing.packed = done.future.result()
-        points = self.session.tick()
+        session = self.session
+        points = session.tick()
         if self.session.job is not None:
             self._show_job()  # its clock runs even while the job reports nothing
         page = self.pages.by_step.get("search")
         if page is not None and points:
             page.feed(points)
-        if page is not None and self.session.step == "search":
-            page.tick()
-        loading = self.pages.by_step.get("load")
-        if loading is not None and self.session.step == "load":
-            loading.tick()
-        for step in ("hand", "graph", "compare"):
-            if step in self.pages.by_step:
-                self.pages.by_step[step].tick()
+        for step, page in list(self.pages.by_step.items()):
+            is_in_front = step == session.step
+            # These two have nothing to do behind another page
+            if hasattr(page, "tick") and (is_in_front or step not in ("load", "search")):
+                page.tick()
         if self.session.leads_to:
             self.pages.make(self.session.leads_to)  # there is time until the model is loaded
         if self.shell.rested == self.shell.awaited_rest and (

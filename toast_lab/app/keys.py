@@ -1,11 +1,11 @@
-"""The one table of commands.
+"""The one table of commands, to which each page adds one that leads to it.
 
 It decides what a key does, what the sheet of keys shows and what a button's tooltip says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -19,11 +19,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("load", ("1",), "Load", "pages"),
-    Command("graph", ("2",), "Understand: the graph", "pages"),
     Command("hand", ("b",), "Understand: the conflict board", "pages"),
-    Command("search_page", ("3",), "Search", "pages"),
-    Command("compare", ("4",), "Use", "pages"),
     Command("search", ("/",), "find a value, op or colour in the graph", "selection"),
     Command("next_conflict", ("]",), "next conflict", "selection"),
     Command("previous_conflict", ("[",), "previous conflict", "selection"),
@@ -44,20 +40,21 @@ COMMANDS = (
     Command("link", ("l",), "copy a link to this view", "everywhere"),
     Command("help", ("?",), "this table", "everywhere"),
 )
-_PAGES = {
-    "load": "load",
-    "graph": "graph",
-    "search": "graph",
-    "hand": "hand",
-    "search_page": "search",
-    "compare": "compare",
-}
+_STEPS = {"search": "graph", "hand": "hand"}  #: where these lead
+_TO_PAGE = "to page "  #: what the ids of commands that lead to a page begin with
 IN_BROWSER = ("theme", "link", "help")  #: the browser does these by itself
 
 
-def table() -> list[list[Any]]:
-    """The commands as ``Shell.commands`` takes them."""
-    return [[command.id, list(command.keys), command.words, command.group] for command in COMMANDS]
+def table(pages: Mapping[str, str]) -> list[list[Any]]:
+    """The commands as ``Shell.commands`` takes them; ``pages`` are titles by step, in order."""
+    to_pages = (
+        Command(_TO_PAGE + step, (str(number),), title, "pages")
+        for number, (step, title) in enumerate(pages.items(), 1)
+    )
+    return [
+        [command.id, list(command.keys), command.words, command.group]
+        for command in (*to_pages, *COMMANDS)
+    ]
 
 
 def tip(command: str) -> str:
@@ -73,8 +70,8 @@ def tip(command: str) -> str:
 def perform(command: str, explorer: Any) -> None:
     """Carry out the command of a key; an unknown command does nothing."""
     session = explorer.session
-    if command in _PAGES:
-        session.step = _PAGES[command]
+    if command in _STEPS or command.startswith(_TO_PAGE):
+        session.step = _STEPS.get(command, command.removeprefix(_TO_PAGE))
     elif command in _DO:
         _DO[command](explorer)
 

@@ -1,4 +1,4 @@
-"""The four pages, one of them in front.
+"""The pages, one of them in front.
 
 A page is made when it is first visited, or ahead of that while the user is idle: server and browser
 each need a third of a second for it, and a click should not wait for them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import panel as pn
 
@@ -17,7 +17,38 @@ from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.pages.understand_page import UnderstandPage
-from toast_lab.app.session import STEPS, Session, page_of
+from toast_lab.app.session import Session
+
+
+class PageEntry(NamedTuple):
+    """A page: what it is called, how it is made, and its further views."""
+
+    title: str
+    #: makes the page of a session; it has what stands ``left``, in the ``centre`` and ``right``
+    #: (None: nothing), and a ``tick`` if it has something to do ever again
+    make: Callable[..., Any]
+    views: tuple[str, ...] = ()  #: steps that it shows beside the one that it is called by
+
+
+#: All pages by step. The header, the keys 1 to 9, links and what is made ahead follow this table.
+PAGES: dict[str, PageEntry] = {
+    "load": PageEntry("Load", LoadPage),
+    # The conflict board, on which one plans by hand, is a view of the page with the graph
+    "graph": PageEntry("Understand", UnderstandPage, views=("hand",)),
+    "search": PageEntry("Search", SearchPage),
+    "compare": PageEntry("Use", ComparePage),
+}
+
+
+def steps() -> tuple[str, ...]:
+    """What a link can open, in order: each page, and then its further views."""
+    return tuple(step for page, entry in PAGES.items() for step in (page, *entry.views))
+
+
+def page_of(step: str) -> str:
+    """The page that shows a step."""
+    return next(page for page, entry in PAGES.items() if step in (page, *entry.views))
+
 
 #: the mark by which ``static/layout_once.js`` recognises the stack
 STACK_TAG = "page stack"
@@ -54,12 +85,7 @@ class PageStack(look.Pane):
         self.by_step: dict[str, Any] = {}
         self.shown = ""
         self._bodies: dict[str, pn.Row] = {}
-        self._makers: dict[str, Callable[[], Any]] = {
-            "load": lambda: LoadPage(session, offered, refusal),
-            "graph": lambda: UnderstandPage(session),
-            "search": lambda: SearchPage(session),
-            "compare": lambda: ComparePage(session),
-        }
+        self._given = {"load": (offered, refusal)}
         self.view = look.filled_column(stylesheets=[look.GROWING], tags=[STACK_TAG])
 
     def to_front(self, step: str) -> None:
@@ -74,7 +100,7 @@ class PageStack(look.Pane):
         """Is there a page left to make ahead of its first visit, and nothing else to do?"""
         session = self.session
         return (
-            len(self.by_step) < len(STEPS)
+            len(self.by_step) < len(steps())
             and session.loaded.problem is not None
             and not session.loading
             and not session.work.busy
@@ -87,8 +113,9 @@ class PageStack(look.Pane):
         if not self.has_time:
             return
         began_s = time.monotonic()
-        current = STEPS.index(self.shown) if self.shown else 0
-        order = (*STEPS[current:], *STEPS[:current])
+        known = steps()
+        current = known.index(self.shown) if self.shown else 0
+        order = (*known[current:], *known[:current])
         self.make(next(step for step in order if step not in self.by_step))
         _TURN.took(time.monotonic() - began_s)
 
@@ -100,8 +127,9 @@ class PageStack(look.Pane):
             self.make("graph")
             self.by_step[step] = self.by_step["graph"].make_board()
             return
-        page = self.by_step[step] = self._makers[step]()
+        page = self.by_step[step] = PAGES[step].make(self.session, *self._given.get(step, ()))
         left = [page.left] if page.left is not None else []
+        right = [page.right] if page.right is not None else []
         centre = pn.Column(
             page.centre,
             sizing_mode="stretch_both",
@@ -113,7 +141,7 @@ class PageStack(look.Pane):
         body = self._bodies[step] = look.filled_row(
             *left,
             centre,
-            page.right,
+            *right,
             stylesheets=[look.BODY if left else look.BODY_OF_ONE],
             visible=False,
         )

@@ -39,15 +39,8 @@ from toast_lab.models import registry
 from toast_lab.sharding.space import renaming
 from toast_lab.views.search_curves import CurvePoint
 
-#: what a link can open; the graph and the conflict board, on which one plans by hand, are one page
-STEPS = ("load", "graph", "hand", "search", "compare")
 MAX_COLOUR_NAME = 40  #: characters
 Then = Callable[["Session"], None]
-
-
-def page_of(step: str) -> str:
-    """The page that shows a step."""
-    return "graph" if step == "hand" else step
 
 
 class LoadingContext(NamedTuple):
@@ -80,7 +73,7 @@ class Session(StatePart):
             if there is no page.
     """
 
-    step: Any = param.Selector(default="load", objects=list(STEPS))
+    step: Any = param.String(default="load", doc="one of ``page_stack.steps()``")
     tour: Any = param.String(
         default="", doc="key of the step of the guided tour; empty off the tour"
     )

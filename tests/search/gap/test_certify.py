@@ -73,7 +73,7 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
     )
     best = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=8000))
     assert best.cost.fits
-    fitting, general = tl.bound(problem, seconds=8, cost=best.cost), tl.bound(problem, seconds=8)
+    fitting, general = tl.bound(problem, seconds=3, cost=best.cost), tl.bound(problem, seconds=3)
     assert fitting.fitting
     assert not general.fitting
     pricer, relaxation = problem.pricer(), relax(problem)
