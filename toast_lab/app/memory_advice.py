@@ -30,8 +30,8 @@ class MemoryAdvice(StatePart):
 
     def room_of(self, item: PlanItem) -> Room | None:
         """What was found for a plan under its limit; None: nobody has asked yet."""
-        found: Room | None = self.rooms.get(_key(item))
-        return found
+        room: Room | None = self.rooms.get(_key(item))
+        return room
 
     def start(self, item: PlanItem) -> None:
         """Look for changes that would make room for a plan."""
