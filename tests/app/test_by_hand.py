@@ -286,3 +286,14 @@ def test_an_action_selected_in_the_list_is_where_a_branch_begins(page: HandPage)
     assert session.hand.actions == ("S@0->data",)
     history.other.value = "both"
     assert session.hand.actions == ("S@0->data", "S@1->model")
+
+
+def test_a_smaller_program_after_a_large_one_shows_its_own_lines(
+    session: Session, page: HandPage
+) -> None:
+    page.short.value = True  # as a program with many ops has it
+    session.load("mlp")
+    assert not page.short.value
+    ops = {line.op for line in page._shown}
+    assert ops
+    assert max(ops) < session.loaded.analysis.program.n_ops

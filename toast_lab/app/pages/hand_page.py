@@ -145,14 +145,11 @@ class HandPage:
         self._stale = False
         problem, before = session.loaded.problem, self._problem
         if problem is not before:
+            # Nothing of the program before may be left when the checkbox below shows lines
+            self._problem, self._plan = problem, None
+            self._before, self._lines = [], []
             if before is None or before.analysis.program is not problem.analysis.program:
                 self.short.value = problem.analysis.program.n_ops > MANY_OPS
-            self._problem, self._before, self._lines, self._plan = (
-                problem,
-                [],
-                [],
-                None,
-            )
         is_priced = session.plans.is_priced
         for part in (self.upper, self.lower):
             part.visible = is_priced
