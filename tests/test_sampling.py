@@ -181,5 +181,7 @@ def test_shares_and_files_of_every_day_are_of_this_folder() -> None:
     shares = {**sampling.SHARES, **sampling.SHARES_OF_FILES}
     assert all((sampling.ROOT / folder).is_dir() for folder in shares)
     for place in sampling.DAILY:
-        assert list(sampling.ROOT.glob(f"{place}*")), place
+        path, _, test = place.partition("::")
+        files = list(sampling.ROOT.glob(f"{path}*"))
+        assert any(f"def {test}" in file.read_text(encoding="utf-8") for file in files), place
     assert all(0 < share < 1 for share in shares.values())

@@ -66,6 +66,7 @@ def test_each_change_is_a_problem_and_a_plan_of_its_own(reasons: Any) -> None:
     assert str(reasons.changes[0].text) in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("share", "sizes"), [(0.9, {}), (0.6, {}), (0.5, {"batch": 32}), (0.7, {"scan": True})]
 )
