@@ -121,9 +121,8 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(
-                    (RUN_FUNCTION, task, reference(METHODS[task.method]), self.retries)
-                )
+                run = task.run_function or RUN_FUNCTION
+                place.process.command((run, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
         """Replace a dead worker. Gives its task with a row, unless the task is tried again."""

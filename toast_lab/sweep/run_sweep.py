@@ -86,7 +86,7 @@ class Pool(Protocol):
 def run_sweep(
     tasks: Sequence[SweepTask],
     store: SweepStore,
-    workers: Workers = ONE_WORKER,
+    workers: Workers | Pool = ONE_WORKER,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
     cancel: Cancel | None = None,
@@ -99,7 +99,8 @@ def run_sweep(
     Args:
         tasks: the searches.
         store: where rows are kept; no other process can write to it meanwhile.
-        workers: for the tasks; one process on this machine by default.
+        workers: for the tasks; one process on this machine by default. A pool that is open
+            already stays open, for the tasks of further calls.
         on_progress: called in this thread.
         cancel: polled ten times a second; True ends the sweep and keeps the rows so far.
 
@@ -109,7 +110,8 @@ def run_sweep(
         StoreError: another sweep writes to the same file.
     """
     unique = {task.digest: task for task in tasks}
-    repeated_statuses = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
+    retry_crashed = isinstance(workers, Workers) and workers.retry_crashed
+    repeated_statuses = (search_child.CRASHED, search_child.FAILED) if retry_crashed else ()
     with store.claimed():
         todo = [
             task
@@ -119,7 +121,11 @@ def run_sweep(
         done = len(unique) - len(todo)
         driver = _TaskDriver(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
-            with _pool(workers) as pool:
+            with (
+                pool_of(workers)
+                if isinstance(workers, Workers)
+                else contextlib.nullcontext(workers) as pool
+            ):
                 driver.all(pool)
     return Sweep(
         rows=[store.rows[digest] for digest in unique if digest in store],
@@ -130,7 +136,8 @@ def run_sweep(
     )
 
 
-def _pool(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
+def pool_of(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
+    """The pool of these workers, which ends with the block."""
     if workers.scheduler:
         return remote_pool(workers.scheduler, workers.retries)
     return LocalPool(workers.processes, workers.retries)
