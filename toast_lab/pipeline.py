@@ -365,7 +365,8 @@ def advise(
             * ``seed``: of the searches.
             * ``store``: folder of the rows, which are not computed again when the same advice is
               asked for another time.
-            * ``workers``: processes on this machine (its cores); ``scheduler``: address of a
+            * ``workers``: processes on this machine (its cores); 0: all is done in this process,
+              which is quicker for a small model. ``scheduler``: address of a
               ``dask.distributed`` scheduler, whose workers are taken instead.
             * ``on_row``: called with each row that is better than the last one of its set-up.
             * ``cancel``: polled; True ends the work and keeps the rows. Ctrl-C does the same.
@@ -380,7 +381,7 @@ def advise(
     Examples:
         >>> import toast_lab as tl
         >>> model = tl.load("transformer", layers=2, batch=16)
-        >>> advice = tl.advise(model, "tpu-v5e", 4, evaluations=100, recompute=False, batch=False)
+        >>> advice = tl.advise(model, "tpu-v5e", 4, evaluations=100, workers=0)
         >>> advice.fastest.devices, advice.smallest.devices
         (4, 1)
         >>> advice.rows[0].plan.mesh.n_devices

@@ -23,7 +23,7 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sweep.run_sweep import SweepProgress
 
 SIZES = {"layers": 2, "batch": 16, "sequence": 256, "d_model": 64, "hidden": 128, "vocab": 128}
-QUICK: dict[str, Any] = {"evaluations": 30, "workers": 1}
+QUICK: dict[str, Any] = {"evaluations": 30, "workers": 0}
 
 
 def transformer(**sizes: Any) -> tl.Model:
@@ -36,7 +36,8 @@ def advised(model: tl.Model, *given: Any, **options: Any) -> Advice:
 
 @pytest.fixture(scope="module")
 def roomy() -> Advice:
-    return advised(transformer(), "tpu-v5e", 16, price_per_device_hour=1.2)
+    model = tl.load("transformer", layers=2, batch=16)
+    return advised(model, "tpu-v5e", 8, price_per_device_hour=1.2, evaluations=200)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def tight() -> Advice:
     base = tl.Problem(tl.analyse(model), {"data": 8})
     data = tl.Plan.from_actions(base, ["batch->data"])
     limit = 0.8 * tl.price(base, data).peak_bytes
-    return advised(model, "tpu-v5e", [4, 8], memory_limit_bytes=limit)
+    return advised(model, "tpu-v5e", [4], memory_limit_bytes=limit)
 
 
 def every_shape(count: int) -> list[dict[str, int]]:
@@ -72,10 +73,11 @@ def test_the_first_row_is_no_worse_than_expert_plans_on_every_mesh_shape(
         "mlp": lambda: tl.load("mlp", batch=2048, inputs=512, hidden=4096, outputs=512),
     }
     model = models[name]()
-    advice = advised(model, where, 16)
+    counts = [1, 8, 16] if where == "h100" else [4, 8]
+    advice = advised(model, where, counts)
     analysis = tl.analyse(model)
     priced = 0
-    for count in device_counts(machine(where), 16):
+    for count in counts:
         for shape in every_shape(count):
             problem = tl.Problem(analysis, shape, where)
             plans = [tl.replicated(problem)]
@@ -89,12 +91,12 @@ def test_the_first_row_is_no_worse_than_expert_plans_on_every_mesh_shape(
                 priced += 1
                 assert cost.fits
                 assert advice.rows[0].time_s <= cost.time_s * (1 + 1e-9), (shape, plan.actions)
-    assert priced > 50
+    assert priced > 15
     assert advice.rows[0].fits
 
 
 def test_rows_are_plans_at_their_prices(roomy: Advice, tight: Advice) -> None:
-    assert {row.origin for row in roomy.rows} > {"search", "unsharded"}
+    assert {row.origin for row in roomy.rows} == {"search", "unsharded"}
     assert any(row.priced.packed for row in roomy.rows), "no refined plan was kept"
     for row in (*roomy.rows, *tight.rows):
         cost = tl.price(row.problem, row.plan)
@@ -198,7 +200,7 @@ def test_a_model_whose_batch_is_not_known_is_refused_for_that_choice_alone() -> 
     model = of_a_function()
     with pytest.raises(InvalidProblem, match="the batch of own is not known: load it by name"):
         advised(model, "tpu-v5e", 4, batch=8)
-    advice = advised(model, "tpu-v5e", 4, memory_limit_bytes=90_000)
+    advice = advised(model, "tpu-v5e", [4], memory_limit_bytes=20_000, recompute=False)
     assert advice.rows
     reasons = [text for text in advice.left_out if text.startswith("No choice of the batch:")]
     assert len(reasons) == 1
@@ -224,7 +226,11 @@ def test_parts_of_a_batch_add_up_and_hold_their_gradients() -> None:
     parts = [row for row in advice.rows if row.parts == 2]
     assert {row.shape for row in parts} == {"4", "2x2"}
     for row in parts:
-        assert row.choice.base.analysis.model.sizes["batch"] == 8
+        assert row.batch == 8
+        assert [8, 256] in [
+            list(row.problem.analysis.program.dims(value))
+            for value in range(row.problem.analysis.program.n_arguments)
+        ]
         cost = tl.price(row.problem, row.plan)
         program, mesh = row.problem.analysis.program, row.mesh
         weights = [
@@ -270,11 +276,11 @@ def make(mesh: str) -> Mesh:
 
 
 def test_slices_on_which_the_weights_do_not_fit_are_left_out_and_said() -> None:
-    model = transformer()
+    model = tl.load("mlp", batch=64, inputs=1024, hidden=4096, outputs=512)
     base = tl.Problem(tl.analyse(model), {"data": 1})
     resident = tl.price(base, tl.replicated(base)).timeline_bytes[0]
     advice = advised(
-        model, "tpu-v5e", 16, memory_limit_bytes=resident * 0.9, batch=False, recompute=False
+        model, "tpu-v5e", 4, memory_limit_bytes=resident * 0.9, batch=False, recompute=False
     )
     assert advice.fastest is not None
     assert all(row.devices > 1 for row in advice.rows)
@@ -307,11 +313,17 @@ def test_rows_on_disk_are_not_computed_again(
     def refuse(*given: Any, **options: Any) -> Any:
         raise AssertionError("a row was computed again")
 
-    monkeypatch.setattr("toast_lab.sweep.local.LocalPool.submit", refuse)
+    monkeypatch.setattr("toast_lab.sweep.local.SameProcess.submit", refuse)
     again = advised(model, "tpu-v5e", 8, store=tmp_path)
     assert (tmp_path / "rows.jsonl").read_text() == lines
     assert [row.to_json() for row in again.rows] == [row.to_json() for row in first.rows]
     assert again.n_searched == first.n_searched
+
+
+def test_processes_of_this_machine_give_the_same_rows() -> None:
+    model = transformer()
+    alone, together = (advised(model, "tpu-v5e", 4, workers=workers) for workers in (0, 2))
+    assert [row.to_json() for row in alone.rows] == [row.to_json() for row in together.rows]
 
 
 def test_a_damaged_row_is_computed_again(tmp_path: Path) -> None:
@@ -333,11 +345,11 @@ def test_a_stopped_advice_keeps_its_rows_and_goes_on(tmp_path: Path) -> None:
     def cancel() -> bool:
         return len(seen) >= 2
 
-    stopped = advised(model, "tpu-v5e", 16, store=tmp_path, on_row=seen.append, cancel=cancel)
+    stopped = advised(model, "tpu-v5e", 8, store=tmp_path, on_row=seen.append, cancel=cancel)
     assert stopped.message.startswith("Stopped")
     assert 2 <= len(stopped.rows)
     kept = len((tmp_path / "rows.jsonl").read_text().splitlines())
-    whole = advised(model, "tpu-v5e", 16, store=tmp_path)
+    whole = advised(model, "tpu-v5e", 8, store=tmp_path)
     assert whole.message == "Done."
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert len(lines) > kept
@@ -346,7 +358,7 @@ def test_a_stopped_advice_keeps_its_rows_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_rows_come_while_the_work_goes_on() -> None:
-    advice = advised(transformer(), "tpu-v5e", 16, wait=False)
+    advice = advised(transformer(), "tpu-v5e", 8, wait=False)
     assert advice.running
     best: dict[tuple[str, str], tuple[bool, float]] = {}
     count = 0

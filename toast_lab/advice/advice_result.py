@@ -94,6 +94,13 @@ class AdviceRow:
         return self.choice.batch
 
     @property
+    def batch_text(self) -> str:
+        """``16``, or ``4 x 4`` for four parts of four examples; ``whole`` if it is not known."""
+        if self.batch is None:
+            return "whole"
+        return f"{self.batch}" if self.parts == 1 else f"{self.batch} x {self.parts}"
+
+    @property
     def parts(self) -> int:
         """Parts of the batch that run one after the other."""
         return self.choice.parts
@@ -217,8 +224,8 @@ class AdviceRow:
         return {
             **self.to_json(),
             "mesh": self.shape,
-            "keeps": self.choice.policy or self.keeps,
-            "batch": "whole" if self.parts == 1 else f"{self.batch} x {self.parts}",
+            "keeps": self.choice.policy or "all",
+            "batch": self.batch_text,
             "set_up": str(self),
         }
 
@@ -536,7 +543,7 @@ def advice_text(advice: Advice, limit: int = MOST_ROWS) -> str:
     lines = [
         f"{advice.name} on {terms.machine.name}, {bytes_text(terms.memory_limit_bytes)} a device: "
         f"{advice.n_shapes} mesh shapes, {advice.n_searched} searches",
-        "the best of each slice:",
+        f"The best of each slice; {_cost_words(terms)}:",
         advice_table(advice.best_of_slices, limit),
     ]
     sentences = [*advice.answers, *advice.dropped, *advice.left_out, advice.message]
@@ -544,32 +551,38 @@ def advice_text(advice: Advice, limit: int = MOST_ROWS) -> str:
     return "\n".join(lines)
 
 
+def _cost_words(terms: Terms) -> str:
+    one = "an example" if terms.examples else "a step"
+    return f"cost is that of {one}" + (
+        ", in seconds of a device" if terms.price_per_device_hour is None else ""
+    )
+
+
 def advice_table(rows: Sequence[AdviceRow], limit: int = MOST_ROWS) -> str:
     """Rows as a table of at most 80 columns."""
     if not rows:
         return "no rows yet"
-    has_price = rows[0].terms.price_per_device_hour is not None
-    unit = "example" if rows[0].terms.examples else "step"
-    money = f">price/{unit}" if has_price else f">device s/{unit}"
     has_parts = any(row.parts > 1 for row in rows)
     has_policies = any(row.choice.policy for row in rows)
-    columns = [">devices", "mesh", ">step", ">memory", "", money]
-    columns += ["keeps"] * has_policies + ["batch"] * has_parts + ["plan"]
+    columns = [">devices", "mesh", ">step", ">memory", "fits", ">cost"]
+    columns += ["keeps"] * has_policies + ["batch"] * has_parts
     cells = []
     for row in rows:
-        amount = row.price_per_example if has_price else row.device_s
-        cell = [
+        amount = row.price_per_example
+        cell: list[object] = [
             row.devices,
             row.shape,
             time_text(row.time_s),
             bytes_text(row.peak_bytes),
-            "" if row.fits else "over",
-            f"{amount:.3g}",
+            "yes" if row.fits else "no",
+            time_text(row.device_s) if amount is None else f"{amount:.3g}",
         ]
-        cell += [row.choice.policy or "-"] * has_policies
-        cell += ["whole" if row.parts == 1 else f"{row.batch} x {row.parts}"] * has_parts
-        cells.append([*cell, shortened(row.origin, 24)])
-    return "\n".join(line[:WIDTH] for line in table(columns, cells, limit).splitlines())
+        cell += [row.choice.policy or "all"] * has_policies
+        cells.append(cell + [row.batch_text] * has_parts)
+    used = max(map(len, table(columns, cells, limit).splitlines()))
+    origins = [shortened(row.origin, max(WIDTH - used - 2, 8)) for row in rows]
+    with_plans = [[*cell, origin] for cell, origin in zip(cells, origins, strict=True)]
+    return table([*columns, "plan"], with_plans, limit)
 
 
 def _wrapped(sentence: str) -> list[str]:

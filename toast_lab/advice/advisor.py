@@ -131,7 +131,7 @@ def advise(
         seconds=checks.number("seconds", seconds, above=0.0),
         evaluations=None if evaluations is None else checks.whole("evaluations", evaluations, 1),
         seed=checks.seed(seed),
-        workers=Workers(scheduler, checks.whole("workers", n_workers, 1, 1000)),
+        workers=Workers(scheduler, checks.whole("workers", n_workers, 0, 1000)),
         store=None if store is None else Path(store),
     )
     advice = Advice(analysis.model.name, terms)
@@ -498,7 +498,7 @@ class _Ladder:
             (None, None) if budget is None else (budget.seconds, budget.evaluations)
         )
         workers = self.asked.workers
-        threads = 1 if workers.scheduler else max(1, n_cores() // workers.processes)
+        threads = 1 if workers.scheduler else max(1, n_cores() // max(workers.processes, 1))
         return AdviceTask(
             model=self.advice.name,
             sizes=(),

@@ -68,8 +68,9 @@ class ProgramChoice:
         return f"<ProgramChoice {self}>"
 
     def __str__(self) -> str:
-        parts = "" if self.parts == 1 else f", {self.parts} parts of {self.batch} examples"
-        return f"{self.keeps}{parts}"
+        texts = [f"layers keep {self.policy}"] * bool(self.policies)
+        texts += [f"{self.parts} parts of {self.batch} examples"] * (self.parts > 1)
+        return ", ".join(texts) or AS_WRITTEN
 
 
 def program_choice(

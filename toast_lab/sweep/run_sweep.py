@@ -18,7 +18,7 @@ from toast_lab.errors import NotSaved
 from toast_lab.files import PathLike
 from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
-from toast_lab.sweep.local import LocalPool
+from toast_lab.sweep.local import LocalPool, SameProcess
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
@@ -32,7 +32,8 @@ class Workers(NamedTuple):
 
     #: address of a running scheduler, such as "tcp://host:8786"; None: processes on this machine
     scheduler: str | None = None
-    #: processes on this machine; with several, searches share the cores and take longer
+    #: processes on this machine; with several, searches share the cores and take longer; 0: tasks
+    #: are done in this process
     processes: int = 1
     #: how often to retry a search whose process died, or a task whose worker died
     retries: int = 1
@@ -140,6 +141,8 @@ def pool_of(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
     """The pool of these workers, which ends with the block."""
     if workers.scheduler:
         return remote_pool(workers.scheduler, workers.retries)
+    if not workers.processes:
+        return SameProcess()
     return LocalPool(workers.processes, workers.retries)
 
 
@@ -182,11 +185,13 @@ class _TaskDriver:
                 pool.submit(task)
                 self.running[task] = None
                 self._tell(None)
-            for task, row in pool.finished():
+            finished = pool.finished()
+            for task, row in finished:
                 del self.running[task]
                 if row["status"] != search_child.CANCELLED:
                     self._keep(row)
-            time.sleep(0.1)
+            if not finished:
+                time.sleep(0.1)
 
     def _keep(self, row: TaskRow) -> None:
         try:
