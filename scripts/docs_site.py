@@ -44,6 +44,8 @@ REFERENCE = {
     "Prices": ["Problem", "Mesh", "Machine", "price", "price_rules", "replicated", "Cost"],
     "Search": [
         "search",
+        "advise",
+        "Advice",
         "usual_plans",
         "Budget",
         "SearchResult",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab._version import __version__
 
 _NAMES = {
+    "Advice": "toast_lab.advice.advice_result:Advice",
     "Audit": "toast_lab.audit.audit:Audit",
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
@@ -31,6 +32,7 @@ _NAMES = {
     "ToastError": "toast_lab.errors:ToastError",
     "Compiled": "toast_lab.runtime.compiled:Compiled",
     "Comparison": "toast_lab.compare.result:Comparison",
+    "advise": "toast_lab.pipeline:advise",
     "analyse": "toast_lab.conflicts.analysis:analyse",
     "annotations": "toast_lab.ir.annotations:annotations_of",
     "audit": "toast_lab.audit.audit:audit",
@@ -73,6 +75,7 @@ __all__ = ["__version__", *_NAMES, "charts", "views"]
 
 if TYPE_CHECKING:
     from toast_lab import charts, views
+    from toast_lab.advice.advice_result import Advice
     from toast_lab.advice.check import check
     from toast_lab.advice.why_not import why_not
     from toast_lab.app.explore import explore
@@ -100,7 +103,7 @@ if TYPE_CHECKING:
     from toast_lab.lowering.listing import listing
     from toast_lab.lowering.needed_constraints import needed_constraints
     from toast_lab.machines.machine_model import Machine
-    from toast_lab.pipeline import race, replicated, search
+    from toast_lab.pipeline import advise, race, replicated, search
     from toast_lab.plan_verbs import Plan
     from toast_lab.report.report import report
     from toast_lab.runtime.compile import compile_plan as compile

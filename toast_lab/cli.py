@@ -35,6 +35,12 @@ COMMANDS = (
         "Ctrl-C keeps the rows so far",
     ),
     ("bench", "bench", "run the searches of the paper's evaluation"),
+    (
+        "advise",
+        "advise",
+        "say which slice, mesh shape, parts of a batch and recomputation to take; resumable, "
+        "Ctrl-C keeps the rows so far",
+    ),
     ("price", "price", "estimate time and memory of a plan"),
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
     ("choices", "choices", "rank what each action, side, rule or constraint of a plan saves"),

@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from toast_lab import checks
@@ -50,7 +51,10 @@ from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
 from toast_lab.written.written_front import WITHIN, WrittenFront
 
 if TYPE_CHECKING:
+    from toast_lab.advice.advice_result import Advice
     from toast_lab.advice.recomputation import KeptChoice
+    from toast_lab.conflicts.analysis import Analysis
+    from toast_lab.machines.machine_model import Machine
 
 #: Methods whose best plans are judged beside those of the chosen method. Together they take half
 #: the time of one search.
@@ -325,6 +329,67 @@ def race(
         parallel=parallel,
     )
     return race_with_verbs(finished)
+
+
+def advise(
+    model: Model | Analysis,
+    machine: str | Path | Machine = "tpu-v5e",
+    devices: int | Sequence[int] | None = None,
+    **options: Any,
+) -> Advice:
+    """Which slice, which mesh shape, which parts of the batch, and what to recompute.
+
+    One analysis serves all rows. The plans that experts would try are priced on every mesh shape of
+    1 to 3 axes, in every order of its axes on the links; then the most promising ones are searched
+    (``advice.advisor``). The first row is never worse by price than any expert plan on any shape.
+
+    Args:
+        model: a model or its analysis.
+        machine: name, machine file (ends in ``.toml``) or Machine.
+        devices: the most devices, or a list of the numbers to look at; the machine's largest slice
+            by default.
+        options: keywords:
+
+            * ``batch``: parts of the batch that run one after the other, with gradients added up,
+              so that a step has the same examples. True: halves, quarters and eighths where memory
+              binds; examples of a part, or several: these on every mesh; False: none.
+            * ``recompute``: as for ``search``. True: tried where memory binds; False: as written;
+              a policy or a mapping: in all rows.
+            * ``seconds``: of all searches together (60). Loading, expert plans and the tracing of
+              other programs come on top.
+            * ``evaluations``: instead, plans that each short search prices, so that the same rows
+              come out on every machine.
+            * ``price_per_device_hour``: in any currency. Without it, *cheapest* counts seconds of a
+              device.
+            * ``memory_limit_bytes``: of a device; the machine's memory by default.
+            * ``seed``: of the searches.
+            * ``store``: folder of the rows, which are not computed again when the same advice is
+              asked for another time.
+            * ``workers``: processes on this machine (its cores); 0: all is done in this process,
+              which is quicker for a small model. ``scheduler``: address of a
+              ``dask.distributed`` scheduler, whose workers are taken instead.
+            * ``on_row``: called with each row that is better than the last one of its set-up.
+            * ``cancel``: polled; True ends the work and keeps the rows. Ctrl-C does the same.
+            * ``wait``: False gives the advice at once, which fills up: see ``Advice.live``,
+              ``Advice.wait`` and ``Advice.stop``.
+
+    Raises:
+        InvalidProblem: numbers of devices, prices or parts of a batch that are not possible, an
+            unknown machine, or a model whose batch is not known and was asked for.
+        StoreError: the folder cannot be written to, or another process writes to it.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("transformer", layers=2, batch=16)
+        >>> advice = tl.advise(model, "tpu-v5e", 4, evaluations=100, workers=0)
+        >>> advice.fastest.devices, advice.smallest.devices
+        (4, 1)
+        >>> advice.rows[0].plan.mesh.n_devices
+        4
+    """
+    from toast_lab.advice.advisor import advise as fill
+
+    return fill(model, machine, devices, finish=Plan.of, **options)
 
 
 def replicated(problem: Problem) -> Plan:

@@ -121,9 +121,8 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(
-                    (RUN_FUNCTION, task, reference(METHODS[task.method]), self.retries)
-                )
+                run = task.run_function or RUN_FUNCTION
+                place.process.command((run, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
         """Replace a dead worker. Gives its task with a row, unless the task is tried again."""
@@ -150,6 +149,51 @@ class LocalPool:
         )
 
 
+class SameProcess:
+    """Does tasks in this process, one when asked for those that have finished.
+
+    For short tasks on small models, for which starting processes takes longer than the work. A task
+    that crashes takes this process with it.
+    """
+
+    slots = 1
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[SweepTask] = collections.deque()
+        self._stopped = False
+
+    def __enter__(self) -> SameProcess:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def submit(self, task: SweepTask) -> None:
+        """Take a task."""
+        self._waiting.append(task)
+
+    def finished(self) -> list[Finished]:
+        """Do the next task, and give it with its row."""
+        if not self._waiting:
+            return []
+        task = self._waiting.popleft()
+        if self._stopped:
+            return [(task, _cancelled(task))]
+        target = reference(METHODS[task.method])
+        return [(task, _run(task.run_function or RUN_FUNCTION, task, target, 0, self._is_stopped))]
+
+    def _is_stopped(self) -> bool:
+        return self._stopped
+
+    def stop(self) -> None:
+        """Do no further task."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Forget the tasks that wait."""
+        self._waiting.clear()
+
+
 def _cancelled(task: SweepTask) -> TaskRow:
     return sweep_worker.row_without_plan(task, search_child.CANCELLED, "")
 
@@ -163,12 +207,16 @@ def serve() -> None:
     """Do the tasks that the pool sends, one after the other, until the pool is gone."""
     isolate.report(Ready())
     while (command := isolate.next_command()) is not None:
-        run, task, target, retries = command
-        module, _, function = run.partition(":")
-        try:
-            row = getattr(importlib.import_module(module), function)(
-                task, target, retries, isolate.end_is_asked
-            )
-        except Exception as error:
-            row = sweep_worker.failed_row(task, error)
-        isolate.report(row)
+        isolate.report(_run(*command, isolate.end_is_asked))
+
+
+def _run(run: str, task: SweepTask, target: str, retries: int, cancel: isolate.Cancel) -> TaskRow:
+    """Apply the function "module:function" to a task, and give its row or that of its failure."""
+    module, _, function = run.partition(":")
+    try:
+        row: TaskRow = getattr(importlib.import_module(module), function)(
+            task, target, retries, cancel
+        )
+        return row
+    except Exception as error:
+        return sweep_worker.failed_row(task, error)

@@ -12,10 +12,12 @@ Start reading at ``RemotePool``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, RunFailed
@@ -74,6 +76,7 @@ class RemotePool:
         self.client, self.retries = client, retries
         self._stop = stop
         self._running: dict[Any, SweepTask] = {}
+        self._parcels: dict[str, Any] = {}
         self._seen_at = time.monotonic()
 
     @property
@@ -90,10 +93,19 @@ class RemotePool:
             reference(METHODS[task.method]),
             self.retries,
             stop_name=self._stop.name,
+            parcel=self._parcel(task),
             key=key,
             pure=False,
         )
         self._running[future] = task
+
+    def _parcel(self, task: SweepTask) -> Any:
+        """The bytes of the task's parcel, which each worker gets once; None if it has none."""
+        if not task.parcel:
+            return None
+        if task.parcel not in self._parcels:
+            self._parcels[task.parcel] = self.client.scatter(Path(task.parcel).read_bytes())
+        return self._parcels[task.parcel]
 
     def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows.
@@ -146,8 +158,10 @@ class RemotePool:
         return sweep_worker.failed_row(task, error)
 
 
-def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> TaskRow:
-    """``run_task`` on a worker, which checks now and then whether the sweep was cancelled."""
+def on_worker(
+    task: SweepTask, target: str, retries: int, stop_name: str, parcel: bytes | None = None
+) -> TaskRow:
+    """Run a task on a worker, which checks now and then whether the sweep was cancelled."""
     dask = distributed()
     stop_event = dask.Event(stop_name, client=dask.get_client())
     checked_at, stopped = 0.0, False
@@ -160,4 +174,9 @@ def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> Tas
                 stopped = bool(stop_event.is_set())
         return stopped
 
-    return sweep_worker.run_task(task, target, retries, cancel)
+    if not task.run_function:
+        return sweep_worker.run_task(task, target, retries, cancel)
+    module, _, function = task.run_function.partition(":")
+    run = getattr(importlib.import_module(module), function)
+    row: TaskRow = run(task, target, retries, cancel, parcel)
+    return row

@@ -18,7 +18,7 @@ from toast_lab.errors import NotSaved
 from toast_lab.files import PathLike
 from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
-from toast_lab.sweep.local import LocalPool
+from toast_lab.sweep.local import LocalPool, SameProcess
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
@@ -32,7 +32,8 @@ class Workers(NamedTuple):
 
     #: address of a running scheduler, such as "tcp://host:8786"; None: processes on this machine
     scheduler: str | None = None
-    #: processes on this machine; with several, searches share the cores and take longer
+    #: processes on this machine; with several, searches share the cores and take longer; 0: tasks
+    #: are done in this process
     processes: int = 1
     #: how often to retry a search whose process died, or a task whose worker died
     retries: int = 1
@@ -86,7 +87,7 @@ class Pool(Protocol):
 def run_sweep(
     tasks: Sequence[SweepTask],
     store: SweepStore,
-    workers: Workers = ONE_WORKER,
+    workers: Workers | Pool = ONE_WORKER,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
     cancel: Cancel | None = None,
@@ -99,7 +100,8 @@ def run_sweep(
     Args:
         tasks: the searches.
         store: where rows are kept; no other process can write to it meanwhile.
-        workers: for the tasks; one process on this machine by default.
+        workers: for the tasks; one process on this machine by default. A pool that is open
+            already stays open, for the tasks of further calls.
         on_progress: called in this thread.
         cancel: polled ten times a second; True ends the sweep and keeps the rows so far.
 
@@ -109,7 +111,8 @@ def run_sweep(
         StoreError: another sweep writes to the same file.
     """
     unique = {task.digest: task for task in tasks}
-    repeated_statuses = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
+    retry_crashed = isinstance(workers, Workers) and workers.retry_crashed
+    repeated_statuses = (search_child.CRASHED, search_child.FAILED) if retry_crashed else ()
     with store.claimed():
         todo = [
             task
@@ -119,7 +122,11 @@ def run_sweep(
         done = len(unique) - len(todo)
         driver = _TaskDriver(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
-            with _pool(workers) as pool:
+            with (
+                pool_of(workers)
+                if isinstance(workers, Workers)
+                else contextlib.nullcontext(workers) as pool
+            ):
                 driver.all(pool)
     return Sweep(
         rows=[store.rows[digest] for digest in unique if digest in store],
@@ -130,9 +137,12 @@ def run_sweep(
     )
 
 
-def _pool(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
+def pool_of(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
+    """The pool of these workers, which ends with the block."""
     if workers.scheduler:
         return remote_pool(workers.scheduler, workers.retries)
+    if not workers.processes:
+        return SameProcess()
     return LocalPool(workers.processes, workers.retries)
 
 
@@ -175,11 +185,13 @@ class _TaskDriver:
                 pool.submit(task)
                 self.running[task] = None
                 self._tell(None)
-            for task, row in pool.finished():
+            finished = pool.finished()
+            for task, row in finished:
                 del self.running[task]
                 if row["status"] != search_child.CANCELLED:
                     self._keep(row)
-            time.sleep(0.1)
+            if not finished:
+                time.sleep(0.1)
 
     def _keep(self, row: TaskRow) -> None:
         try:

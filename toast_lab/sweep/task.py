@@ -13,7 +13,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toast_lab import checks
 from toast_lab.errors import FrontendError, InvalidProblem, ToastError, did_you_mean, join_offenders
@@ -55,6 +55,15 @@ class SweepTask:
     evaluations: int | None = None
     memory_limit_gib: float | None = None  #: per device; None: the machine's memory
     options: tuple[tuple[str, Any], ...] = ()  #: of the method, sorted by name
+
+    #: "module:function" that a worker applies to a task of a subclass, with the arguments of
+    #: ``sweep_worker.run_task``; empty: that function
+    run_function: ClassVar[str] = ""
+
+    @property
+    def parcel(self) -> str:
+        """A file that the function reads; workers elsewhere get a copy. Empty: it reads none."""
+        return ""
 
     @classmethod
     def make(
