@@ -162,9 +162,7 @@ def update(file: PathLike, *, compiled: bool = False) -> Checked:
     head = text.partition("[limits")[0].rstrip()
     values = {row.what: row.now for row in now.rows}
     lines = [head, "", "[limits]"]
-    lines += [
-        f"{key} = {values[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")
-    ]
+    lines += [f"{key} = {values[key]!r}" for key in ("time_s", "peak_bytes", "unsharded_bytes")]
     lines += ["[limits.collectives]"]
     kinds = [what.removesuffix(" bytes") for what in values if what.endswith(" bytes")]
     lines += [

@@ -68,11 +68,6 @@ class Step:
     drawer: bool = False  #: whether the listing below is open
 
 
-def nothing(_: Session) -> Selected:
-    """An empty selection."""
-    return (), ()
-
-
 class Chapter(NamedTuple):
     """The steps on one subject."""
 
