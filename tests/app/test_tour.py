@@ -17,9 +17,8 @@ pytest.importorskip("panel")
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour import chapters
-from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.step import Step, TourScene
-from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, FIGURES, STEPS, Tour
 from toast_lab.app.tour.words import TourWords
 from toast_lab.explain.plan_by_hand import replay
 from toast_lab.jobs.job import Registry

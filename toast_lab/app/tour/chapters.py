@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from toast_lab.app.tour import words
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, FigureEntry, Quiz, Step, TourScene, TourTask
 from toast_lab.models.registry import WORTHWHILE_SIZES
 
 ORDER = ("first", "mlp", "xxt", "attention", "transformer")
@@ -23,6 +23,11 @@ ORDER = ("first", "mlp", "xxt", "attention", "transformer")
 def chapters() -> tuple[Chapter, ...]:
     """All chapters, in order."""
     return tuple(map(_chapter, ORDER))
+
+
+def figures() -> tuple[FigureEntry, ...]:
+    """The index of the paper's figures and listings."""
+    return tuple(FigureEntry(figure, *entry) for figure, entry in read("figures").items())
 
 
 @functools.cache

@@ -73,3 +73,11 @@ class Chapter(NamedTuple):
 
     title: str
     steps: tuple[Step, ...]
+
+
+class FigureEntry(NamedTuple):
+    """One row of the index of the paper's figures."""
+
+    figure: str
+    shows: str
+    step: str  #: key of the step

@@ -15,10 +15,11 @@ import param
 
 from toast_lab.app.model_loading import load_at_once
 from toast_lab.app.session import Session
-from toast_lab.app.tour.chapters import chapters
+from toast_lab.app.tour.chapters import chapters, figures
 from toast_lab.app.tour.step import Chapter, Step, TourScene
 
 CHAPTERS: tuple[Chapter, ...] = chapters()
+FIGURES = figures()
 STEPS: tuple[Step, ...] = tuple(step for chapter in CHAPTERS for step in chapter.steps)
 BY_KEY: dict[str, Step] = {step.key: step for step in STEPS}
 
