@@ -34,7 +34,6 @@ COMMANDS = (
         "search every combination of models, meshes, machines, methods and seeds; resumable, "
         "Ctrl-C keeps the rows so far",
     ),
-    ("bench", "bench", "run the searches of the paper's evaluation"),
     ("price", "price", "estimate time and memory of a plan"),
     ("conflicts", "conflicts", "list every conflict, with the cost of each side on each mesh axis"),
     ("choices", "choices", "rank what each action, side, rule or constraint of a plan saves"),
