@@ -34,7 +34,6 @@ COMMANDS = (
         "search every combination of models, meshes, machines, methods and seeds; resumable, "
         "Ctrl-C keeps the rows so far",
     ),
-    ("bench", "bench", "run the searches of the paper's evaluation"),
     (
         "advise",
         "advise",

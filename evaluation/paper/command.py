@@ -1,8 +1,7 @@
 """``python -m evaluation paper``: rerun the paper's section 5 and make its page.
 
 Step times, search times and scaling of every method, what compilers make of the plans, and the
-targets that were set before. ``toast-lab bench paper`` runs the searches alone; with ``--out`` of
-its folder, this command makes tables, charts and the page from its rows.
+targets that were set before.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation.paper.paper_cases import Choice
 from evaluation.paper.run import Heading, Paper, run_paper
 from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
-from toast_lab.sweep.paper_cases import Choice
 from toast_lab.sweep.run_sweep import Workers
 
 
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the searches that have no row yet, then write tables, charts and the page."""
     parser = ArgumentParser(prog="python -m evaluation paper", description=__doc__)
     add_option = parser.add_argument
-    command_options.paper_cases(parser)
+    _choices(parser)
     add_option(
         "--compile",
         action="store_true",
@@ -53,6 +52,35 @@ def main(arguments: Sequence[str]) -> int:
     with stopping.listening():
         status = _run(args)
         return int(keeping.say_failures(args)) or status
+
+
+def _choices(parser: ArgumentParser) -> None:
+    """Options that choose searches of the paper's evaluation."""
+    add_option = parser.add_argument
+    add_option(
+        "--parts",
+        nargs="+",
+        metavar="PART",
+        help="any of models, scaling, goals, depth and devices (all)",
+    )
+    add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
+    add_option(
+        "--machines", nargs="+", metavar="MACHINE", help="machines to price on (a100 p100 tpu-v3)"
+    )
+    add_option(
+        "--methods", nargs="+", metavar="METHOD", help="search methods (the paper's and one more)"
+    )
+    add_option(
+        "--seconds",
+        type=command_options.positive,
+        metavar="SECONDS",
+        help="time limit of each search (20)",
+    )
+    add_option(
+        "--quick",
+        action="store_true",
+        help="small sizes and 2 s per search, to try the command out; its numbers mean little",
+    )
 
 
 def _run(args: Namespace) -> int:

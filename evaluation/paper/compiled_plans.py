@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from evaluation.paper.paper_cases import MESH, Case, Choice
 from evaluation.paper.sizes import COMPILED_SIZES, SLICES
 from toast_lab import checks, isolate
 from toast_lab.cost.problem import price
@@ -23,7 +24,6 @@ from toast_lab.runtime.diff import diff_compiled
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.sweep import sweep_worker
-from toast_lab.sweep.paper_cases import MESH, Case, Choice
 from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.sweep.table import assignments_text
 from toast_lab.sweep.task import SweepTask, TaskRow

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evaluation.pages import table
+from evaluation.paper.paper_cases import MESH, OURS, Case, Choice
 from evaluation.row_files import append_rows, read_rows
 from toast_lab.commands import command_options, output, stopping
 from toast_lab.conflicts.analysis import Analysis, analyse
@@ -19,7 +20,6 @@ from toast_lab.cost.problem import Problem
 from toast_lab.files import write_whole
 from toast_lab.frontends import load
 from toast_lab.search.contract import Budget, search
-from toast_lab.sweep.paper_cases import MESH, OURS, Case, Choice
 from toast_lab.text import csv_text
 
 ROWS_FILE = "gaps.jsonl"

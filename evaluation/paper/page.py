@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evaluation.pages import table
-from evaluation.paper import tables
+from evaluation.paper import paper_cases, tables
+from evaluation.paper.paper_cases import OURS, Choice
 from evaluation.paper.sizes import REASONS
 from evaluation.paper.tables import CaseResult, Row
 from evaluation.paper.targets import EvaluationTarget, contests_of
-from toast_lab.sweep import paper_cases
-from toast_lab.sweep.paper_cases import OURS, Choice
 from toast_lab.sweep.sweep_worker import code_digest
 from toast_lab.sweep.table import assignments_text
 from toast_lab.text import bytes_text

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from evaluation import pages
 from evaluation.paper import compiled_plans, tables
 from evaluation.paper.page import Content, page
+from evaluation.paper.paper_cases import Choice
 from evaluation.paper.tables import Row
 from evaluation.paper.targets import EvaluationTarget, targets
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import write_whole
 from toast_lab.isolate import Cancel
 from toast_lab.search.methods import METHODS
-from toast_lab.sweep.paper_cases import Choice
 from toast_lab.sweep.run_sweep import (
     ONE_WORKER,
     Sweep,

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from evaluation.paper.paper_cases import Cell
 from toast_lab.search.race import seconds_to
 from toast_lab.search.search_child import ImprovementPoint
-from toast_lab.sweep.paper_cases import Cell
 from toast_lab.sweep.table import assignments_text
 
 Row = Mapping[str, Any]

@@ -12,10 +12,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from evaluation.paper import tables
+from evaluation.paper import paper_cases, tables
+from evaluation.paper.paper_cases import OURS
 from evaluation.paper.tables import CaseResult
-from toast_lab.sweep import paper_cases
-from toast_lab.sweep.paper_cases import OURS
 
 TIE = 1e-9  # relative difference of scores that counts as rounding
 TIMES_SLOWER = 25.0

@@ -16,17 +16,17 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour import first_chapter, transformer_chapter
-from toast_lab.app.tour.figures import FIGURES
+from toast_lab.app.tour import chapters
 from toast_lab.app.tour.step import Step, TourScene
-from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
-from toast_lab.app.tour.words import cost, dims, moved, taken
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, FIGURES, STEPS, Tour
+from toast_lab.app.tour.words import TourWords
 from toast_lab.explain.plan_by_hand import replay
 from toast_lab.jobs.job import Registry
 
 # Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
+LISTS = chapters.read("transformer")["names"]
 RUNS = ("first.run", "transformer.end")
 QUICK = [s for s in STEPS if s.page != "search" and s.key not in RUNS]
 TASKS = [s for s in QUICK if s.task is not None and s.key != "transformer.beside"]
@@ -152,31 +152,32 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     assert f"M leads from definitions to uses, {_word(len(names.source))}" in tour.text
     tour.go("mlp.megatron")
     tour.do()
-    (row,) = cost(session, session.hand.actions).collectives
+    (row,) = TourWords(session).cost(session.hand.actions).collectives
     assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.remark
-    assert dims(session, "w1", session.hand.actions) == "[512, 16384{m}]"
-    assert f"`{dims(session, 'w1', session.hand.actions)}`" in tour.remark
+    assert TourWords(session).dims("w1", session.hand.actions) == "[512, 16384{m}]"
+    assert f"`{TourWords(session).dims('w1', session.hand.actions)}`" in tour.remark
     tour.go("attention.graph")
     n = len(session.loaded.analysis.conflicts)
     assert f"the {_word(n)} conflicts" in tour.text
     assert f"{2**n} resolutions" in tour.text
     tour.go("attention.other")
     tour.do()
-    assert set(moved(session, "all_gather", session.hand.actions)) == {"qt", "v"}
+    assert set(TourWords(session).moved("all_gather", session.hand.actions)) == {"qt", "v"}
     assert "`qt` and `v`" in tour.remark
     tour.go("attention.one_path")
     assert len(session.loaded.analysis.compatibility_sets) == 2
     tour.go("attention.two_paths")
     assert len(session.loaded.analysis.compatibility_sets) == 1
     assert all(
-        any(k == "all_to_all" for k, *_ in taken(session, (a,)).sent) for a in ("S@0->s", "S@1->s")
+        any(k == "all_to_all" for k, *_ in TourWords(session).taken((a,)).sent)
+        for a in ("S@0->s", "S@1->s")
     )
     tour.go("transformer.data")
     tour.do()
-    assert f"{taken(session).sent.total()} all_reduces over data" in tour.remark
+    assert f"{TourWords(session).taken().sent.total()} all_reduces over data" in tour.remark
     tour.go("transformer.right")
-    hidden = transformer_chapter.hidden_value(session)
-    assert f"`{dims(session, hidden, transformer_chapter.MEGATRON)}`" in tour.text
+    hidden = TourWords(session).value_with(LISTS["HIDDEN"])
+    assert f"`{TourWords(session).dims(hidden, LISTS['MEGATRON'])}`" in tour.text
     assert "{data}" in tour.text
     assert "{model}" in tour.text
     tour.leave()
@@ -195,11 +196,14 @@ def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut
         text = tour.text + tour.remark
         assert not words.search(text), text
     tour.go("first.choice")
-    side_0, side_1 = (taken(session, (side,)).time_s for side in first_chapter.SIDES)
+    side_0, side_1 = (
+        TourWords(session).taken((side,)).time_s
+        for side in chapters.read("first")["names"]["SIDES"]
+    )
     assert side_1 == pytest.approx(side_0, rel=0.03), "the text says that they are nearly equal"
     tour.do()
     assert session.loaded.problem.baseline[1] > session.loaded.problem.memory_limit_bytes
-    row = taken(session)
+    row = TourWords(session).taken()
     assert row.fits
     assert row.time_s < session.loaded.problem.baseline[0]
     tour.leave()
@@ -323,7 +327,7 @@ def test_a_search_beside_the_plan_by_hand_tells_the_same_after_a_step_back(tour:
     tour.go("transformer.search")
     text = tour.text
     tour.next()
-    assert tour.session.hand.actions == transformer_chapter.DATA
+    assert tour.session.hand.actions == tuple(LISTS["DATA"])
     tour.back()
     assert tour.text == text
     assert "six actions and an expert" in text
@@ -383,7 +387,7 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
         assert tour.done
     for action in set(advice.plan.actions) - set(session.hand.actions):
         # An action that the tour's first step rules out, since another dim has that axis.
-        first_actions = list(transformer_chapter.DATA)
+        first_actions = list(LISTS["DATA"])
         _, replayed, _ = replay(session.loaded.problem, [*first_actions, action])
         assert len(replayed) == len(first_actions)
     session.hand.take_next(advice)

@@ -36,4 +36,4 @@ def start_compile(self: PlanStore, name: str, topology: str = "") -> None:
 
 if __name__ == "__main__":
     PlanStore.start_compile = start_compile  # type: ignore[method-assign]
-    sys.exit(app_server.main(["--port", sys.argv[1], "attention"]))
+    app_server.serve(port=int(sys.argv[1]), model="attention")

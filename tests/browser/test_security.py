@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-SERVE = [sys.executable, "-m", "toast_lab.app.app_server", "--port", "{port}"]
+SERVE = [sys.executable, "-m", "toast_lab.cli", "serve", "--port", "{port}"]
 
 
 def listening(port: int) -> set[str]:

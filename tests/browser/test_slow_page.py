@@ -31,7 +31,8 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     command = [
         sys.executable,
         "-m",
-        "toast_lab.app.app_server",
+        "toast_lab.cli",
+        "serve",
         "--port",
         "{port}",
         "tests.browser.evil:make",

@@ -116,7 +116,7 @@ def test_json_tells_model_problem_plan_and_cost(answer: Any, name: str) -> None:
 def test_help_names_every_command(toast: Any) -> None:
     status, out, _ = toast("--help")
     assert status == 0
-    for name in (*COMMANDS, "serve", "sweep", "bench"):
+    for name in (*COMMANDS, "serve", "sweep"):
         assert re.search(rf"^    {name}\s", out, re.MULTILINE), name
     for name in (*COMMANDS, "serve"):
         assert toast(name, "--help")[0] == 0

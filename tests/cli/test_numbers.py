@@ -71,8 +71,6 @@ OPTIONS = [
     ("sweep --models mlp --out x", "--evaluations", ()),
     ("sweep --models mlp --out x", "--workers", ()),
     ("sweep --models mlp --out x", "--retries", ()),
-    ("bench paper --out x", "--seconds", ("0.5",)),
-    ("bench paper --out x", "--workers", ()),
     ("calibrate", "--time-limit", ("0.5",)),
     ("runs", "--limit", ()),
     ("export mlp plan", "--seconds", ("0.5",)),

@@ -1,4 +1,4 @@
-"""``race``, ``sweep`` and ``bench``.
+"""``race`` and ``sweep``.
 
 The tests cover what they print and write, what they refuse, and what remains after Ctrl-C.
 """
@@ -19,7 +19,6 @@ import pytest
 from tests.cli.test_cli import NET, QUICK, started
 
 RACE = ["race", *NET, *QUICK, "--methods", "mcts,exhaustive"]
-PAPER = ["bench", "paper", "--quick", "--parts", "models", "--models", "itx"]
 SWEEP = ["sweep", "--models", "mlp", "--meshes", "2x2", "--evaluations", "30"]
 
 
@@ -104,20 +103,3 @@ def test_ctrl_c_in_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
     assert len(data["rows"]) + data["missing"] == 61
     assert {r["status"] for r in data["rows"]} == {"BUDGET"}
     assert len(rows.read_text().splitlines()) == len(data["rows"])
-
-
-def test_the_searches_of_the_paper_are_a_sweep(toast: Any, tmp_path: Path) -> None:
-    limits = ["--machines", "tpu-v3", "--methods", "mcts", "manual", "--seconds", "0.5"]
-    command = [*PAPER, *limits, "--out", str(tmp_path), "--json"]
-    status, out, err = toast(*command)
-    assert status == 0, err
-    made = json.loads(out)
-    assert (made["made"], made["missing"]) == (2, 0)
-    assert [row["method"] for row in made["rows"]] == ["mcts", "manual"]
-    assert {row["mesh"] for row in made["rows"]} == {"data=8,model=4"}
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
-    again = json.loads(toast(*command)[1])
-    assert again == {**made, "made": 0}
-    status, _, err = toast("bench", "paper", "--models", "gsn", "--out", str(tmp_path / "x"))
-    assert status == 2
-    assert 'did you mean "gns"?' in err

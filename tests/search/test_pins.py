@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, plan, small_transformer
+from tests.search.retrace import replay
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.pipeline import replicated, search
@@ -18,7 +19,6 @@ from toast_lab.search.gap.state_bound import StateBound
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts.improvement import Improvement
 from toast_lab.search.methods import METHODS
-from toast_lab.search.retrace import replay
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.state import State, legal_actions
 from toast_lab.sharding.wishes import pin_value

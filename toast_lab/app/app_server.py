@@ -11,7 +11,6 @@ it. No URL parameter loads or runs code or a file: a link shows a view of a buil
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import importlib
@@ -442,32 +441,3 @@ def start(
         from toast_lab.jobs.job import JOBS
 
         JOBS.cancel_all()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """``python -m toast_lab.app.app_server``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m toast_lab.app.app_server", description="Open the explorer in a browser."
-    )
-    parser.add_argument("model", nargs="?", help="a built-in model or package.module:make")
-    parser.add_argument("--port", type=int, default=5006)
-    parser.add_argument("--address", default="127.0.0.1")
-    parser.add_argument("--allow-origin", metavar="HOST:PORT", action="append", default=[])
-    parser.add_argument("--show", action="store_true")
-    options = parser.parse_args(argv)
-    try:
-        serve(
-            port=options.port,
-            address=options.address,
-            model=options.model,
-            show=options.show,
-            origins=tuple(options.allow_origin),
-        )
-    except (ToastError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

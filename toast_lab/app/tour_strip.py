@@ -15,8 +15,7 @@ import panel as pn
 from toast_lab.app import assets, look
 from toast_lab.app.items import MANUAL
 from toast_lab.app.session import Session
-from toast_lab.app.tour.figures import FIGURES
-from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, FIGURES, STEPS, Tour
 from toast_lab.views.markup import Safe, h, join, quiet
 
 INDEX_HEIGHT = 300

@@ -38,7 +38,7 @@ ACTIONS_HELP = (
     "program"
 )
 #: commands without ``--json``
-WITHOUT_JSON = ("serve", "bench")
+WITHOUT_JSON = ("serve",)
 
 
 def command_parser(
@@ -264,30 +264,6 @@ def rows(parser: ArgumentParser, contents: str) -> None:
         type=retries,
         default=1,
         help="how often to repeat a search whose process died (%(default)s)",
-    )
-
-
-def paper_cases(parser: ArgumentParser) -> None:
-    """Options that choose searches of the paper's evaluation."""
-    add_option = parser.add_argument
-    add_option(
-        "--parts",
-        nargs="+",
-        metavar="PART",
-        help="any of models, scaling, goals, depth and devices (all)",
-    )
-    add_option("--models", nargs="+", metavar="MODEL", help="any of gns, unet, itx, t2b, t7b (all)")
-    add_option(
-        "--machines", nargs="+", metavar="MACHINE", help="machines to price on (a100 p100 tpu-v3)"
-    )
-    add_option(
-        "--methods", nargs="+", metavar="METHOD", help="search methods (the paper's and one more)"
-    )
-    add_option("--seconds", type=positive, metavar="SECONDS", help="time limit of each search (20)")
-    add_option(
-        "--quick",
-        action="store_true",
-        help="small sizes and 2 s per search, to try the command out; its numbers mean little",
     )
 
 

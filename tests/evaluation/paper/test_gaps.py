@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluation.paper import gaps
-from toast_lab.sweep.paper_cases import Choice
+from evaluation.paper.paper_cases import Choice
 
 
 def test_rows_are_kept_and_not_made_again(tmp_path: Path) -> None:

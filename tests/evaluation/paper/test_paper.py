@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.paper import compiled_plans, run, tables, targets
+from evaluation.paper import compiled_plans, paper_cases, run, tables, targets
 from evaluation.paper.page import Content, page
+from evaluation.paper.paper_cases import Choice
 from evaluation.paper.sizes import COMPILED_SIZES
 from evaluation.paper.tables import CaseResult
 from toast_lab.errors import InvalidProblem
 from toast_lab.models import registry
-from toast_lab.sweep import paper_cases
-from toast_lab.sweep.paper_cases import Choice
 from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.sweep.sweep_worker import code_digest
 

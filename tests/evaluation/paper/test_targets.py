@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from evaluation.paper import targets
+from evaluation.paper import paper_cases, targets
 from evaluation.paper.tables import CaseResult
-from toast_lab.sweep import paper_cases
 
 Make = Callable[..., CaseResult]
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed
+from tests.search.retrace import replay
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.pipeline import search
 from toast_lab.search.contract import Budget, Status
 from toast_lab.search.mcts import mcts, rollout
 from toast_lab.search.mcts import tree as tr
-from toast_lab.search.retrace import replay
 from toast_lab.sharding.state import State, legal_actions, legal_rows
 
 SIZES = {"layers": 1, "batch": 2}

@@ -68,13 +68,16 @@ class Step:
     drawer: bool = False  #: whether the listing below is open
 
 
-def nothing(_: Session) -> Selected:
-    """An empty selection."""
-    return (), ()
-
-
 class Chapter(NamedTuple):
     """The steps on one subject."""
 
     title: str
     steps: tuple[Step, ...]
+
+
+class FigureEntry(NamedTuple):
+    """One row of the index of the paper's figures."""
+
+    figure: str
+    shows: str
+    step: str  #: key of the step

@@ -15,22 +15,11 @@ import param
 
 from toast_lab.app.model_loading import load_at_once
 from toast_lab.app.session import Session
-from toast_lab.app.tour import (
-    attention_chapter,
-    first_chapter,
-    mlp_chapter,
-    transformer_chapter,
-    xxt_chapter,
-)
+from toast_lab.app.tour.chapters import chapters, figures
 from toast_lab.app.tour.step import Chapter, Step, TourScene
 
-CHAPTERS: tuple[Chapter, ...] = (
-    first_chapter.CHAPTER,
-    mlp_chapter.CHAPTER,
-    xxt_chapter.CHAPTER,
-    attention_chapter.CHAPTER,
-    transformer_chapter.CHAPTER,
-)
+CHAPTERS: tuple[Chapter, ...] = chapters()
+FIGURES = figures()
 STEPS: tuple[Step, ...] = tuple(step for chapter in CHAPTERS for step in chapter.steps)
 BY_KEY: dict[str, Step] = {step.key: step for step in STEPS}
 

@@ -239,7 +239,7 @@ class Choice(NamedTuple):
             except ToastError as error:
                 offenders.append(str(error))
         if offenders:
-            raise InvalidProblem("bench paper:\n" + join_offenders(offenders, 50))
+            raise InvalidProblem("paper:\n" + join_offenders(offenders, 50))
         default_seconds = 2.0 if quick else SECONDS
         chosen_methods = methods or [method for method in METHODS_COMPARED if method in METHODS]
         return cls(
