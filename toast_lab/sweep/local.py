@@ -207,7 +207,8 @@ def serve() -> None:
     """Do the tasks that the pool sends, one after the other, until the pool is gone."""
     isolate.report(Ready())
     while (command := isolate.next_command()) is not None:
-        isolate.report(_run(*command, isolate.end_is_asked))
+        run, task, target, retries = command
+        isolate.report(_run(run, task, target, retries, isolate.end_is_asked))
 
 
 def _run(run: str, task: SweepTask, target: str, retries: int, cancel: isolate.Cancel) -> TaskRow:
