@@ -13,7 +13,7 @@ from bokeh.document.events import ModelChangedEvent  # noqa: E402
 from bokeh.document.models import DocumentModelManager  # noqa: E402
 
 from toast_lab.app import keys  # noqa: E402
-from toast_lab.app.explorer import Explorer  # noqa: E402
+from toast_lab.app.explorer import DOING, Explorer  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tour_strip import TARGETS  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
@@ -78,3 +78,10 @@ def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(
     assert not walks
     session.step = "graph"  # a new figure, for which it does walk over everything
     assert walks
+
+
+def test_the_header_has_words_for_every_kind_of_job() -> None:
+    session = Session(jobs=Registry())
+    handled = {kind for work in (session.work, session.exports) for kind in work._handlers}
+    assert "why not" in handled
+    assert handled <= DOING.keys()

@@ -438,6 +438,7 @@ DOING = {
     "confirm": "confirming",
     "compile": "compiling",
     "audit": "auditing",
+    "why not": "looking for room",
     "export": "exporting",
     "write": "writing",
 }
