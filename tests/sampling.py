@@ -13,7 +13,7 @@ A parametrised test with many cases says how many of them prove enough for one d
 Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
 ``SHARES_OF_FILES`` whole files. What the last change has
 touched is looked at more closely: its test files run whole, and of the room with the most changed
-lines twice as many tests run (``changes``). What is named on the command line runs whole, unless
+lines half as many tests again (``changes``). What is named on the command line runs whole, unless
 ``TOAST_LAB_SHARE`` says how much of it is enough.
 """
 
@@ -43,16 +43,19 @@ SHARES = {"tests/browser": 1 / 4}
 #: The same of its files, since the tests of a file share what takes long to make.
 SHARES_OF_FILES = dict.fromkeys(
     (
+        "tests/app",
         "tests/apply",
         "tests/cli",
         "tests/compare",
         "tests/evaluation",
         "tests/export",
         "tests/frontends",
+        "tests/kernels",
         "tests/models",
         "tests/paper",
         "tests/runtime",
         "tests/search",
+        "tests/sharding",
         "tests/sweep",
         "tests/written",
     ),
@@ -61,6 +64,8 @@ SHARES_OF_FILES = dict.fromkeys(
 #: What runs whole every day in these folders, as beginnings of names: what everybody does first,
 #: what must never be wrong even for a day, and the figures of the paper.
 DAILY = (
+    "tests/app/test_explorer.py",
+    "tests/app/test_session.py",
     "tests/browser/test_explorer.py::test_a_new_user",
     "tests/browser/test_security.py",
     "tests/browser/test_strict_page.py",
@@ -69,6 +74,7 @@ DAILY = (
     "tests/runtime/test_run.py",
     "tests/search/test_conformance.py",
 )
+CLOSER = 1.5  #: factor on the share of folders with the tests of the room that was changed most
 #: Further folders with the tests of a room
 ALSO_OF_ROOM = {"app": ("browser",), "views": ("browser",), "notebooks": ("docs",)}
 Case = TypeVar("Case")
@@ -166,7 +172,7 @@ def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
         return set()
     changed_files, changed_folders = changes()
     shares = {
-        folder: share * (2 if folder in changed_folders else 1)
+        folder: share * (CLOSER if folder in changed_folders else 1)
         for folder, share in {**SHARES, **SHARES_OF_FILES}.items()
         if not any(f"{folder}/" in f"{named.partition('::')[0]}/" for named in arguments)
     }
