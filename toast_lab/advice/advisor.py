@@ -569,15 +569,15 @@ class _Ladder:
             self.advice.experts += [(choice, plan) for plan in plans]
         else:
             self.advice.n_searched += 1
-        made = [
+        priced_rows = [
             AdviceRow(choice, make_mesh(plan.mesh), plan, STAGES[stage], terms=self.advice.terms)
             for plan in plans
         ]
-        if not made:
+        if not priced_rows:
             return
-        best = min(made, key=lambda row: row.rank)
+        best = min(priced_rows, key=lambda row: row.rank)
         self.quickest_s[key] = min(
-            *(row.time_s for row in made), self.quickest_s.get(key, best.time_s)
+            *(row.time_s for row in priced_rows), self.quickest_s.get(key, best.time_s)
         )
         known = self.rows.get(key)
         if known is None or best.rank < known.rank:
