@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,47 @@ def test_a_table_has_what_differs_between_rows(roomy: Advice, tight: Advice) -> 
     header = next(line for line in advice_text(tight).splitlines() if "devices  mesh" in line)
     assert ("keeps" in header) == any(row.choice.policy for row in tight.best_of_slices)
     assert max(map(len, advice_text(tight).splitlines())) <= 80
+
+
+def test_a_map_has_the_best_row_of_each_cell(roomy: Advice) -> None:
+    hv = pytest.importorskip("holoviews")
+    chart = roomy.map()
+    (heat,) = chart.traverse(lambda part: part, [hv.HeatMap])
+    cells = heat.dframe()
+    assert len(cells) == len({(row.devices, row.mesh.sizes[-1]) for row in roomy.rows})
+    for _, cell in cells.iterrows():
+        rows = [
+            row
+            for row in roomy.rows
+            if (str(row.mesh.sizes[-1]), str(row.devices)) == (cell.x_choice, cell.y_choice)
+        ]
+        best = min(rows, key=lambda row: (not row.fits, row.time_s))
+        assert cell["value"] == best.time_s
+        assert cell["name"] == str(best)
+    assert list(cells["y_choice"].drop_duplicates()) == ["1", "4", "8"]
+    memory = roomy.map("mesh", "keeps", "peak_bytes")
+    (heat,) = memory.traverse(lambda part: part, [hv.HeatMap])
+    assert set(heat.dframe()["x_choice"]) == {row.shape for row in roomy.rows}
+    with pytest.raises(tl.ToastError, match=r"no column 'device' .did you mean .devices."):
+        roomy.map("device", "mesh")
+
+
+def test_a_map_follows_the_work() -> None:
+    hv = pytest.importorskip("holoviews")
+    advice = advised(transformer(), "tpu-v5e", 8, wait=False)
+    chart = advice.map()
+    assert isinstance(chart, hv.DynamicMap)
+    plot = hv.renderer("bokeh").get_plot(chart)
+    advice.wait()
+
+    def shown() -> set[tuple[str, str]]:
+        (heat,) = chart[()].traverse(lambda part: part, [hv.HeatMap])
+        return set(zip(*heat.dframe()[["x_choice", "y_choice"]].to_numpy().T, strict=True))
+
+    wanted = {(str(row.mesh.sizes[-1]), str(row.devices)) for row in advice.rows}
+    end = time.monotonic() + 20
+    while shown() != wanted:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    factors = plot.state.x_range.factors
+    assert {x for x, _ in wanted} <= set(factors)

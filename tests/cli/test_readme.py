@@ -1,4 +1,4 @@
-"""The examples in README.md, docs/python.md and docs/commands.md print what the pages show.
+"""The examples in README.md and some pages of docs print what the pages show.
 
 ``python tests/cli/test_readme.py`` writes the current output into the pages.
 """
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: pages whose first Python example is followed by its output
-EXAMPLES = ("README.md", "docs/python.md")
+EXAMPLES = ("README.md", "docs/python.md", "docs/which_mesh.md")
 COMMANDS = "docs/commands.md"
 
 

@@ -224,6 +224,8 @@ class AdviceRow:
         return {
             **self.to_json(),
             "mesh": self.shape,
+            "axes": len(self.mesh.split_axes),
+            "last_axis": self.mesh.sizes[-1],
             "keeps": self.choice.policy or "all",
             "batch": self.batch_text,
             "set_up": str(self),
@@ -450,10 +452,24 @@ class Advice:
 
         return min(plans, key=rank, default=None)
 
-    def map(self, x: str = "mesh", y: str = "devices", value: str = "time_s") -> Any:
-        """A map of time or memory over two choices, as ``tl.charts.advice`` draws it."""
+    def map(self, x: str = "last_axis", y: str = "devices", value: str = "time_s") -> Any:
+        """A map of time or memory over two choices, which follows the work while it goes on.
+
+        Args:
+            x: the choice along the x axis: "devices", "mesh", "axes" (their number), "last_axis"
+                (size of the innermost one), "batch", "parts", "keeps" or "plan".
+            y: the choice along the y axis.
+            value: "time_s", "peak_bytes", "device_s" or "price_per_example"; each cell shows the
+                least one of its rows, and names its set-up under the mouse.
+
+        Returns:
+            What ``tl.charts.choices`` returns.
+
+        Raises:
+            InvalidInput: no such columns.
+        """
         charts: Any = importlib.import_module("toast_lab.charts")
-        return charts.advice(self, x=x, y=y, value=value)
+        return charts.choices(self, x, y, value)
 
     # -- text -------------------------------------------------------------------------------------
     @property

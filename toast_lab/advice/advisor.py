@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -226,7 +227,18 @@ class _Ladder:
         self._search(self._candidates([whole]), share, stage=1)
         if others is not None:
             choices = self._waited(others)
-            self._others(whole, choices)
+            binding = [name for name in self.groups if self._binds(name)]
+            if len(binding) < len(self.groups):
+                self.advice.left_out.append(
+                    f"On {len(self.groups) - len(binding)} of {len(self.groups)} meshes that "
+                    "differ, recomputation and parts of the batch were not tried: the quickest "
+                    "plan known without them fits."
+                )
+            self._others(whole, choices, binding)
+            full = [name for name in binding if self._fitting_s(name) == math.inf]
+            both = self._both(choices) if full else []
+            self._others(whole, both, full)
+            choices = [*choices, *both]
             self._search(self._candidates(choices), OTHERS_SHARE, stage=1)
         self._search(self._finalists(), 1.0 - share - OTHERS_SHARE * (others is not None), stage=2)
         if self.advice.fastest is None:
@@ -321,6 +333,21 @@ class _Ladder:
             except ToastError as error:
                 self._leave_out(f"{parts} parts of the batch", error)
 
+    def _both(self, choices: Sequence[ProgramChoice]) -> list[ProgramChoice]:
+        """The smallest parts with recomputation, for meshes on which neither alone makes room."""
+        smallest = max(choices, key=lambda choice: choice.parts, default=None)
+        if smallest is None or smallest.parts == 1 or self.asked.recompute is not True:
+            return []
+        self.advice.stage = "tracing other programs"
+        try:
+            both = list(programs.kept_choices(smallest, True))
+        except ToastError as error:
+            self._leave_out("recomputation in parts of the batch", error)
+            return []
+        for choice in both:
+            self._keep(choice)
+        return both
+
     def _leave_out(self, choice: str, error: ToastError) -> None:
         self.advice.left_out.append(f"No choice of {choice}: {programs.reason(error)}.")
 
@@ -334,37 +361,24 @@ class _Ladder:
                 return choices
         raise Cancelled("stopped")
 
-    def _others(self, whole: ProgramChoice, choices: Sequence[ProgramChoice]) -> None:
-        """Price the usual plans of other programs where they may help."""
+    def _others(
+        self, whole: ProgramChoice, choices: Sequence[ProgramChoice], names: Sequence[str]
+    ) -> None:
+        """Price the usual plans of other programs on these meshes, where they may help."""
         asked, limit = self.asked, self.advice.terms.memory_limit_bytes
         is_listed = asked.batch is not True and asked.batch is not False
-        free = [name for name in self.groups if not self._binds(name)]
         for choice in choices:
-            is_wanted = is_listed and choice.parts > 1
-            names = list(self.groups) if is_wanted else [n for n in self.groups if n not in free]
-            small = [
-                name
-                for name in names
-                if choice.resident_bytes / self.groups[name][0].n_devices > limit
-            ]
+            tried = list(self.groups) if is_listed and choice.parts > 1 else names
+            n_devices = {name: self.groups[name][0].n_devices for name in tried}
+            small = [name for name in tried if choice.resident_bytes / n_devices[name] > limit]
             if small:
                 self._drop_small(choice, small)
-            if not is_wanted and free:
-                self.advice.drop(
-                    "{set_ups} with recomputation or parts of a batch left out: the quickest plan "
-                    "that is known without them fits.",
-                    len(free),
-                )
-            worth = [
-                name
-                for name in names
-                if name not in small and self._is_worth((choice.digest, name), choice)
-            ]
             # Alike meshes have plans of the same price: that of the best expert plan will do.
             tasks = {}
-            for name in worth:
-                mesh = self._row_mesh(whole, name)
-                tasks[self._task(choice, mesh, (mesh,))] = choice.digest, name
+            for name in tried:
+                if name not in small and self._is_worth((choice.digest, name), choice):
+                    mesh = self._row_mesh(whole, name)
+                    tasks[self._task(choice, mesh, (mesh,))] = choice.digest, name
             self._run(tasks, 0, "pricing other programs")
 
     def _row_mesh(self, whole: ProgramChoice, name: str) -> Mesh:
@@ -384,10 +398,16 @@ class _Ladder:
             )
 
     # -- what is worth a search -------------------------------------------------------------------
+    def _fitting_s(self, name: str) -> float:
+        """Time of the quickest plan that is known to fit on these meshes."""
+        rows = (row for key, row in self.rows.items() if key[1] == name and row.fits)
+        return min((row.time_s for row in rows), default=math.inf)
+
     def _binds(self, name: str) -> bool:
         """Does the memory limit stand in the way of the quickest plan known on these meshes?"""
-        rows = [(key, row) for key, row in self.rows.items() if key[1] == name]
-        return any(not row.fits or self.quickest_s[key] < row.time_s for key, row in rows)
+        quickest_s = (time_s for key, time_s in self.quickest_s.items() if key[1] == name)
+        fitting_s = self._fitting_s(name)
+        return fitting_s == math.inf or min(quickest_s) < fitting_s
 
     def _is_worth(self, key: Key, choice: ProgramChoice) -> bool:
         """May any plan of the set-up be faster, cheaper or on fewer devices than those known?"""
@@ -549,15 +569,15 @@ class _Ladder:
             self.advice.experts += [(choice, plan) for plan in plans]
         else:
             self.advice.n_searched += 1
-        made = [
+        priced_rows = [
             AdviceRow(choice, make_mesh(plan.mesh), plan, STAGES[stage], terms=self.advice.terms)
             for plan in plans
         ]
-        if not made:
+        if not priced_rows:
             return
-        best = min(made, key=lambda row: row.rank)
+        best = min(priced_rows, key=lambda row: row.rank)
         self.quickest_s[key] = min(
-            *(row.time_s for row in made), self.quickest_s.get(key, best.time_s)
+            *(row.time_s for row in priced_rows), self.quickest_s.get(key, best.time_s)
         )
         known = self.rows.get(key)
         if known is None or best.rank < known.rank:

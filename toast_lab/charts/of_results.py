@@ -11,6 +11,7 @@ from typing import Any
 import holoviews as hv
 import pandas as pd
 
+from toast_lab.advice.advice_result import Advice
 from toast_lab.app.cells.plans import (
     check_priced,
     plan_entries,
@@ -190,7 +191,9 @@ def _search_frame(run: RunningSearch) -> Callable[[], pd.DataFrame]:
     return frame
 
 
-def _live(run: Running, frame: Callable[[], pd.DataFrame], draw: Any, count: int) -> list[Any]:
+def _live(
+    run: Running | Advice, frame: Callable[[], pd.DataFrame], draw: Any, count: int
+) -> list[Any]:
     """Dynamic maps of ``count`` charts that are drawn anew until ``run`` ends."""
     pipe = hv.streams.Pipe(data=frame())
     ended = threading.Event()
@@ -301,7 +304,7 @@ def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None
 
 
 def choices(
-    rows: Sweep | pd.DataFrame | Iterable[Mapping[str, Any]],
+    rows: Advice | Sweep | pd.DataFrame | Iterable[Mapping[str, Any]],
     x: str,
     y: str,
     value: str = "time_s",
@@ -309,19 +312,23 @@ def choices(
     """A map over two choices: the least ``value`` of the rows for each pair of them.
 
     Args:
-        rows: a sweep or the rows that it keeps; or any table with these columns.
+        rows: an advice, which the map follows, once a second, while its work goes on; a sweep or
+            the rows that it keeps; or any table with these columns.
         x: column of the choice along the x axis, for instance "mesh".
         y: column of the choice along the y axis, for instance "machine".
         value: a column of numbers of which less is better: "time_s", "peak_bytes", "score".
 
     Returns:
         A HoloViews overlay of a heat map and its numbers; a cross marks what does not fit a device.
+        A dynamic map for an advice whose work goes on.
 
     Raises:
         InvalidInput: there are no rows or no such columns, ``x`` and ``y`` are the same column, or
             ``value`` has no numbers.
     """
-    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(_mappings(rows))
+    if isinstance(rows, Advice):
+        next(rows.live(), None)  # the first row tells which columns there are
+    frame = _choices_frame(rows, x, y)
     if not len(frame):
         raise InvalidInput("charts.choices: there are no rows, so there is nothing to choose from")
     missing = [name for name in (x, y, value) if name not in frame.columns]
@@ -334,7 +341,24 @@ def choices(
     if not pd.api.types.is_numeric_dtype(frame[value].dropna().infer_objects()):
         raise InvalidInput(f"charts.choices: column {value!r} has no numbers")
     _in_notebook()
+    if isinstance(rows, Advice) and rows.running:
+        return _live(
+            rows,
+            lambda: _choices_frame(rows, x, y),
+            lambda frame: (choice_map(frame, x, y, value),),
+            1,
+        )[0]
     return choice_map(frame, x, y, value)
+
+
+def _choices_frame(rows: Any, x: str, y: str) -> pd.DataFrame:
+    if isinstance(rows, pd.DataFrame):
+        return rows
+    if not isinstance(rows, Advice):
+        return pd.DataFrame(_mappings(rows))
+    frame = pd.DataFrame([row.flat() for row in rows.rows])
+    known = [name for name in (y, x) if name in frame.columns]
+    return frame.sort_values(known, kind="stable", ignore_index=True) if known else frame
 
 
 def save(chart: Any, path: PathLike, *, size_px: tuple[float, float] = SIZE_PX) -> None:

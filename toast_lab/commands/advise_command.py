@@ -82,8 +82,9 @@ def add_options(parser: ArgumentParser) -> None:
     )
     add_option(
         "--workers",
-        type=command_options.positive_int,
-        help="number of processes on this machine (its cores, at most 8)",
+        type=command_options.not_negative_int,
+        help="number of processes on this machine (its cores, at most 8); 0: all in this process, "
+        "which is quicker for small models",
     )
     add_option("--csv", metavar="FILE", help="write a row for each set-up")
     command_options.save(parser)

@@ -19,7 +19,10 @@ _TEXTS = {"_s": seconds_text, "_bytes": bytes_text}
 
 
 def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
-    """For each pair of choices the row with the least ``value``, of those that fit if any does."""
+    """For each pair of choices the row with the least ``value``, of those that fit if any does.
+
+    ``name`` is the row's ``set_up``, if there is such a column.
+    """
     fits = frame["fits"].eq(True) if "fits" in frame.columns else pd.Series(True, frame.index)
     rows = pd.DataFrame(
         {
@@ -27,6 +30,7 @@ def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
             "y_choice": frame[y].map(str),
             "value": pd.to_numeric(frame[value]),
             "fits": fits,
+            "name": frame["set_up"] if "set_up" in frame.columns else "",
         }
     ).dropna(subset=["value"])
     pair_columns = ["x_choice", "y_choice"]
@@ -55,7 +59,8 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
     """An overlay of a heat map and its numbers; a cross marks a number that does not fit.
 
     Args:
-        frame: rows with these columns, and ``fits`` where it is known.
+        frame: rows with these columns, with ``fits`` where it is known, and with ``set_up``, a
+            row's name, if there is one. Choices stand in the order of their first rows.
         x: the choice along the x axis.
         y: the choice along the y axis.
         value: the column of numbers; a cell shows the least one of its rows.
@@ -68,11 +73,13 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
         ("fits", "@fits"),
         ("rows", "@rows"),
     ]
+    if "set_up" in frame.columns:
+        tooltips.append(("set-up", "@name"))
     axis_dims = [hv.Dimension("x_choice", label=x), hv.Dimension("y_choice", label=y)]
-    low, high = float(cells["value"].min()), float(cells["value"].max())
+    low, high = (float(cells["value"].min()), float(cells["value"].max())) if len(cells) else (0, 1)
     elements = [
         drawn(
-            hv.HeatMap(cells, axis_dims, ["value", "text", "fits", "rows"]),
+            hv.HeatMap(cells, axis_dims, ["value", "text", "fits", "rows", "name"]),
             cmap=_COLOURS,
             clim=(low, high if high > low else low + 1.0),
             line_color="white",
@@ -82,8 +89,8 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
     ]
     is_dark = cells["value"] <= (low + high) / 2
     for labelled_cells, ink in ((cells[is_dark], "white"), (cells[~is_dark], LIGHT["ink"])):
-        if len(labelled_cells):
-            labels = hv.Labels(labelled_cells, axis_dims, "text")
-            elements.append(drawn(labels, text_color=ink, text_font_size="12px"))
+        # Empty ones too: a map that is drawn anew must have the same elements
+        labels = hv.Labels(labelled_cells, axis_dims, "text")
+        elements.append(drawn(labels, text_color=ink, text_font_size="12px"))
     title = f"{value}, the least of each pair"
     return chart(elements, name=FIGURE, title=title, xlabel=x, ylabel=y, legend=None, zoom=None)
