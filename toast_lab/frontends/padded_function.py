@@ -188,6 +188,7 @@ class Held:
 
     @property
     def wholly_finite(self) -> bool:
+        """Is no element infinite or no number, of padding neither?"""
         return self.finite and all(map(_is_finite, self.fills.values()))
 
 
@@ -1229,7 +1230,9 @@ Outs = list[dict[int, Layout]]
 
 def _elementwise(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
     (layouts,) = outs
-    fills = {dim: _fill_of(eqn, [held.fill(dim) for held in given]) for dim in layouts}
+    fills: dict[int, Fill] = {}
+    for dim in layouts:
+        fills[dim] = _fill_of(eqn, [held.fill(dim) for held in given])
     whole = _fill_of(eqn, [held.elsewhere for held in given])
     array = _bind(eqn, [held.array for held in given])
     number = None if isinstance(whole, str) else whole
@@ -1248,9 +1251,9 @@ def _moved(
 
 def _source(eqn: Any) -> dict[int, int]:
     """The operand's dim of each dim of the result that has one."""
-    pairs = {}
+    pairs: dict[int, int] = {}
     for group in _groups(eqn):
-        dims = {side: dim for side, _, dim in group}
+        dims: dict[str, int] = {side: dim for side, _, dim in group}
         if "i" in dims and "o" in dims:
             pairs[dims["o"]] = dims["i"]
     return pairs
@@ -1310,9 +1313,10 @@ def _same(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | No
             if eqn.params.get("reverse", False):
                 held = run.masked(held, axis, _NEUTRAL[eqn.primitive.name](held.array.dtype))
         keeps = _stays_finite(eqn, [held])
-        fills = {dim: FINITE if keeps else ANY for dim in held.layouts}
+        fills: dict[int, Fill] = dict.fromkeys(held.layouts, FINITE if keeps else ANY)
         if eqn.primitive.name == "cumsum":
-            fills |= {d: 0 for d in fills if d != axis and _is_zero(held.fills[d])}
+            zeros: list[int] = [dim for dim in fills if dim != axis and _is_zero(held.fills[dim])]
+            fills.update(dict.fromkeys(zeros, 0))
         return [Held(_bind(eqn, [held.array]), held.layouts, fills, keeps)]
     made = _bind(eqn, [held.array for held in given])
     made = made if eqn.primitive.multiple_results else [made]
@@ -1444,8 +1448,8 @@ def _within(
     dtype = indices.dtype
     most = jax.numpy.iinfo(dtype).max
     of_columns = [(layouts.get(dim), sizes.get(dim, 1)) for dim in dims]
-    limits = np.asarray([most if own is None else own.size - n for own, n in of_columns], dtype)
-    limits = lax.broadcast_in_dim(limits, indices.shape, (indices.ndim - 1,))
+    of_each = np.asarray([most if own is None else own.size - n for own, n in of_columns], dtype)
+    limits = lax.broadcast_in_dim(of_each, indices.shape, (indices.ndim - 1,))
     if "CLIP" in str(mode):
         return lax.min(indices, limits)
     return lax.select(indices > limits, lax.full_like(indices, most), indices)
@@ -1555,7 +1559,8 @@ def _reshape(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held
         return None
     (held,) = given
     one, other = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    layouts, source = {}, {}
+    layouts: dict[int, Layout] = {}
+    source: dict[int, int] = {}
     for dim, layout in held.layouts.items():
         to = _reshaped(one, other, dim, layout)
         # Of several padded dims that become one, or lie in one block, the major stays padded
