@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -164,6 +165,10 @@ class Held:
         fills: what the padding of each holds, wherever the other dims are.
         finite: no element outside of padding is infinite or no number, if no argument's is.
         number: all elements are equal to it; None: they are not, or it is not known.
+        lowest: no element is below it, of padding neither; None: it is not known.
+        top_of: the value whose maxima along ``top_dims`` these elements are, or more.
+        top_dims: dims along which something is 1, and nothing more except in their padding, or
+            those of ``top_of``.
     """
 
     array: Any
@@ -171,6 +176,9 @@ class Held:
     fills: dict[int, Fill] = dataclasses.field(default_factory=dict)
     finite: bool = True
     number: Fill = None
+    lowest: float | None = None
+    top_of: Held | None = None
+    top_dims: frozenset[int] = frozenset()
 
     def fill(self, dim: int) -> Fill:
         """What the padding of a dim holds; of a dim that is broadcast, what all elements do."""
@@ -195,7 +203,9 @@ class Held:
 def _constant(value: Any) -> Held:
     known = isinstance(value, np.ndarray | np.generic | int | float | bool | complex)
     if known and np.ndim(value) == 0:
-        return Held(value, finite=bool(np.isfinite(value)), number=np.asarray(value).item())
+        number = np.asarray(value).item()
+        lowest = None if isinstance(number, complex) else number
+        return Held(value, finite=bool(np.isfinite(value)), number=number, lowest=lowest)
     if known and value.dtype.kind in "fc":
         return Held(value, finite=bool(np.isfinite(value).all()))
     return Held(value, finite=known or not _is_inexact(value))
@@ -247,6 +257,11 @@ def _masked(array: Any, dim: int, layout: Layout, number: Any) -> Any:
     return lax.select(is_real, array, lax.full_like(array, number))
 
 
+def _least(lowest: float | None, number: float, is_added: bool = True) -> float | None:
+    """The lowest of elements and a number that is added to them."""
+    return lowest if lowest is None or not is_added else min(lowest, number)
+
+
 def _lowest(dtype: Any) -> Any:
     if dtype == np.bool_:
         return False
@@ -272,6 +287,12 @@ class _Frame:
             number: [_Frame(inner) for inner in _inner_jaxprs(eqn)]
             for number, eqn in enumerate(jaxpr.eqns)
         }
+
+    @property
+    def is_padded(self) -> bool:
+        """Is any dim padded in it, or in a jaxpr that it runs?"""
+        frames = itertools.chain.from_iterable(self.inner.values())
+        return bool(self.wanted) or any(frame.is_padded for frame in frames)
 
     def layouts(self, atom: Any) -> dict[int, Layout]:
         """The padded dims that a value shall have."""
@@ -805,7 +826,44 @@ _ON_NUMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _fill_of(eqn: Any, fills: Sequence[Fill]) -> Fill:
+def _lowest_of(eqn: Any, given: Sequence[Held]) -> float | None:
+    """A bound below what an elementwise op makes."""
+    name, lows = eqn.primitive.name, [held.lowest for held in given]
+    if name in ("abs", "exp", "logistic", "square"):
+        return 0.0
+    if name == "integer_pow" and eqn.params["y"] % 2 == 0:
+        return 0.0
+    if name == "mul" and given[0] is given[1]:
+        return 0.0
+    known = [low for low in lows if low is not None]
+    if name == "max" and known:
+        return max(known)
+    if name == "select_n":
+        known, lows = [low for low in lows[1:] if low is not None], lows[1:]
+    if not known or len(known) < len(lows):
+        return None
+    if name in ("copy", "copy_p", "name", "stop_gradient"):
+        return known[0]
+    if name == "convert_element_type":
+        return float(np.asarray(known[0]).astype(eqn.outvars[0].aval.dtype))
+    if name in ("min", "select_n"):
+        return min(known)
+    if name in ("add", "add_any"):
+        return sum(known)
+    if name == "mul" and min(known) >= 0:
+        return known[0] * known[1]
+    if name == "sqrt" and known[0] >= 0:
+        return 0.0
+    if name == "div" and known[0] >= 0 and known[1] > 0:
+        return 0.0
+    return None
+
+
+#: ops of which finite operands above a bound make finite results
+_FINITE_ABOVE = {"rsqrt": 0.0, "log": 0.0, "log1p": -1.0}
+
+
+def _fill_of(eqn: Any, fills: Sequence[Fill], given: Sequence[Held] = ()) -> Fill:
     """What an elementwise op makes of what its operands hold."""
     name, dtype = eqn.primitive.name, eqn.outvars[0].aval.dtype
     if name == "convert_element_type" and not isinstance(fills[0], str):
@@ -827,8 +885,12 @@ def _fill_of(eqn: Any, fills: Sequence[Fill]) -> Fill:
     if not jax.dtypes.issubdtype(dtype, np.inexact):
         return FINITE
     keeps = name in _KEEPS_FINITE or (name == "integer_pow" and eqn.params["y"] >= 0)
-    if name == "div" and not isinstance(fills[1], str) and fills[1] != 0:
-        if _is_zero(fills[0]):
+    lowest = given[-1].lowest if given else None
+    if lowest is not None:
+        keeps |= lowest > _FINITE_ABOVE.get(name, np.inf) or (name == "sqrt" and lowest >= 0)
+        keeps |= name == "div" and lowest > 0
+    if name == "div" and (keeps or not (isinstance(fills[1], str) or fills[1] == 0)):
+        if _is_zero(fills[0]) and _is_finite(fills[1]):
             return 0
         keeps = True
     return FINITE if keeps and all(map(_is_finite, fills)) else ANY
@@ -878,11 +940,9 @@ class _Run:
 
     def eqn(self, frame: _Frame, number: int, eqn: Any, given: list[Held]) -> list[Held]:
         """The results of one equation."""
-        name = eqn.primitive.name
-        wants = [frame.layouts(atom) for atom in (*eqn.invars, *eqn.outvars)]
-        if not any(wants) and not any(held.layouts for held in given):
-            return self.plain(frame, number, eqn, given)
-        if frame.inner[number]:
+        name, inner = eqn.primitive.name, frame.inner[number]
+        is_padded = any(held.layouts for held in given) or any(own.is_padded for own in inner)
+        if inner and (is_padded or name in _INLINED):
             return self.walked_into(frame, number, eqn, given)
         results: list[Held] | None = None
         if name in _OTHERS:
@@ -892,12 +952,6 @@ class _Run:
             rule = _elementwise if name in _ELEMENTWISE else _RULES[name]
             results = rule(self, eqn, held, outs)
         return self.on_its_own(eqn, given) if results is None else results
-
-    def plain(self, frame: _Frame, number: int, eqn: Any, given: list[Held]) -> list[Held]:
-        """An equation without padded dims."""
-        if eqn.primitive.name in _INLINED and frame.inner[number]:
-            return self.walked_into(frame, number, eqn, given)
-        return _bound(eqn, [held.array for held in given], given)
 
     def tell(self, eqn: Any, layouts: Sequence[Layout]) -> None:
         """Keep that an equation sees dims without their padding."""
@@ -938,7 +992,8 @@ class _Run:
                 array = _pad(array, dim, layouts[dim])
                 fills = {other: _joined(fill, 0) for other, fill in fills.items()}
                 fills[dim] = 0
-        return Held(array, dict(layouts), fills, held.finite, held.number)
+        lowest = held.lowest if held.number is not None else _least(held.lowest, 0, bool(added))
+        return Held(array, dict(layouts), fills, held.finite, held.number, lowest)
 
     def masked(self, held: Held, dim: int, number: Any) -> Held:
         """A value whose padding along ``dim`` holds a number.
@@ -952,6 +1007,7 @@ class _Run:
         fills[dim] = number
         if number == 0:
             held.array, held.fills, held.number = array, fills, None
+            held.lowest = _least(held.lowest, 0)
             return held
         return Held(array, held.layouts, fills, held.finite)
 
@@ -1080,6 +1136,7 @@ class _Run:
     ) -> tuple[list[Held], list[Held]]:
         """What a loop's carries hold in every round, and what its body then makes."""
         outs: list[Held] = []
+        carried[:] = [dataclasses.replace(h, top_of=None, top_dims=frozenset()) for h in carried]
 
         def watched(*arrays: Any) -> list[Any]:
             outs[:] = [
@@ -1096,11 +1153,12 @@ class _Run:
                     fills={d: _joined(fill, out.fills[d]) for d, fill in held.fills.items()},
                     finite=held.finite and out.finite,
                     number=held.number if held.number == out.number else None,
+                    lowest=held.lowest if held.lowest == out.lowest else None,
                 )
                 for held, out in zip(carried, outs, strict=False)
             ]
             if all(
-                (one.fills, one.finite, one.number) == (other.fills, other.finite, other.number)
+                dataclasses.replace(one, array=None) == dataclasses.replace(other, array=None)
                 for one, other in zip(joined, carried, strict=True)
             ):
                 return joined, list(outs)
@@ -1193,16 +1251,8 @@ def _bind(eqn: Any, arrays: Sequence[Any], **changed: Any) -> Any:
 def _bound(eqn: Any, arrays: Sequence[Any], given: Sequence[Held], **changed: Any) -> list[Held]:
     """An equation's results, without padded dims."""
     made = _bind(eqn, arrays, **changed)
-    name = eqn.primitive.name
     if not eqn.primitive.multiple_results:
-        if name in _ELEMENTWISE:
-            fill = _fill_of(eqn, [held.elsewhere for held in given])
-        else:
-            fill = FINITE if _stays_finite(eqn, given) else ANY
-            if name in ("broadcast_in_dim", "reshape", "squeeze", "transpose"):
-                fill = given[0].elsewhere
-        number = None if isinstance(fill, str) else fill
-        return [Held(made, finite=_is_finite(fill), number=number)]
+        return [Held(made, finite=_stays_finite(eqn, given))]
     return [Held(array, finite=_stays_finite(eqn, given, n)) for n, array in enumerate(made)]
 
 
@@ -1230,13 +1280,38 @@ Outs = list[dict[int, Layout]]
 
 def _elementwise(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
     (layouts,) = outs
+    name = eqn.primitive.name
     fills: dict[int, Fill] = {}
     for dim in layouts:
-        fills[dim] = _fill_of(eqn, [held.fill(dim) for held in given])
-    whole = _fill_of(eqn, [held.elsewhere for held in given])
+        fills[dim] = _fill_of(eqn, [held.fill(dim) for held in given], given)
+    whole = _fill_of(eqn, [held.elsewhere for held in given], given)
+    top_of, top_dims = _top(eqn, given)
+    if name == "exp" and top_dims and not top_of:
+        # Nothing is above its maximum: what remains is at most 1, and 1 somewhere
+        whole = FINITE
+        fills |= {dim: _fill_below(fill) for dim, fill in fills.items() if dim not in top_dims}
     array = _bind(eqn, [held.array for held in given])
     number = None if isinstance(whole, str) else whole
-    return [Held(array, layouts, fills, _is_finite(whole), number)]
+    lowest = _lowest_of(eqn, given)
+    return [Held(array, layouts, fills, _is_finite(whole), number, lowest, top_of, top_dims)]
+
+
+def _fill_below(fill: Fill) -> Fill:
+    return FINITE if isinstance(fill, str) else fill
+
+
+def _top(eqn: Any, given: Sequence[Held]) -> tuple[Held | None, frozenset[int]]:
+    """Whether an elementwise op makes what is above a value, or what is left below its maximum."""
+    name = eqn.primitive.name
+    if name in ("max", "stop_gradient", "copy"):
+        own = [held for held in given if held.top_of is not None]
+        if own:
+            return own[0].top_of, own[0].top_dims
+    if name == "sub" and given[1].top_of is given[0] and given[0].wholly_finite:
+        return None, given[1].top_dims
+    if name == "exp":
+        return None, given[0].top_dims if given[0].top_of is None else frozenset()
+    return None, frozenset()
 
 
 def _moved(
@@ -1246,7 +1321,12 @@ def _moved(
     (held, *_) = given
     fills = {dim: held.fill(source[dim]) if dim in source else held.everywhere for dim in layouts}
     array = _bind(eqn, [own.array for own in given], **changed)
-    return [Held(array, layouts, fills, held.finite, held.number)]
+    # Dims of a maximum are those of the value that it is of: broadcasts alone bring them back
+    is_back = eqn.primitive.name in ("broadcast_in_dim", "reshape")
+    top_of, top_dims = (held.top_of, held.top_dims) if is_back else (None, frozenset())
+    if top_of is None:
+        top_dims = frozenset()
+    return [Held(array, layouts, fills, held.finite, held.number, held.lowest, top_of, top_dims)]
 
 
 def _source(eqn: Any) -> dict[int, int]:
@@ -1348,7 +1428,8 @@ def _reduce(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | 
         held.layouts[dim].runs > 1 for dim in axes if dim in held.layouts
     ):
         return None
-    before = dict(held.fills)
+    before, lowest = dict(held.fills), held.lowest
+    tops = held.top_dims if held.top_of is None else frozenset()
     for dim in axes:
         if dim in held.layouts:
             held = run.masked(held, dim, _NEUTRAL[name](held.array.dtype))
@@ -1366,7 +1447,14 @@ def _reduce(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | 
 
     source = _source(eqn)
     fills = {dim: fill(source[dim]) for dim in outs[0]}
-    return [Held(array, outs[0], fills, keeps)]
+    made = Held(array, outs[0], fills, keeps)
+    if lowest is not None and (name in ("reduce_max", "reduce_min") or lowest >= 0):
+        made.lowest = lowest if name != "reduce_prod" else 0.0
+    if name == "reduce_max":
+        made.top_of, made.top_dims = given[0], frozenset(axes)
+    if name == "reduce_sum" and lowest is not None and lowest >= 0 and tops and tops <= {*axes}:
+        made.lowest = max(1.0, lowest)
+    return [made]
 
 
 def _dot(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
@@ -1546,6 +1634,9 @@ def _dynamic_update(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[
                 return None
             size = update.array.shape[dim]
             arrays[dim] = _clamped(jax.numpy.asarray(arrays[dim]), layout, size)
+    for dim in update.layouts:
+        if _is_zero(held.fills[dim]):  # masks of the small update spare those of the whole
+            update = run.masked(update, dim, 0)
     array = _bind(eqn, [held.array, update.array, *arrays])
     fills = {
         dim: _joined(fill, update.fills[dim]) if dim in update.layouts else fill

@@ -50,7 +50,7 @@ def padded_model(
         raise InvalidProblem(f"{model.name} is padded already ({model.padding}); pad the original")
     if isinstance(function, Recipe):
         again: Model = in_child(
-            "toast_lab.frontends.padding:padded_in_child",
+            "toast_lab.frontends.loading:padded_in_child",
             model,
             function,
             tuple(starts),
@@ -79,13 +79,6 @@ def padded_model(
         if isinstance(function, Recipe):
             again = dataclasses.replace(again, function=recipe)
     return again
-
-
-def padded_in_child(model: Model, recipe: Recipe, starts: Starts) -> Model:
-    """``padded_model`` in a child process, in which the user's code may run."""
-    from toast_lab.frontends.loading import function_of
-
-    return padded_model(dataclasses.replace(model, function=function_of(recipe)), starts)
 
 
 def padded_function(function: Function, starts: Starts) -> tuple[Function, on_padded.Padded]:
