@@ -36,8 +36,13 @@ def assert_same(fn: Any, arguments: tuple[Any, ...], starts: Any) -> on_padded.P
     """The padded function has the results of ``fn``, with zeros around them."""
     made = padded(fn, arguments, starts)
     leaves = jax.tree.leaves(arguments)
-    given = [on_padded.pad(jnp.asarray(x), own) for x, own in zip(leaves, made.arguments)]
-    assert any(x.shape != np.shape(leaf) for x, leaf in zip(given, leaves)) or made.results
+    given = [
+        on_padded.pad(jnp.asarray(x), own) for x, own in zip(leaves, made.arguments, strict=True)
+    ]
+    assert (
+        any(x.shape != np.shape(leaf) for x, leaf in zip(given, leaves, strict=True))
+        or made.results
+    )
     results = jax.jit(made.call)(*given)
     expected = jax.tree.leaves(jax.jit(fn)(*arguments))
     for result, wanted, own in zip(results, expected, made.results, strict=True):
@@ -241,7 +246,10 @@ def test_what_is_computed_again_still_is() -> None:
     arguments = normal(ROWS, COLUMNS), [normal(COLUMNS, COLUMNS)] * 2
     made = assert_same(step, arguments, DIMS[:1])
     text = jax.jit(made.call).lower(
-        *(on_padded.pad(x, own) for x, own in zip(jax.tree.leaves(arguments), made.arguments))
+        *(
+            on_padded.pad(x, own)
+            for x, own in zip(jax.tree.leaves(arguments), made.arguments, strict=True)
+        )
     )
     assert text.as_text().count("tanh") == jax.jit(step).lower(*arguments).as_text().count("tanh")
     assert "optimization_barrier" in text.as_text()
@@ -259,7 +267,7 @@ def test_weights_stay_padded_with_zeros_without_masks() -> None:
     arguments = (normal(ROWS, COLUMNS),) * 4
     starts = [(i, 0, ROWS, 8) for i in range(4)]
     made = assert_same(adam, (*arguments[:2], arguments[2] ** 2, arguments[3]), starts)
-    given = [on_padded.pad(x, own) for x, own in zip(arguments, made.arguments)]
+    given = [on_padded.pad(x, own) for x, own in zip(arguments, made.arguments, strict=True)]
     assert "select" not in str(jax.make_jaxpr(made.call)(*given))
 
 

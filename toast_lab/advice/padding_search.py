@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -171,6 +171,34 @@ def _padded_sizes(row: DimRow, mesh: Mesh) -> list[int]:
     }
     sizes = {-(-row.size // way) * way for way in ways if row.size % way}
     return sorted(size for size in sizes if size <= 1.5 * row.size)
+
+
+def with_padding(
+    problem: Problem, actions: Sequence[str]
+) -> Iterator[tuple[str, Problem, list[str]]]:
+    """What actions may become with one colour padded: (what is padded, its problem, its actions).
+
+    Each colour that the divisibility report names is padded for all axes, and its own action is
+    taken after the others on each axis.
+    """
+    largest = {colour: size for sizes in candidates(problem) for colour, size in sizes.items()}
+    for colour, size in largest.items():
+        own = padded(problem, {colour: size})
+        for axis in problem.mesh.axes:
+            further = f"{_colour_there(problem, own, colour)}->{axis}"
+            yield f"{_name(own)}, {further}", own, [*actions, further]
+
+
+def _colour_there(problem: Problem, own: Problem, colour: str) -> str:
+    """The name that a colour has in a padded program, where names come from use, too."""
+    analysis, other = problem.analysis, own.analysis
+    group = next(group for group in analysis.groups if group.name == colour)
+    dims = _argument_dims(analysis, group)
+    names = [
+        other.groups[other.group[other.colour[other.program.def_names(argument)[dim]]]].name
+        for argument, dim in dims
+    ]
+    return colour if colour in other.group_name or not names else names[0]
 
 
 def search_padding(

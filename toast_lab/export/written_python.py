@@ -25,7 +25,7 @@ from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
-from toast_lab.ir.model import Recomputed
+from toast_lab.ir.model import Padding, Recomputed
 from toast_lab.ir.program import Program
 from toast_lab.text import bytes_text
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
@@ -164,6 +164,7 @@ def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         *(f"    {line}" for line in python_forms.usage(parts)),
         *_about_constraints(written.constraints, problem.analysis.program, CONSTRAIN[mode]),
         *_about_layers(model.recompute),
+        *_about_padding(model.padding, parts),
         '"""',
     ]
     return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
@@ -178,6 +179,21 @@ def _about_layers(layers: Sequence[Recomputed]) -> list[str]:
         "it:",
         "",
         *(f"    {layer}" for layer in layers),
+    ]
+
+
+def _about_padding(padding: Padding | None, parts: FileParts) -> list[str]:
+    if padding is None:
+        return []
+    return [
+        "",
+        f"It is the plan of the function, {padding}.",
+        "The file that ``to_padding()`` wrote makes that function, and pads what it takes:",
+        "",
+        f"    step = padded_step(step, {parts.parameters})",
+        f"    {parts.parameters} = step.pad({parts.parameters})",
+        "    ...",
+        "    result = step.cut(result)",
     ]
 
 

@@ -134,6 +134,49 @@ def padded(jaxpr: Any, starts: Iterable[Start]) -> Padded:
     return Padded(call, arguments, results, run.alone)
 
 
+class PaddedStep:
+    """A function of pytrees, on padded arrays: ``step(*step.pad(*arguments))``.
+
+    Args:
+        fn: a function that ``jax.jit`` takes.
+        arguments: arrays or shapes of its arguments, without padding.
+        starts: (argument leaf, dim, size, padded size), see ``Start``.
+
+    Raises:
+        ValueError: see ``padded``.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], arguments: Sequence[Any], starts: Iterable[Sequence[int]]
+    ) -> None:
+        self.fn, self.arguments = fn, tuple(arguments)
+        self.starts = [Start(*start) for start in starts]
+        self.made, self.result_tree = self._padded()
+
+    def _padded(self) -> tuple[Padded, Any]:
+        jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*self.arguments)
+        return padded(jaxpr, self.starts), jax.tree.structure(shapes)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The padded results; ``fn`` is traced again whenever this is."""
+        made, _ = self._padded()
+        results = made.call(*jax.tree.leaves(arguments))
+        self.made.alone[:] = made.alone
+        return jax.tree.unflatten(self.result_tree, results)
+
+    def pad(self, *arguments: Any) -> tuple[Any, ...]:
+        """The arguments with zeros in their padding."""
+        leaves, tree = jax.tree.flatten(arguments)
+        padded_leaves = [pad(*row) for row in zip(leaves, self.made.arguments, strict=True)]
+        return tuple(jax.tree.unflatten(tree, padded_leaves))
+
+    def cut(self, results: Any) -> Any:
+        """Results without their padding."""
+        leaves, tree = jax.tree.flatten(results)
+        cut_leaves = [cut(*row) for row in zip(leaves, self.made.results, strict=True)]
+        return jax.tree.unflatten(tree, cut_leaves)
+
+
 def pad(array: Any, layouts: dict[int, Layout]) -> Any:
     """``array`` with zeros in the padding of its dims."""
     for dim, layout in layouts.items():
@@ -769,6 +812,7 @@ _GROUPS: dict[str, Callable[[Any], list[list[Slot]]]] = {
     "dynamic_slice": _groups_of_dynamic_slice,
     "dynamic_update_slice": _groups_of_dynamic_update,
     "optimization_barrier": _groups_of_same,
+    "toast_site": _groups_of_same,
     "sharding_constraint": _groups_of_same,
 }
 
@@ -1339,6 +1383,12 @@ def _source(eqn: Any) -> dict[int, int]:
     return pairs
 
 
+def _mark(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+    """A mark changes nothing: the value stays the object that it is."""
+    given[0].array = _bind(eqn, [given[0].array])
+    return given
+
+
 def _broadcast(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
     wanted = outs[0]
     shape = list(eqn.params["shape"])
@@ -1785,6 +1835,7 @@ _RULES: dict[str, _Rule] = {
 _OTHERS: dict[str, Callable[[_Run, _Frame, Any, list[Held]], list[Held] | None]] = {
     "broadcast_in_dim": _broadcast_wanted,
     "iota": _iota,
+    "toast_site": _mark,
     "reshape": _reshape,
     "slice": _slice,
     "pad": _pad_op,

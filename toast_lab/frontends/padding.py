@@ -89,18 +89,16 @@ def padded_function(function: Function, starts: Starts) -> tuple[Function, on_pa
         FrontendError: the function cannot be traced.
     """
     try:
-        jaxpr, shapes = jax.make_jaxpr(function.call, return_shape=True)(*function.given)
-    except Exception as error:
-        raise FrontendError(f"the function cannot be traced to pad it: {error}") from error
-    try:
-        made = on_padded.padded(jaxpr, [on_padded.Start(*start) for start in starts])
+        step = on_padded.PaddedStep(function.call, function.given, starts)
     except ValueError as error:
+        if "nothing to pad" not in str(error):
+            raise FrontendError(f"the function cannot be traced to pad it: {error}") from error
         raise InvalidProblem(str(error)) from error
+    made = step.made
     leaves, tree = jax.tree.flatten(function.given)
-    result_tree = jax.tree.structure(shapes)
 
     def call(*given: Any) -> Any:
-        return jax.tree.unflatten(result_tree, made.call(*jax.tree.leaves(given)))
+        return step(*given)
 
     call.__name__ = call.__qualname__ = getattr(function.call, "__name__", "call")
     given = [_shape(leaf, own) for leaf, own in zip(leaves, made.arguments, strict=True)]
