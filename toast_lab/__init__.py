@@ -41,7 +41,7 @@ _NAMES = {
     "conflicts": "toast_lab.explain.board:conflicts",
     "coverage": "toast_lab.conflicts.coverage:coverage",
     "diff": "toast_lab.explain.difference:difference",
-    "cut_results": "toast_lab.frontends.padding:cut_results",
+    "cut_results": "toast_lab.frontends.padded_models:cut_results",
     "compare": "toast_lab.compare.compare:compare",
     "compile": "toast_lab.runtime.compile:compile_plan",
     "diff_compiled": "toast_lab.runtime.diff:diff_compiled",
@@ -56,7 +56,7 @@ _NAMES = {
     "load": "toast_lab.frontends:load",
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
     "padded": "toast_lab.advice.padding_search:padded",
-    "padded_arguments": "toast_lab.frontends.padding:padded_arguments",
+    "padded_arguments": "toast_lab.frontends.padded_models:padded_arguments",
     "plan_words": "toast_lab.written.traits:plan_words",
     "price": "toast_lab.cost.problem:price",
     "price_rules": "toast_lab.explain.acting_rules:price_rules",
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
     from toast_lab.frontends import from_jax, from_stablehlo, from_torch, kernel_rule, load
-    from toast_lab.frontends.padding import cut_results, padded_arguments
+    from toast_lab.frontends.padded_models import cut_results, padded_arguments
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program

@@ -13,7 +13,7 @@ import toast_lab as tl
 from tests import gpt2_model
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends import padded_function as on_padded
-from toast_lab.frontends.padding import padded_model
+from toast_lab.frontends.padded_models import padded_model
 from toast_lab.ir.model import Function, Model
 
 ROWS, COLUMNS, VOCABULARY = 7, 5, 13

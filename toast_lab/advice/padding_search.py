@@ -24,7 +24,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.conflicts.colouring import ColourGroup
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
-from toast_lab.frontends.padding import padded_model
+from toast_lab.frontends.padded_models import padded_model
 from toast_lab.ir.model import Model
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Budget
@@ -185,11 +185,11 @@ def with_padding(
     for colour, size in largest.items():
         own = padded(problem, {colour: size})
         for axis in problem.mesh.axes:
-            further = f"{_colour_there(problem, own, colour)}->{axis}"
+            further = f"{_colour_in(problem, own, colour)}->{axis}"
             yield f"{_name(own)}, {further}", own, [*actions, further]
 
 
-def _colour_there(problem: Problem, own: Problem, colour: str) -> str:
+def _colour_in(problem: Problem, own: Problem, colour: str) -> str:
     """The name that a colour has in a padded program, where names come from use, too."""
     analysis, other = problem.analysis, own.analysis
     group = next(group for group in analysis.groups if group.name == colour)

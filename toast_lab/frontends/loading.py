@@ -133,12 +133,6 @@ def function_of(recipe: Recipe) -> Any:
     return padding.padded_function(function, recipe.starts)[0] if recipe.starts else function
 
 
-def padded_in_child(model: Model, recipe: Recipe, starts: padding.Starts) -> Model:
-    """``padding.padded_model`` in a child process, in which the user's code may run."""
-    function = function_of(recipe)
-    return padding.padded_model(dataclasses.replace(model, function=function), starts)
-
-
 def lowered(
     recipe: Recipe, platform: str, kernel: tuple[Any, ...] | None = None
 ) -> LoweredProgram | str:

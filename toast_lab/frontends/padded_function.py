@@ -29,7 +29,7 @@ from jax import lax
 from jax.extend import core, source_info_util
 
 
-class Layout(NamedTuple):
+class PaddedDim(NamedTuple):
     """A padded dim: so many runs, each of ``size`` elements and padding up to ``padded``."""
 
     runs: int
@@ -83,8 +83,8 @@ class Padded:
     """
 
     call: Callable[..., list[Any]]
-    arguments: tuple[dict[int, Layout], ...]
-    results: tuple[dict[int, Layout], ...]
+    arguments: tuple[dict[int, PaddedDim], ...]
+    results: tuple[dict[int, PaddedDim], ...]
     alone: list[Alone]
 
 
@@ -108,7 +108,7 @@ def padded(jaxpr: Any, starts: Iterable[Start]) -> Padded:
             unreached.setdefault((start.size, start.padded), []).append(start)
         else:
             reached.add((start.size, start.padded))
-        spread.pad(seeds, Layout(1, start.size, start.padded))
+        spread.pad(seeds, PaddedDim(1, start.size, start.padded))
     if offenders := [size for size in unreached if size not in reached]:
         raise ValueError(
             "nothing to pad: "
@@ -125,7 +125,7 @@ def padded(jaxpr: Any, starts: Iterable[Start]) -> Padded:
 
     def call(*leaves: Any) -> list[Any]:
         given = [
-            Held(leaf, dict(layouts), dict.fromkeys(layouts, 0))
+            Followed(leaf, dict(layouts), dict.fromkeys(layouts, 0))
             for leaf, layouts in zip(leaves, arguments, strict=True)
         ]
         outs = run.frame(frame, [_constant(value) for value in jaxpr.consts], given)
@@ -151,7 +151,7 @@ class PaddedStep:
     ) -> None:
         self.fn, self.arguments = fn, tuple(arguments)
         self.starts = [Start(*start) for start in starts]
-        self.made, self.result_tree = self._padded()
+        self.padded, self.result_tree = self._padded()
 
     def _padded(self) -> tuple[Padded, Any]:
         jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*self.arguments)
@@ -159,32 +159,32 @@ class PaddedStep:
 
     def __call__(self, *arguments: Any) -> Any:
         """The padded results; ``fn`` is traced again whenever this is."""
-        made, _ = self._padded()
-        results = made.call(*jax.tree.leaves(arguments))
-        self.made.alone[:] = made.alone
+        outputs, _ = self._padded()
+        results = outputs.call(*jax.tree.leaves(arguments))
+        self.padded.alone[:] = outputs.alone
         return jax.tree.unflatten(self.result_tree, results)
 
     def pad(self, *arguments: Any) -> tuple[Any, ...]:
         """The arguments with zeros in their padding."""
         leaves, tree = jax.tree.flatten(arguments)
-        padded_leaves = [pad(*row) for row in zip(leaves, self.made.arguments, strict=True)]
+        padded_leaves = [pad(*row) for row in zip(leaves, self.padded.arguments, strict=True)]
         return tuple(jax.tree.unflatten(tree, padded_leaves))
 
     def cut(self, results: Any) -> Any:
         """Results without their padding."""
         leaves, tree = jax.tree.flatten(results)
-        cut_leaves = [cut(*row) for row in zip(leaves, self.made.results, strict=True)]
+        cut_leaves = [cut(*row) for row in zip(leaves, self.padded.results, strict=True)]
         return jax.tree.unflatten(tree, cut_leaves)
 
 
-def pad(array: Any, layouts: dict[int, Layout]) -> Any:
+def pad(array: Any, layouts: dict[int, PaddedDim]) -> Any:
     """``array`` with zeros in the padding of its dims."""
     for dim, layout in layouts.items():
         array = _pad(array, dim, layout)
     return array
 
 
-def cut(array: Any, layouts: dict[int, Layout]) -> Any:
+def cut(array: Any, layouts: dict[int, PaddedDim]) -> Any:
     """``array`` without the padding of its dims."""
     for dim, layout in layouts.items():
         array = _cut(array, dim, layout)
@@ -199,7 +199,7 @@ Fill = Any
 
 
 @dataclasses.dataclass
-class Held:
+class Followed:
     """A value with padded dims, and what is known of it.
 
     Attributes:
@@ -215,12 +215,12 @@ class Held:
     """
 
     array: Any
-    layouts: dict[int, Layout] = dataclasses.field(default_factory=dict)
+    layouts: dict[int, PaddedDim] = dataclasses.field(default_factory=dict)
     fills: dict[int, Fill] = dataclasses.field(default_factory=dict)
     finite: bool = True
     number: Fill = None
     lowest: float | None = None
-    top_of: Held | None = None
+    top_of: Followed | None = None
     top_dims: frozenset[int] = frozenset()
 
     def fill(self, dim: int) -> Fill:
@@ -243,15 +243,15 @@ class Held:
         return self.finite and all(map(_is_finite, self.fills.values()))
 
 
-def _constant(value: Any) -> Held:
+def _constant(value: Any) -> Followed:
     known = isinstance(value, np.ndarray | np.generic | int | float | bool | complex)
     if known and np.ndim(value) == 0:
         number = np.asarray(value).item()
         lowest = None if isinstance(number, complex) else number
-        return Held(value, finite=bool(np.isfinite(value)), number=number, lowest=lowest)
+        return Followed(value, finite=bool(np.isfinite(value)), number=number, lowest=lowest)
     if known and value.dtype.kind in "fc":
-        return Held(value, finite=bool(np.isfinite(value).all()))
-    return Held(value, finite=known or not _is_inexact(value))
+        return Followed(value, finite=bool(np.isfinite(value).all()))
+    return Followed(value, finite=known or not _is_inexact(value))
 
 
 def _is_inexact(value: Any) -> bool:
@@ -268,7 +268,7 @@ def _joined(*fills: Fill) -> Fill:
     return FINITE if all(map(_is_finite, fills)) else ANY
 
 
-def _pad(array: Any, dim: int, layout: Layout, number: Any = 0) -> Any:
+def _pad(array: Any, dim: int, layout: PaddedDim, number: Any = 0) -> Any:
     shape = array.shape
     if layout.runs > 1:
         array = lax.reshape(array, (*shape[:dim], layout.runs, layout.size, *shape[dim + 1 :]))
@@ -283,7 +283,7 @@ def _pad(array: Any, dim: int, layout: Layout, number: Any = 0) -> Any:
     return array
 
 
-def _cut(array: Any, dim: int, layout: Layout) -> Any:
+def _cut(array: Any, dim: int, layout: PaddedDim) -> Any:
     shape = array.shape
     if layout.runs == 1:
         return lax.slice_in_dim(array, 0, layout.size, axis=dim)
@@ -292,7 +292,7 @@ def _cut(array: Any, dim: int, layout: Layout) -> Any:
     return lax.reshape(array, (*shape[:dim], layout.whole, *shape[dim + 1 :]))
 
 
-def _masked(array: Any, dim: int, layout: Layout, number: Any) -> Any:
+def _masked(array: Any, dim: int, layout: PaddedDim, number: Any) -> Any:
     index = lax.iota(np.int32, layout.total)
     if layout.runs > 1:
         index = lax.rem(index, np.int32(layout.padded))
@@ -325,7 +325,7 @@ class _Frame:
 
     def __init__(self, jaxpr: Any) -> None:
         self.jaxpr = jaxpr
-        self.wanted: dict[tuple[Any, int], Layout] = {}
+        self.wanted: dict[tuple[Any, int], PaddedDim] = {}
         self.inner = {
             number: [_Frame(inner) for inner in _inner_jaxprs(eqn)]
             for number, eqn in enumerate(jaxpr.eqns)
@@ -337,7 +337,7 @@ class _Frame:
         frames = itertools.chain.from_iterable(self.inner.values())
         return bool(self.wanted) or any(frame.is_padded for frame in frames)
 
-    def layouts(self, atom: Any) -> dict[int, Layout]:
+    def layouts(self, atom: Any) -> dict[int, PaddedDim]:
         """The padded dims that a value shall have."""
         if isinstance(atom, core.Literal):
             return {}
@@ -367,7 +367,7 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custo
 _REMAT = ("checkpoint", "remat", "remat2")
 
 
-class _Node(NamedTuple):
+class _DimOf(NamedTuple):
     frame: _Frame
     atom: Any
     dim: int
@@ -395,20 +395,20 @@ class _Spread:
                 self.twins.setdefault((one, atom), []).append((other, twin, step))
                 self.twins.setdefault((other, twin), []).append((one, atom, -step))
 
-    def reached(self, frame: _Frame, atom: Any, dim: int, size: int) -> list[_Node]:
+    def reached(self, frame: _Frame, atom: Any, dim: int, size: int) -> list[_DimOf]:
         """All dims of ``size`` that have to do with a dim, through slices and reshapes, too."""
-        nodes = list(self._followed([(_Node(frame, atom, dim), None)]))
+        nodes = list(self._followed([(_DimOf(frame, atom, dim), None)]))
         return [node for node, _ in nodes if node.atom.aval.shape[node.dim] == size]
 
-    def pad(self, seeds: Sequence[_Node], layout: Layout) -> None:
+    def pad(self, seeds: Sequence[_DimOf], layout: PaddedDim) -> None:
         """Have dims padded, and all that are to be split alike."""
         for node, own in self._followed([(seed, layout) for seed in seeds]):
             node.frame.wanted.setdefault((node.atom, node.dim), own)
 
     def _followed(
-        self, first: Sequence[tuple[_Node, Layout | None]]
-    ) -> Iterator[tuple[_Node, Any]]:
-        seen: set[_Node] = set()
+        self, first: Sequence[tuple[_DimOf, PaddedDim | None]]
+    ) -> Iterator[tuple[_DimOf, Any]]:
+        seen: set[_DimOf] = set()
         waiting = list(first)
         while waiting:
             node, layout = waiting.pop()
@@ -422,14 +422,14 @@ class _Spread:
             seen.add(node)
             yield node, layout
             for other, twin, step in self.twins.get((frame, atom), ()):
-                waiting.append((_Node(other, twin, dim + step), layout))
+                waiting.append((_DimOf(other, twin, dim + step), layout))
             for own, eqn in self.around.get((frame, atom), ()):
                 for side, atoms in (("i", eqn.invars), ("o", eqn.outvars)):
                     for index, other in enumerate(atoms):
                         if other is atom:
                             for slot, carried in _carried(eqn, (side, index, dim), layout):
                                 atoms_of = eqn.invars if slot[0] == "i" else eqn.outvars
-                                waiting.append((_Node(own, atoms_of[slot[1]], slot[2]), carried))
+                                waiting.append((_DimOf(own, atoms_of[slot[1]], slot[2]), carried))
 
 
 def _vars(atoms: Iterable[Any]) -> list[Any]:
@@ -457,9 +457,9 @@ def _pairs(frame: _Frame, number: int, eqn: Any) -> Iterator[tuple[Any, Any]]:
         for own, atoms in zip((condition, body), outer, strict=True):
             for atom, twin in zip(atoms, own.jaxpr.invars, strict=True):
                 yield (frame, atom, 0), (own, twin, 0)
-        for atom, twin, made in zip(carries, body.jaxpr.outvars, eqn.outvars, strict=True):
-            yield (frame, atom, 0), (frame, made, 0)
-            yield (frame, made, 0), (body, twin, 0)
+        for atom, twin, result in zip(carries, body.jaxpr.outvars, eqn.outvars, strict=True):
+            yield (frame, atom, 0), (frame, result, 0)
+            yield (frame, result, 0), (body, twin, 0)
     elif inner:
         operands = eqn.invars[1:] if name == "cond" else eqn.invars
         for own in inner:
@@ -476,7 +476,7 @@ def _consts_of_while(params: dict[str, Any]) -> tuple[int, int]:
 Slot = tuple[str, int, int]  # "i" or "o", operand or result, dim
 
 
-def _carried(eqn: Any, slot: Slot, layout: Layout | None) -> Iterator[tuple[Slot, Any]]:
+def _carried(eqn: Any, slot: Slot, layout: PaddedDim | None) -> Iterator[tuple[Slot, Any]]:
     """The dims that are laid out as one is, and how; without a layout those that it has to do with.
 
     Slices, reshapes and the like change layouts; of other ops whole groups of dims are alike.
@@ -530,13 +530,13 @@ def _whole_of(eqn: Any, dim: int) -> int:
     return int(atoms[0].aval.shape[dim])
 
 
-def _run_of(layout: Layout, offset: int, size: int) -> Layout | None:
+def _run_of(layout: PaddedDim, offset: int, size: int) -> PaddedDim | None:
     """The layout of whole runs that are cut out of a dim."""
     runs, rest = divmod(size, layout.size)
     return None if rest or offset % layout.size or not runs else layout._replace(runs=runs)
 
 
-def _run_around(layout: Layout, offset: int, whole: int) -> Layout | None:
+def _run_around(layout: PaddedDim, offset: int, whole: int) -> PaddedDim | None:
     """The layout of a dim of which runs are a part."""
     runs, rest = divmod(whole, layout.size)
     return None if rest or offset % layout.size else layout._replace(runs=runs)
@@ -572,8 +572,8 @@ def _major(one: Sequence[int], other: Sequence[int], dim: int) -> tuple[int, Non
 
 
 def _reshaped(
-    one: Sequence[int], other: Sequence[int], dim: int, layout: Layout
-) -> tuple[int, Layout] | None:
+    one: Sequence[int], other: Sequence[int], dim: int, layout: PaddedDim
+) -> tuple[int, PaddedDim] | None:
     """The dim that a reshape makes of a padded one, and its layout; None if no dim can hold it."""
     block = _block(one, other, dim)
     if block is None:
@@ -585,7 +585,7 @@ def _reshaped(
     for to in block[1]:
         inner = math.prod(other[to + 1 : block[1].stop])
         if other[to] > 1 and runs % outer == 0 and size % inner == 0 and padded % inner == 0:
-            own = Layout(runs // outer, size // inner, padded // inner)
+            own = PaddedDim(runs // outer, size // inner, padded // inner)
             if own.whole == other[to]:
                 return to, own
         outer *= other[to]
@@ -870,7 +870,7 @@ _ON_NUMBERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _lowest_of(eqn: Any, given: Sequence[Held]) -> float | None:
+def _lowest_of(eqn: Any, given: Sequence[Followed]) -> float | None:
     """A bound below what an elementwise op makes."""
     name, lows = eqn.primitive.name, [held.lowest for held in given]
     if name in ("abs", "exp", "logistic", "square"):
@@ -907,7 +907,7 @@ def _lowest_of(eqn: Any, given: Sequence[Held]) -> float | None:
 _FINITE_ABOVE = {"rsqrt": 0.0, "log": 0.0, "log1p": -1.0}
 
 
-def _fill_of(eqn: Any, fills: Sequence[Fill], given: Sequence[Held] = ()) -> Fill:
+def _fill_of(eqn: Any, fills: Sequence[Fill], given: Sequence[Followed] = ()) -> Fill:
     """What an elementwise op makes of what its operands hold."""
     name, dtype = eqn.primitive.name, eqn.outvars[0].aval.dtype
     if name == "convert_element_type" and not isinstance(fills[0], str):
@@ -956,11 +956,13 @@ class _Run:
     def __init__(self) -> None:
         self.alone: list[Alone] = []
 
-    def frame(self, frame: _Frame, consts: Sequence[Held], args: Sequence[Held]) -> list[Held]:
+    def frame(
+        self, frame: _Frame, consts: Sequence[Followed], args: Sequence[Followed]
+    ) -> list[Followed]:
         """The results of a frame's jaxpr, laid out as the frame wants."""
-        env: dict[Any, Held] = {}
+        env: dict[Any, Followed] = {}
 
-        def read(atom: Any) -> Held:
+        def read(atom: Any) -> Followed:
             return _constant(atom.val) if isinstance(atom, core.Literal) else env[atom]
 
         jaxpr = frame.jaxpr
@@ -982,13 +984,13 @@ class _Run:
                     env.pop(atom, None)
         return [self.laid_out(read(atom), frame.layouts(atom)) for atom in jaxpr.outvars]
 
-    def eqn(self, frame: _Frame, number: int, eqn: Any, given: list[Held]) -> list[Held]:
+    def eqn(self, frame: _Frame, number: int, eqn: Any, given: list[Followed]) -> list[Followed]:
         """The results of one equation."""
         name, inner = eqn.primitive.name, frame.inner[number]
         is_padded = any(held.layouts for held in given) or any(own.is_padded for own in inner)
         if inner and (is_padded or name in _INLINED):
             return self.walked_into(frame, number, eqn, given)
-        results: list[Held] | None = None
+        results: list[Followed] | None = None
         if name in _OTHERS:
             results = _OTHERS[name](self, frame, eqn, given)
         elif name in _ELEMENTWISE or name in _RULES:
@@ -997,7 +999,7 @@ class _Run:
             results = rule(self, eqn, held, outs)
         return self.on_its_own(eqn, given) if results is None else results
 
-    def tell(self, eqn: Any, layouts: Sequence[Layout]) -> None:
+    def tell(self, eqn: Any, layouts: Sequence[PaddedDim]) -> None:
         """Keep that an equation sees dims without their padding."""
         if not layouts:
             return
@@ -1007,14 +1009,14 @@ class _Run:
         if row not in self.alone:
             self.alone.append(row)
 
-    def on_its_own(self, eqn: Any, given: list[Held]) -> list[Held]:
+    def on_its_own(self, eqn: Any, given: list[Followed]) -> list[Followed]:
         """An equation on the own sizes of its values."""
         self.tell(eqn, [layout for held in given for layout in held.layouts.values()])
         given = [self.laid_out(held, {}) for held in given]
         return _bound(eqn, [held.array for held in given], given)
 
     # -- layouts -----------------------------------------------------------------------------------
-    def laid_out(self, held: Held, layouts: dict[int, Layout]) -> Held:
+    def laid_out(self, held: Followed, layouts: dict[int, PaddedDim]) -> Followed:
         """A value with exactly these dims padded; the same object if they are already."""
         if held.layouts == layouts:
             return held
@@ -1037,9 +1039,9 @@ class _Run:
                 fills = {other: _joined(fill, 0) for other, fill in fills.items()}
                 fills[dim] = 0
         lowest = held.lowest if held.number is not None else _least(held.lowest, 0, bool(added))
-        return Held(array, dict(layouts), fills, held.finite, held.number, lowest)
+        return Followed(array, dict(layouts), fills, held.finite, number=held.number, lowest=lowest)
 
-    def masked(self, held: Held, dim: int, number: Any) -> Held:
+    def masked(self, held: Followed, dim: int, number: Any) -> Followed:
         """A value whose padding along ``dim`` holds a number.
 
         Zeros replace what the value itself holds there, so that later uses find them.
@@ -1053,9 +1055,9 @@ class _Run:
             held.array, held.fills, held.number = array, fills, None
             held.lowest = _least(held.lowest, 0)
             return held
-        return Held(array, held.layouts, fills, held.finite)
+        return Followed(array, held.layouts, fills, held.finite)
 
-    def zeroed(self, held: Held, layouts: dict[int, Layout]) -> Held:
+    def zeroed(self, held: Followed, layouts: dict[int, PaddedDim]) -> Followed:
         """A value with these dims padded with zeros."""
         held = self.laid_out(held, layouts)
         for dim in layouts:
@@ -1063,11 +1065,11 @@ class _Run:
         return held
 
     def agreed(
-        self, frame: _Frame, eqn: Any, given: list[Held]
-    ) -> tuple[list[Held], list[dict[int, Layout]]]:
+        self, frame: _Frame, eqn: Any, given: list[Followed]
+    ) -> tuple[list[Followed], list[dict[int, PaddedDim]]]:
         """Operands that are laid out alike in each group of dims, and the results' layouts."""
-        layouts: list[dict[int, Layout]] = [{} for _ in given]
-        outs: list[dict[int, Layout]] = [{} for _ in eqn.outvars]
+        layouts: list[dict[int, PaddedDim]] = [{} for _ in given]
+        outs: list[dict[int, PaddedDim]] = [{} for _ in eqn.outvars]
         for group in _groups(eqn):
             wanted = [
                 frame.wanted.get((eqn.outvars[i], dim)) for side, i, dim in group if side == "o"
@@ -1090,7 +1092,9 @@ class _Run:
         return list(map(self.laid_out, given, layouts)), outs
 
     # -- equations with jaxprs of their own --------------------------------------------------------
-    def walked_into(self, frame: _Frame, number: int, eqn: Any, given: list[Held]) -> list[Held]:
+    def walked_into(
+        self, frame: _Frame, number: int, eqn: Any, given: list[Followed]
+    ) -> list[Followed]:
         """An equation that runs jaxprs, on padded values."""
         name, inner = eqn.primitive.name, frame.inner[number]
         if name == "scan":
@@ -1106,12 +1110,12 @@ class _Run:
         consts = [_constant(value) for value in getattr(_jaxpr_of(eqn), "consts", ())]
         return self.frame(inner[0], consts, given)
 
-    def remat(self, inner: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+    def remat(self, inner: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
         given = [
             self.laid_out(held, inner.layouts(atom))
             for held, atom in zip(given, inner.jaxpr.invars, strict=True)
         ]
-        outs: list[Held] = []
+        outs: list[Followed] = []
 
         def call(*arrays: Any) -> list[Any]:
             outs[:] = self.frame(inner, [], _with_arrays(given, arrays))
@@ -1126,7 +1130,7 @@ class _Run:
         results = eqn.primitive.bind(*consts, *arrays, **{**eqn.params, "jaxpr": body})
         return _with_arrays(outs, results)
 
-    def scan(self, inner: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+    def scan(self, inner: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
         params = eqn.params
         first, kept = params["num_consts"], params["num_consts"] + params["num_carry"]
         own = [inner.layouts(atom) for atom in inner.jaxpr.invars]
@@ -1137,7 +1141,7 @@ class _Run:
         rows = [_one_of(held) for held in given[kept:]]
         consts = [_constant(value) for value in params["jaxpr"].consts]
 
-        def body(carried: Sequence[Held], arrays: Sequence[Any]) -> list[Held]:
+        def body(carried: Sequence[Followed], arrays: Sequence[Any]) -> list[Followed]:
             insides = _with_arrays([*given[:first], *carried, *rows], arrays)
             return self.frame(inner, consts, insides)
 
@@ -1157,7 +1161,7 @@ class _Run:
             values = [held.array for held in results]
             return values[: kept - first], values[kept - first :]
 
-        carries, made = lax.scan(
+        carries, outputs = lax.scan(
             step,
             arrays[first:kept],
             arrays[kept:],
@@ -1166,20 +1170,20 @@ class _Run:
             unroll=params["unroll"],
         )
         of_rows = [
-            Held(array, _shifted(held.layouts, 1), _shifted(held.fills, 1), held.finite)
-            for held, array in zip(outs[kept - first :], made, strict=True)
+            Followed(array, _shifted(held.layouts, 1), _shifted(held.fills, 1), held.finite)
+            for held, array in zip(outs[kept - first :], outputs, strict=True)
         ]
         return [*_with_arrays(carried, carries), *of_rows]
 
     def settled(
         self,
-        carried: list[Held],
-        layouts: Sequence[dict[int, Layout]],
-        body: Callable[..., list[Held]],
+        carried: list[Followed],
+        layouts: Sequence[dict[int, PaddedDim]],
+        body: Callable[..., list[Followed]],
         shapes: Sequence[Any],
-    ) -> tuple[list[Held], list[Held]]:
+    ) -> tuple[list[Followed], list[Followed]]:
         """What a loop's carries hold in every round, and what its body then makes."""
-        outs: list[Held] = []
+        outs: list[Followed] = []
         carried[:] = [dataclasses.replace(h, top_of=None, top_dims=frozenset()) for h in carried]
 
         def watched(*arrays: Any) -> list[Any]:
@@ -1208,7 +1212,9 @@ class _Run:
                 return joined, list(outs)
             carried[:] = joined
 
-    def loop(self, condition: _Frame, inner: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+    def loop(
+        self, condition: _Frame, inner: _Frame, eqn: Any, given: list[Followed]
+    ) -> list[Followed]:
         of_condition, first = _consts_of_while(eqn.params)
         own = [
             *(condition.layouts(atom) for atom in condition.jaxpr.invars[:of_condition]),
@@ -1219,7 +1225,7 @@ class _Run:
         consts = [_constant(value) for value in eqn.params["body_jaxpr"].consts]
         asked = [_constant(value) for value in eqn.params["cond_jaxpr"].consts]
 
-        def body(carried: Sequence[Held], values: Sequence[Any]) -> list[Held]:
+        def body(carried: Sequence[Followed], values: Sequence[Any]) -> list[Followed]:
             held = _with_arrays([*given[of_condition:first], *carried], values)
             return self.frame(inner, consts, held)
 
@@ -1237,20 +1243,20 @@ class _Run:
 
         return _with_arrays(carried, lax.while_loop(goes_on, step, arrays[first:]))
 
-    def cond(self, branches: Sequence[_Frame], eqn: Any, given: list[Held]) -> list[Held]:
+    def cond(self, branches: Sequence[_Frame], eqn: Any, given: list[Followed]) -> list[Followed]:
         index, *operands = given
-        layouts: list[dict[int, Layout]] = [{} for _ in eqn.outvars]
+        layouts: list[dict[int, PaddedDim]] = [{} for _ in eqn.outvars]
         for branch in branches:
             for own, atom in zip(layouts, branch.jaxpr.outvars, strict=True):
                 own.update(branch.layouts(atom))
-        made: list[list[Held]] = []
+        outputs: list[list[Followed]] = []
 
         def call_of(branch: _Frame, closed: Any) -> Callable[..., list[Any]]:
             def call(*arrays: Any) -> list[Any]:
                 consts = [_constant(value) for value in closed.consts]
                 results = self.frame(branch, consts, _with_arrays(operands, arrays))
-                made.append(list(map(self.laid_out, results, layouts)))
-                return [held.array for held in made[-1]]
+                outputs.append(list(map(self.laid_out, results, layouts)))
+                return [held.array for held in outputs[-1]]
 
             return call
 
@@ -1260,26 +1266,26 @@ class _Run:
         ]
         results = lax.switch(index.array, calls, *(held.array for held in operands))
         return [
-            Held(
+            Followed(
                 array,
                 held[0].layouts,
                 {dim: _joined(*(own.fills[dim] for own in held)) for dim in held[0].layouts},
                 all(own.finite for own in held),
             )
-            for array, held in zip(results, zip(*made, strict=True), strict=True)
+            for array, held in zip(results, zip(*outputs, strict=True), strict=True)
         ]
 
 
-def _with_arrays(held: Sequence[Held], arrays: Sequence[Any]) -> list[Held]:
+def _with_arrays(held: Sequence[Followed], arrays: Sequence[Any]) -> list[Followed]:
     return [
         dataclasses.replace(own, array=array, layouts=dict(own.layouts), fills=dict(own.fills))
         for own, array in zip(held, arrays, strict=True)
     ]
 
 
-def _one_of(held: Held) -> Held:
+def _one_of(held: Followed) -> Followed:
     """A row of a value, without its leading dim."""
-    return Held(None, _shifted(held.layouts, -1), _shifted(held.fills, -1), held.finite)
+    return Followed(None, _shifted(held.layouts, -1), _shifted(held.fills, -1), held.finite)
 
 
 def _shifted(rows: dict[int, Any], step: int) -> dict[int, Any]:
@@ -1292,12 +1298,14 @@ def _bind(eqn: Any, arrays: Sequence[Any], **changed: Any) -> Any:
     return eqn.primitive.bind(*functions, *arrays, **params)
 
 
-def _bound(eqn: Any, arrays: Sequence[Any], given: Sequence[Held], **changed: Any) -> list[Held]:
+def _bound(
+    eqn: Any, arrays: Sequence[Any], given: Sequence[Followed], **changed: Any
+) -> list[Followed]:
     """An equation's results, without padded dims."""
-    made = _bind(eqn, arrays, **changed)
+    outputs = _bind(eqn, arrays, **changed)
     if not eqn.primitive.multiple_results:
-        return [Held(made, finite=_stays_finite(eqn, given))]
-    return [Held(array, finite=_stays_finite(eqn, given, n)) for n, array in enumerate(made)]
+        return [Followed(outputs, finite=_stays_finite(eqn, given))]
+    return [Followed(array, finite=_stays_finite(eqn, given, n)) for n, array in enumerate(outputs)]
 
 
 _MOVES = frozenset(
@@ -1307,7 +1315,7 @@ _MOVES = frozenset(
 )
 
 
-def _stays_finite(eqn: Any, given: Sequence[Held], number: int = 0) -> bool:
+def _stays_finite(eqn: Any, given: Sequence[Followed], number: int = 0) -> bool:
     dtype = eqn.outvars[number].aval.dtype
     if not jax.dtypes.issubdtype(dtype, np.inexact):
         return True
@@ -1319,10 +1327,10 @@ def _stays_finite(eqn: Any, given: Sequence[Held], number: int = 0) -> bool:
 
 
 # -- rules -----------------------------------------------------------------------------------------
-Outs = list[dict[int, Layout]]
+Outs = list[dict[int, PaddedDim]]
 
 
-def _elementwise(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _elementwise(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     (layouts,) = outs
     name = eqn.primitive.name
     fills: dict[int, Fill] = {}
@@ -1337,14 +1345,25 @@ def _elementwise(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Hel
     array = _bind(eqn, [held.array for held in given])
     number = None if isinstance(whole, str) else whole
     lowest = _lowest_of(eqn, given)
-    return [Held(array, layouts, fills, _is_finite(whole), number, lowest, top_of, top_dims)]
+    return [
+        Followed(
+            array,
+            layouts,
+            fills,
+            _is_finite(whole),
+            number=number,
+            lowest=lowest,
+            top_of=top_of,
+            top_dims=top_dims,
+        )
+    ]
 
 
 def _fill_below(fill: Fill) -> Fill:
     return FINITE if isinstance(fill, str) else fill
 
 
-def _top(eqn: Any, given: Sequence[Held]) -> tuple[Held | None, frozenset[int]]:
+def _top(eqn: Any, given: Sequence[Followed]) -> tuple[Followed | None, frozenset[int]]:
     """Whether an elementwise op makes what is above a value, or what is left below its maximum."""
     name = eqn.primitive.name
     if name in ("max", "stop_gradient", "copy"):
@@ -1359,8 +1378,12 @@ def _top(eqn: Any, given: Sequence[Held]) -> tuple[Held | None, frozenset[int]]:
 
 
 def _moved(
-    eqn: Any, given: list[Held], layouts: dict[int, Layout], source: dict[int, int], **changed: Any
-) -> list[Held]:
+    eqn: Any,
+    given: list[Followed],
+    layouts: dict[int, PaddedDim],
+    source: dict[int, int],
+    **changed: Any,
+) -> list[Followed]:
     """The result of an op that only moves elements; ``source`` has the operand's dim by its own."""
     (held, *_) = given
     fills = {dim: held.fill(source[dim]) if dim in source else held.everywhere for dim in layouts}
@@ -1370,7 +1393,18 @@ def _moved(
     top_of, top_dims = (held.top_of, held.top_dims) if is_back else (None, frozenset())
     if top_of is None:
         top_dims = frozenset()
-    return [Held(array, layouts, fills, held.finite, held.number, held.lowest, top_of, top_dims)]
+    return [
+        Followed(
+            array,
+            layouts,
+            fills,
+            held.finite,
+            number=held.number,
+            lowest=held.lowest,
+            top_of=top_of,
+            top_dims=top_dims,
+        )
+    ]
 
 
 def _source(eqn: Any) -> dict[int, int]:
@@ -1383,13 +1417,13 @@ def _source(eqn: Any) -> dict[int, int]:
     return pairs
 
 
-def _mark(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+def _mark(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
     """A mark changes nothing: the value stays the object that it is."""
     given[0].array = _bind(eqn, [given[0].array])
     return given
 
 
-def _broadcast(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _broadcast(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     wanted = outs[0]
     shape = list(eqn.params["shape"])
     for dim, layout in wanted.items():
@@ -1397,7 +1431,7 @@ def _broadcast(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]
     return _moved(eqn, given, wanted, _source(eqn), shape=tuple(shape))
 
 
-def _broadcast_wanted(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> Any:
+def _broadcast_wanted(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> Any:
     """A broadcast makes new dims as they are wanted."""
     held, (layouts,) = run.agreed(frame, eqn, given)
     dims = {int(dim) for dim in eqn.params["broadcast_dimensions"]}
@@ -1413,26 +1447,26 @@ def _broadcast_wanted(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> 
     return _broadcast(run, eqn, held, [layouts])
 
 
-def _iota(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held] | None:
-    layouts, dimension = frame.layouts(eqn.outvars[0]), eqn.params["dimension"]
-    if dimension in layouts and layouts[dimension].runs > 1:
+def _iota(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed] | None:
+    layouts, own_dim = frame.layouts(eqn.outvars[0]), eqn.params["dimension"]
+    if own_dim in layouts and layouts[own_dim].runs > 1:
         return None
     shape = list(eqn.params["shape"])
     for dim, layout in layouts.items():
         shape[dim] = layout.total
     array = _bind(eqn, [held.array for held in given], shape=tuple(shape))
-    return [Held(array, layouts, dict.fromkeys(layouts, FINITE))]
+    return [Followed(array, layouts, dict.fromkeys(layouts, FINITE))]
 
 
-def _transpose(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _transpose(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     return _moved(eqn, given, outs[0], _source(eqn))
 
 
-def _squeeze(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _squeeze(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     return _moved(eqn, given, outs[0], _source(eqn))
 
 
-def _same(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _same(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     """Results that are the operands, or, of one dim, cumulated."""
     if eqn.primitive.name in _CUMULATIVE:
         axis = eqn.params["axis"]
@@ -1447,10 +1481,10 @@ def _same(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | No
         if eqn.primitive.name == "cumsum":
             zeros: list[int] = [dim for dim in fills if dim != axis and _is_zero(held.fills[dim])]
             fills.update(dict.fromkeys(zeros, 0))
-        return [Held(_bind(eqn, [held.array]), held.layouts, fills, keeps)]
-    made = _bind(eqn, [held.array for held in given])
-    made = made if eqn.primitive.multiple_results else [made]
-    return _with_arrays(given, made)
+        return [Followed(_bind(eqn, [held.array]), held.layouts, fills, keeps)]
+    outputs = _bind(eqn, [held.array for held in given])
+    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+    return _with_arrays(given, outputs)
 
 
 _NEUTRAL: dict[str, Callable[[Any], Any]] = {
@@ -1471,7 +1505,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _reduce(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _reduce(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     (held,) = given
     name, axes = eqn.primitive.name, eqn.params["axes"]
     if name in ("argmax", "argmin") and any(
@@ -1484,7 +1518,7 @@ def _reduce(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | 
         if dim in held.layouts:
             held = run.masked(held, dim, _NEUTRAL[name](held.array.dtype))
     array = _bind(eqn, [held.array])
-    keeps = _stays_finite(eqn, [Held(None, finite=held.finite)])
+    keeps = _stays_finite(eqn, [Followed(None, finite=held.finite)])
 
     def fill(dim: int) -> Fill:
         own = before[dim]
@@ -1497,17 +1531,17 @@ def _reduce(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | 
 
     source = _source(eqn)
     fills = {dim: fill(source[dim]) for dim in outs[0]}
-    made = Held(array, outs[0], fills, keeps)
+    outputs = Followed(array, outs[0], fills, keeps)
     if lowest is not None and (name in ("reduce_max", "reduce_min") or lowest >= 0):
-        made.lowest = lowest if name != "reduce_prod" else 0.0
+        outputs.lowest = lowest if name != "reduce_prod" else 0.0
     if name == "reduce_max":
-        made.top_of, made.top_dims = given[0], frozenset(axes)
+        outputs.top_of, outputs.top_dims = given[0], frozenset(axes)
     if name == "reduce_sum" and lowest is not None and lowest >= 0 and tops and tops <= {*axes}:
-        made.lowest = max(1.0, lowest)
-    return [made]
+        outputs.lowest = max(1.0, lowest)
+    return [outputs]
 
 
-def _dot(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _dot(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     one, other = given
     (left, right), _ = eqn.params["dimension_numbers"]
     for a, b in zip(left, right, strict=True):
@@ -1540,26 +1574,26 @@ def _dot(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
             fills[to] = 0
         else:
             fills[to] = FINITE if finite else ANY
-    return [Held(array, outs[0], fills, real)]
+    return [Followed(array, outs[0], fills, real)]
 
 
-def _stack(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
+def _stack(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     array, axis = _bind(eqn, [held.array for held in given]), eqn.params["axis"]
     fills = {dim: _joined(*(held.fills[dim - (dim > axis)] for held in given)) for dim in outs[0]}
-    return [Held(array, outs[0], fills, all(held.finite for held in given))]
+    return [Followed(array, outs[0], fills, all(held.finite for held in given))]
 
 
-def _sort(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held]:
-    made = _bind(eqn, [held.array for held in given])
+def _sort(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
+    outputs = _bind(eqn, [held.array for held in given])
     return [
-        Held(array, own, {d: _joined(held.elsewhere, held.fills[d]) for d in own}, held.finite)
+        Followed(array, own, {d: _joined(held.elsewhere, held.fills[d]) for d in own}, held.finite)
         if own
-        else Held(array, finite=held.finite)
-        for array, own, held in zip(made, outs, given, strict=True)
+        else Followed(array, finite=held.finite)
+        for array, own, held in zip(outputs, outs, given, strict=True)
     ]
 
 
-def _top_k(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _top_k(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     (held,) = given
     axis = eqn.params.get("axis", -1) % held.array.ndim
     if axis in held.layouts:
@@ -1569,13 +1603,13 @@ def _top_k(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | N
     values, indices = _bind(eqn, [held.array])
     fills = dict.fromkeys(outs[0], ANY if _is_inexact(values) else FINITE)
     return [
-        Held(values, outs[0], fills, held.finite),
-        Held(indices, outs[1], dict.fromkeys(outs[1], FINITE)),
+        Followed(values, outs[0], fills, held.finite),
+        Followed(indices, outs[1], dict.fromkeys(outs[1], FINITE)),
     ]
 
 
 def _within(
-    indices: Any, layouts: dict[int, Layout], sizes: dict[int, int], dims: Any, mode: Any
+    indices: Any, layouts: dict[int, PaddedDim], sizes: dict[int, int], *, dims: Any, mode: Any
 ) -> Any:
     """Indices that choose from padded dims what they choose from the dims themselves.
 
@@ -1593,14 +1627,15 @@ def _within(
     return lax.select(indices > limits, lax.full_like(indices, most), indices)
 
 
-def _gather(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _gather(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     operand, indices = given
     numbers, sizes = eqn.params["dimension_numbers"], list(eqn.params["slice_sizes"])
     dims = numbers.start_index_map
     if any(operand.layouts[dim].runs > 1 for dim in dims if dim in operand.layouts):
         return None
     of_dims = dict(enumerate(sizes))
-    index_array = _within(indices.array, operand.layouts, of_dims, dims, eqn.params["mode"])
+    mode = eqn.params["mode"]
+    index_array = _within(indices.array, operand.layouts, of_dims, dims=dims, mode=mode)
     source = {}
     for group in _groups(eqn):
         ins = [dim for side, i, dim in group if side == "i" and i == 0]
@@ -1617,10 +1652,12 @@ def _gather(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | 
         else (FINITE if fine else ANY)
         for dim in outs[0]
     }
-    return [Held(array, outs[0], fills, _stays_finite(eqn, [Held(None, finite=operand.finite)]))]
+    return [
+        Followed(array, outs[0], fills, _stays_finite(eqn, [Followed(None, finite=operand.finite)]))
+    ]
 
 
-def _scatter(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _scatter(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     operand, indices, updates = given
     numbers, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
     dims = numbers.scatter_dims_to_operand_dims
@@ -1635,7 +1672,7 @@ def _scatter(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] |
         dim: updates.array.shape[to]
         for dim, to in zip(windows, numbers.update_window_dims, strict=True)
     }
-    index_array = _within(indices.array, operand.layouts, size_of, dims, mode)
+    index_array = _within(indices.array, operand.layouts, size_of, dims=dims, mode=mode)
     for dim in updates.layouts:
         if dim not in numbers.update_window_dims:
             updates = run.masked(updates, dim, 0)
@@ -1652,15 +1689,15 @@ def _scatter(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] |
             fills[dim] = 0 if zeros else (FINITE if fine else ANY)
         else:
             fills[dim] = FINITE if fine else ANY
-    return [Held(array, outs[0], fills, operand.finite and updates.finite)]
+    return [Followed(array, outs[0], fills, operand.finite and updates.finite)]
 
 
-def _clamped(start: Any, layout: Layout, size: int) -> Any:
+def _clamped(start: Any, layout: PaddedDim, size: int) -> Any:
     dtype = start.dtype
     return lax.clamp(np.asarray(0, dtype), start, np.asarray(layout.whole - size, dtype))
 
 
-def _dynamic_slice(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _dynamic_slice(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed] | None:
     held, *starts = given
     sizes, arrays = list(eqn.params["slice_sizes"]), [start.array for start in starts]
     for dim, layout in held.layouts.items():
@@ -1672,10 +1709,12 @@ def _dynamic_slice(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[H
             arrays[dim] = _clamped(jax.numpy.asarray(arrays[dim]), layout, sizes[dim])
     array = _bind(eqn, [held.array, *arrays], slice_sizes=tuple(sizes))
     fills = {dim: held.fills[dim] for dim in outs[0]}
-    return [Held(array, outs[0], fills, held.finite, held.number)]
+    return [Followed(array, outs[0], fills, held.finite, number=held.number)]
 
 
-def _dynamic_update(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[Held] | None:
+def _dynamic_update(
+    run: _Run, eqn: Any, given: list[Followed], outs: Outs
+) -> list[Followed] | None:
     held, update, *starts = given
     arrays = [start.array for start in starts]
     for dim, layout in held.layouts.items():
@@ -1692,15 +1731,15 @@ def _dynamic_update(run: _Run, eqn: Any, given: list[Held], outs: Outs) -> list[
         dim: _joined(fill, update.fills[dim]) if dim in update.layouts else fill
         for dim, fill in held.fills.items()
     }
-    return [Held(array, outs[0], fills, held.finite and update.finite)]
+    return [Followed(array, outs[0], fills, held.finite and update.finite)]
 
 
-def _reshape(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held] | None:
+def _reshape(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed] | None:
     if eqn.params.get("dimensions") is not None:
         return None
     (held,) = given
     one, other = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, PaddedDim] = {}
     source: dict[int, int] = {}
     for dim, layout in held.layouts.items():
         to = _reshaped(one, other, dim, layout)
@@ -1718,11 +1757,11 @@ def _reshape(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held
     return _moved(eqn, given, layouts, source, new_sizes=tuple(sizes))
 
 
-def _slice(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+def _slice(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
     (held,) = given
     params, shape = eqn.params, eqn.invars[0].aval.shape
     starts, limits = list(params["start_indices"]), list(params["limit_indices"])
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, PaddedDim] = {}
     for dim, layout in list(held.layouts.items()):
         strides = params["strides"]
         plain = strides is None or strides[dim] == 1
@@ -1744,10 +1783,10 @@ def _slice(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
     )
 
 
-def _pad_op(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+def _pad_op(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
     held, number = given
     shape, padding = eqn.outvars[0].aval.shape, list(eqn.params["padding_config"])
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, PaddedDim] = {}
     for dim, layout in list(held.layouts.items()):
         low, high, inner = padding[dim]
         around = _run_around(layout, low, shape[dim])
@@ -1765,33 +1804,33 @@ def _pad_op(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]
         dim: _joined(held.fills[dim], number.elsewhere) if grows else held.fills[dim]
         for dim in layouts
     }
-    return [Held(array, layouts, fills, held.finite and number.finite)]
+    return [Followed(array, layouts, fills, held.finite and number.finite)]
 
 
-def _concatenate(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
-    dimension = eqn.params["dimension"]
-    along = [held.layouts.get(dimension) for held in given]
+def _concatenate(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
+    along_dim = eqn.params["dimension"]
+    along = [held.layouts.get(along_dim) for held in given]
     runs = {(own.size, own.padded) for own in along if own is not None}
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, PaddedDim] = {}
     for held in given:
-        layouts |= {dim: own for dim, own in held.layouts.items() if dim != dimension}
+        layouts |= {dim: own for dim, own in held.layouts.items() if dim != along_dim}
     alike = dict(layouts)
     if None not in along and len(runs) == 1:
         ((size, padded_size),) = runs
-        layouts[dimension] = Layout(sum(own.runs for own in along if own), size, padded_size)
+        layouts[along_dim] = PaddedDim(sum(own.runs for own in along if own), size, padded_size)
     given = [
-        run.laid_out(held, alike | ({dimension: own} if own and dimension in layouts else {}))
+        run.laid_out(held, alike | ({along_dim: own} if own and along_dim in layouts else {}))
         for held, own in zip(given, along, strict=True)
     ]
     array = _bind(eqn, [held.array for held in given])
     fills = {dim: _joined(*(held.fills[dim] for held in given)) for dim in layouts}
-    return [Held(array, layouts, fills, all(held.finite for held in given))]
+    return [Followed(array, layouts, fills, all(held.finite for held in given))]
 
 
-def _split(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
+def _split(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
     (held,) = given
     axis, sizes = eqn.params["axis"], list(eqn.params["sizes"])
-    parts: list[Layout | None] = [None] * len(sizes)
+    parts: list[PaddedDim | None] = [None] * len(sizes)
     if axis in held.layouts:
         layout = held.layouts[axis]
         parts = [_run_of(layout, 0, size) for size in sizes]
@@ -1800,20 +1839,20 @@ def _split(run: _Run, frame: _Frame, eqn: Any, given: list[Held]) -> list[Held]:
             parts = [None] * len(sizes)
         else:
             sizes = [part.total for part in parts if part is not None]
-    made = _bind(eqn, [held.array], sizes=tuple(sizes))
+    outputs = _bind(eqn, [held.array], sizes=tuple(sizes))
     rest = {dim: own for dim, own in held.layouts.items() if dim != axis}
     return [
-        Held(
+        Followed(
             array,
             rest | ({axis: part} if part else {}),
             {dim: held.fills[dim] for dim in (*rest, *([axis] if part else []))},
             held.finite,
         )
-        for array, part in zip(made, parts, strict=True)
+        for array, part in zip(outputs, parts, strict=True)
     ]
 
 
-_Rule = Callable[[_Run, Any, list[Held], Outs], list[Held] | None]
+_Rule = Callable[[_Run, Any, list[Followed], Outs], list[Followed] | None]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_REDUCE, _reduce),
     **dict.fromkeys(_CUMULATIVE, _same),
@@ -1832,7 +1871,7 @@ _RULES: dict[str, _Rule] = {
     "sharding_constraint": _same,
 }
 #: rules that lay their operands out themselves
-_OTHERS: dict[str, Callable[[_Run, _Frame, Any, list[Held]], list[Held] | None]] = {
+_OTHERS: dict[str, Callable[[_Run, _Frame, Any, list[Followed]], list[Followed] | None]] = {
     "broadcast_in_dim": _broadcast_wanted,
     "iota": _iota,
     "toast_site": _mark,

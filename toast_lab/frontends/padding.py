@@ -1,11 +1,7 @@
-"""Models with padded dims: programs of sizes that the axes of a mesh divide.
+"""A traced function on padded arguments: its pytrees, and the record of what is padded.
 
-``padded_model`` traces a model's function on padded arguments (``padded_function``). The model that
-it gives is like any other; its arguments and results are padded, and ``padded_arguments`` and
-``cut_results`` go to and fro between them and those of the function as it was written. Weights can
-be stored padded, since their padding is and stays zero.
-
-TOAST has no padding: it splits a dim only where the mesh divides it (section 4.2).
+``padded_function`` (the module of this name) pads jaxprs; here it is applied to a ``Function``, as
+``loading`` does when it makes one again from its recipe.
 """
 
 from __future__ import annotations
@@ -18,67 +14,9 @@ import jax
 
 from toast_lab.errors import FrontendError, InvalidProblem
 from toast_lab.frontends import padded_function as on_padded
-from toast_lab.frontends import tracing
-from toast_lab.frontends.traced import in_child
-from toast_lab.ir.model import Function, Model, PaddedDims, Padding, Recipe
+from toast_lab.ir.model import Function, PaddedDims, Padding
 
 Starts = Sequence[tuple[int, int, int, int]]
-#: what lowers a recipe's program for another platform; ``loading`` has it
-LOWERED = "toast_lab.frontends.loading:lowered"
-
-
-def padded_model(
-    model: Model, starts: Starts, *, words: Sequence[str] = (), time_limit_s: float = 300.0
-) -> Model:
-    """The model whose dims are padded.
-
-    Args:
-        model: a model whose function is known.
-        starts: (argument, dim, size, padded size): of all that is made of this dim of an argument,
-            dims of this size are padded, and the arguments' with them.
-        words: what is padded, for texts: "vocabulary 50257 to 50304".
-        time_limit_s: limit in seconds for a child process, in which user code runs that is not
-            loaded in this one.
-
-    Raises:
-        InvalidProblem: the model has no function that could be traced again, it is padded already,
-            or there is nothing of that size.
-        FrontendError, RunFailed: the function cannot be traced.
-    """
-    function = model.function
-    if model.padding is not None:
-        raise InvalidProblem(f"{model.name} is padded already ({model.padding}); pad the original")
-    if isinstance(function, Recipe):
-        again: Model = in_child(
-            "toast_lab.frontends.loading:padded_in_child",
-            model,
-            function,
-            tuple(starts),
-            time_limit_s=time_limit_s,
-            activity=f"padding {function.which}",
-        )
-    elif function is None:
-        raise InvalidProblem(
-            f"{model.name} has no function that could be traced again: it was read from "
-            f"{model.source or 'a file'}. Load the JAX function itself"
-        )
-    else:
-        own, made = padded_function(function, starts)
-        again = tracing.traced_anew(model, own)
-        again = dataclasses.replace(
-            again, padding=_padding(starts, made), recompute=model.recompute
-        )
-    padding = again.padding
-    assert padding is not None  # it was made above, or in the child
-    again = dataclasses.replace(again, padding=padding._replace(words=tuple(words)))
-    child = model.lowerings.child
-    recipe = function if isinstance(function, Recipe) else child[1] if child is not None else None
-    if isinstance(recipe, Recipe):
-        recipe = recipe._replace(starts=tuple(starts))
-        again.lowerings.child = (LOWERED, recipe)
-        if isinstance(function, Recipe):
-            again = dataclasses.replace(again, function=recipe)
-    return again
 
 
 def padded_function(function: Function, starts: Starts) -> tuple[Function, on_padded.Padded]:
@@ -94,15 +32,15 @@ def padded_function(function: Function, starts: Starts) -> tuple[Function, on_pa
         if "nothing to pad" not in str(error):
             raise FrontendError(f"the function cannot be traced to pad it: {error}") from error
         raise InvalidProblem(str(error)) from error
-    made = step.made
+    whole = step.padded
     leaves, tree = jax.tree.flatten(function.given)
 
     def call(*given: Any) -> Any:
         return step(*given)
 
     call.__name__ = call.__qualname__ = getattr(function.call, "__name__", "call")
-    given = [_shape(leaf, own) for leaf, own in zip(leaves, made.arguments, strict=True)]
-    results = [_shape(leaf, own) for leaf, own in zip(function.results, made.results, strict=True)]
+    given = [_shape(leaf, own) for leaf, own in zip(leaves, whole.arguments, strict=True)]
+    results = [_shape(leaf, own) for leaf, own in zip(function.results, whole.results, strict=True)]
     own = dataclasses.replace(
         function,
         call=call,
@@ -110,10 +48,10 @@ def padded_function(function: Function, starts: Starts) -> tuple[Function, on_pa
         results=tuple(results),
         shardings={},
     )
-    return own, made
+    return own, whole
 
 
-def _shape(leaf: Any, layouts: dict[int, on_padded.Layout]) -> Any:
+def _shape(leaf: Any, layouts: dict[int, on_padded.PaddedDim]) -> Any:
     """A leaf as it is, or the shape that it has with its dims padded."""
     if not layouts:
         return leaf
@@ -121,67 +59,15 @@ def _shape(leaf: Any, layouts: dict[int, on_padded.Layout]) -> Any:
     return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
 
-def _padding(starts: Starts, made: on_padded.Padded) -> Padding:
+def padding_of(starts: Starts, whole: on_padded.Padded) -> Padding:
+    """The record of what is padded."""
     return Padding(
         starts=tuple(map(tuple, starts)),  # type: ignore[arg-type]
-        arguments=tuple(map(_dims, made.arguments)),
-        results=tuple(map(_dims, made.results)),
-        alone=tuple(map(str, made.alone)),
+        arguments=tuple(map(_dims, whole.arguments)),
+        results=tuple(map(_dims, whole.results)),
+        alone=tuple(map(str, whole.alone)),
     )
 
 
-def _dims(layouts: dict[int, on_padded.Layout]) -> PaddedDims:
+def _dims(layouts: dict[int, on_padded.PaddedDim]) -> PaddedDims:
     return tuple((dim, *layout) for dim, layout in sorted(layouts.items()))
-
-
-def padded_arguments(model: Model, *arguments: Any) -> tuple[Any, ...]:
-    """Arguments of the function as it was written, with zeros in the padding of ``model``.
-
-    They may be any pytrees of the original's shapes. Weights that are padded once stay padded from
-    step to step, since the results are.
-
-    Raises:
-        InvalidProblem: the model is not padded, or these are not its arguments.
-
-    Examples:
-        >>> import jax, toast_lab as tl
-        >>> table = jax.numpy.ones((5, 4))
-        >>> total = tl.from_jax(lambda table: (table @ table.T).sum(), table)
-        >>> own = tl.padded(total, {"table_dim0": 8})
-        >>> tl.padded_arguments(own, table)[0].shape
-        (8, 4)
-    """
-    return _each(model, "arguments", arguments, on_padded.pad)
-
-
-def cut_results(model: Model, results: Any) -> Any:
-    """Results of a padded model's function without their padding.
-
-    Raises:
-        InvalidProblem: the model is not padded, or these are not its results.
-
-    Examples:
-        >>> import jax, toast_lab as tl
-        >>> table = jax.numpy.ones((5, 4))
-        >>> double = tl.from_jax(lambda table: table * 2, table)
-        >>> own = tl.padded(double, {"table_dim0": 8})
-        >>> padded_result = own.function.call(*tl.padded_arguments(own, table))
-        >>> padded_result.shape, tl.cut_results(own, padded_result).shape
-        ((8, 4), (5, 4))
-    """
-    return _each(model, "results", results, on_padded.cut)
-
-
-def _each(model: Model, which: str, tree: Any, change: Any) -> Any:
-    if model.padding is None:
-        raise InvalidProblem(
-            f"{model.name} is not padded; tl.padded(model, sizes) makes one that is"
-        )
-    rows = getattr(model.padding, which)
-    leaves, structure = jax.tree.flatten(tree)
-    if len(leaves) != len(rows):
-        raise InvalidProblem(
-            f"{model.name} has {len(rows)} arrays in its {which}, these are {len(leaves)}"
-        )
-    layouts = [{dim: on_padded.Layout(*layout) for dim, *layout in row} for row in rows]
-    return jax.tree.unflatten(structure, list(map(change, leaves, layouts)))
