@@ -88,9 +88,9 @@ def padded(subject: Model | Problem, sizes: Sizes) -> Model | Problem:
         >>> import jax, toast_lab as tl
         >>> table, ids = jax.ShapeDtypeStruct((50, 8), "float32"), jax.numpy.zeros(16, int)
         >>> model = tl.from_jax(lambda table, ids: table[ids] @ table.T, table, ids, name="tied")
-        >>> own = tl.padded(model, {"table_dim0": 52})
+        >>> own = tl.padded(model, {"vocab": 52})
         >>> own.program.dims(0), str(own.padding)
-        ((52, 8), 'padded: table_dim0 50 to 52')
+        ((52, 8), 'padded: vocab 50 to 52')
     """
     if isinstance(subject, Model):
         return _padded_model(analyse(subject), sizes)

@@ -97,7 +97,7 @@ def padded_arguments(model: Model, *arguments: Any) -> tuple[Any, ...]:
         >>> import jax, toast_lab as tl
         >>> table = jax.numpy.ones((5, 4))
         >>> total = tl.from_jax(lambda table: (table @ table.T).sum(), table)
-        >>> own = tl.padded(total, {"table_dim0": 8})
+        >>> own = tl.padded(total, {"batch": 8})
         >>> tl.padded_arguments(own, table)[0].shape
         (8, 4)
     """
@@ -114,7 +114,7 @@ def cut_results(model: Model, results: Any) -> Any:
         >>> import jax, toast_lab as tl
         >>> table = jax.numpy.ones((5, 4))
         >>> double = tl.from_jax(lambda table: table * 2, table)
-        >>> own = tl.padded(double, {"table_dim0": 8})
+        >>> own = tl.padded(double, {"batch": 8})
         >>> padded_result = own.function.call(*tl.padded_arguments(own, table))
         >>> padded_result.shape, tl.cut_results(own, padded_result).shape
         ((8, 4), (5, 4))
