@@ -43,6 +43,7 @@ _NAMES = {
     "conflicts": "toast_lab.explain.board:conflicts",
     "coverage": "toast_lab.conflicts.coverage:coverage",
     "diff": "toast_lab.explain.difference:difference",
+    "cut_results": "toast_lab.frontends.padded_models:cut_results",
     "compare": "toast_lab.compare.compare:compare",
     "compile": "toast_lab.runtime.compile:compile_plan",
     "diff_compiled": "toast_lab.runtime.diff:diff_compiled",
@@ -56,6 +57,8 @@ _NAMES = {
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
+    "padded": "toast_lab.advice.padding_search:padded",
+    "padded_arguments": "toast_lab.frontends.padded_models:padded_arguments",
     "plan_words": "toast_lab.written.traits:plan_words",
     "price": "toast_lab.cost.problem:price",
     "price_rules": "toast_lab.explain.acting_rules:price_rules",
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     from toast_lab import charts, views
     from toast_lab.advice.advice_result import Advice
     from toast_lab.advice.check import check
+    from toast_lab.advice.padding_search import padded
     from toast_lab.advice.why_not import why_not
     from toast_lab.app.explore import explore
     from toast_lab.audit.audit import Audit, audit
@@ -95,6 +99,7 @@ if TYPE_CHECKING:
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
     from toast_lab.frontends import from_jax, from_stablehlo, from_torch, kernel_rule, load
+    from toast_lab.frontends.padded_models import cut_results, padded_arguments
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program

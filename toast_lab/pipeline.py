@@ -52,6 +52,7 @@ from toast_lab.written.written_front import WITHIN, WrittenFront
 
 if TYPE_CHECKING:
     from toast_lab.advice.advice_result import Advice
+    from toast_lab.advice.padding_search import PaddedChoice
     from toast_lab.advice.recomputation import KeptChoice
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.machines.machine_model import Machine
@@ -128,6 +129,10 @@ def search(
             result's plan is then one of the program that the choice makes (``result.problem``),
             whose function is ``result.plan.analysis.model.function``; ``result.choices`` says what
             each came to.
+            Every method also accepts ``padding``: also choose which sizes that the mesh does not
+            divide are padded. True tries what the divisibility report names; a mapping fixes it
+            (``{"heads": 32}``), see ``tl.padded``. As with ``recompute``, the plan may be one of
+            another program, and ``result.choices`` says what each padding came to.
 
     Raises:
         InvalidProblem: unknown method, unknown or invalid options (all are listed), a search to
@@ -144,13 +149,13 @@ def search(
         (('data',), ())
     """
     judge, size = options.pop("judge", None), options.pop("size", None)
-    recompute = options.pop("recompute", False)
+    recompute, padding = options.pop("recompute", False), options.pop("padding", False)
     size = None if size is None else checks.whole("size", size, 1)
     if judge is not None:
-        if recompute is not False:
+        if recompute is not False or padding is not False:
             raise InvalidProblem(
-                "a judge cannot choose what to recompute: search with recompute= first, and then "
-                "result.problem with judge="
+                "a judge cannot choose what to recompute or to pad: search with recompute= or "
+                "padding= first, and then result.problem with judge="
             )
         if resume is not None:
             raise InvalidProblem(
@@ -183,7 +188,17 @@ def search(
             **options,
         )
 
-    if recompute is False:
+    if padding is not False:
+        from toast_lab.advice.padding_search import search_padding
+
+        if recompute is not False or resume is not None:
+            raise InvalidProblem(
+                "a search that chooses what to pad neither resumes nor chooses what to recompute: "
+                "give padding= first, and then recompute= for result.problem"
+            )
+        best, paddings = search_padding(problem, padding, Budget.checked(budget), search_once)
+        users = dataclasses.replace(search_with_verbs(best), choices=paddings)
+    elif recompute is False:
         users = search_with_verbs(search_once(problem, budget, resume))
     else:
         from toast_lab.advice.recomputation import search_choices
@@ -408,9 +423,9 @@ def replicated(problem: Problem) -> Plan:
 class Result(SearchResult[Plan]):
     """The result of a search as users get it: with the plan as people write it."""
 
-    #: what layers may keep for the backward pass and what each came to, the best first; empty: the
-    #: search did not choose that
-    choices: tuple[KeptChoice, ...] = ()
+    #: what layers may keep for the backward pass, or what may be padded, and what each came to, the
+    #: best first; empty: the search did not choose that
+    choices: tuple[KeptChoice | PaddedChoice, ...] = ()
 
     @property
     def written_front(self) -> WrittenFront[Written]:

@@ -333,6 +333,12 @@ class Written(WrittenPlan):
 
         return written_patch.to_patch(self, root, mode)
 
+    def to_padding(self) -> str:
+        """A file of plain JAX that pads the function; see ``toast_lab.export.padding_python``."""
+        from toast_lab.export import padding_python
+
+        return padding_python.to_padding(self.problem.analysis.model)
+
     def to_axis_rules(self, names: Any = None) -> AxisRules:
         """Logical-axis rules for flax and MaxText; see ``toast_lab.export.axis_rules``."""
         from toast_lab.export import axis_rules

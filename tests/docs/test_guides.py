@@ -23,6 +23,7 @@ GUIDES: dict[str, tuple[str, ...]] = {
     "bring_a_model": ("optax", "flax", "equinox", "haiku", "torch", "torchax"),
     "read_a_conflict": (),
     "fit_into_memory": ("optax",),
+    "pad_sizes": (),
     "confirm_a_plan": (),
     "explain_collectives": (),
     "audit": (),

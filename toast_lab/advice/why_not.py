@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from toast_lab.advice.padding_search import with_padding
 from toast_lab.advice.recomputation import choices_of
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost import peak
@@ -48,7 +49,7 @@ class PeakPart(NamedTuple):
 class SingleChange(NamedTuple):
     """One change of the set-up, with the plan's actions taken again."""
 
-    kind: str  #: "action", "recomputation", "mesh", "batch" or "machine"
+    kind: str  #: "action", "recomputation", "padding", "mesh", "batch" or "machine"
     text: str  #: what it changes
     problem: Problem
     plan: ShardingPlan
@@ -184,6 +185,7 @@ def why_not(
     for kind, find in (
         ("action", _actions),
         ("recomputation", _recomputations),
+        ("padding", _paddings),
         ("batch", _batches),
         ("mesh", _meshes),
         ("machine", _machines),
@@ -309,6 +311,13 @@ def _actions(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]
 def _recomputations(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
     for name, (policies, own) in choices_of(problem, True).items():
         change = _changed("recomputation", name, own, actions) if policies else None
+        if change is not None:
+            yield change
+
+
+def _paddings(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
+    for text, own, taken in with_padding(problem, actions):
+        change = _changed("padding", text, own, taken)
         if change is not None:
             yield change
 

@@ -124,6 +124,23 @@ def problem(parser: ArgumentParser, machine: str = "") -> None:
         help="memory limit of a device, in GiB or with a unit, such as 512MiB (the memory of the "
         "machine)",
     )
+    parser.add_argument(
+        "--pad",
+        type=padded_size,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLOUR=SIZE",
+        help="pad dims of a colour to a size that the mesh divides, such as vocabulary=50304",
+    )
+
+
+def padded_size(text: str) -> tuple[str, int]:
+    """The colour and the size of ``--pad``."""
+    colour, _, size = text.rpartition("=")
+    if not colour or not size.isdigit():
+        raise ArgumentTypeError(f"{text!r} is not COLOUR=SIZE, such as heads=32")
+    return colour, int(size)
 
 
 def pins(parser: ArgumentParser) -> None:

@@ -406,6 +406,10 @@ def make_problem(args: Namespace, analysis: Analysis) -> Problem:
 def load_problem(args: Namespace) -> tuple[Model, Problem]:
     """The model and the problem that the arguments describe."""
     model = load_model(args)
+    if args.pad:
+        from toast_lab.advice.padding_search import padded
+
+        model = padded(model, dict(args.pad))
     return model, make_problem(args, analyse(args, model))
 
 
@@ -529,6 +533,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["size"] = args.size
         if getattr(args, "recompute", False):
             options["recompute"] = args.recompute
+        if getattr(args, "padding", False):
+            options["padding"] = True
         result = search(
             problem,
             method=method,

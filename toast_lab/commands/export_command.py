@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from toast_lab.plan_verbs import Written
     from toast_lab.sharding.plan import ShardingPlan
 
-OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
+OUTPUTS = ("python", "patch", "test", "stablehlo", "rules", "padding")
 #: of them, those that hold the written plan
-_WRITTEN = ("python", "patch", "rules")
+_WRITTEN = ("python", "patch", "rules", "padding")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -29,6 +29,9 @@ def add_options(parser: ArgumentParser) -> None:
     add_option("--python", metavar="FILE", help="a file of plain JAX that jits your function")
     add_option("--patch", metavar="FILE", help="a diff that adds the constraints to your source")
     add_option("--rules", metavar="FILE", help="logical-axis rules for flax")
+    add_option(
+        "--padding", metavar="FILE", help="a file of plain JAX that pads your function (--pad)"
+    )
     add_option(
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )

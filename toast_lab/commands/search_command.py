@@ -48,6 +48,11 @@ def add_options(parser: ArgumentParser) -> None:
         help="also choose what layers keep for the backward pass, which computes the rest again; "
         'KEEPS fixes it: "everything", "inputs" or "products"',
     )
+    parser.add_argument(
+        "--padding",
+        action="store_true",
+        help="also choose which sizes that the mesh does not divide are padded; --pad fixes it",
+    )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
@@ -61,7 +66,7 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
-    if args.recompute and result.problem is not None:
+    if (args.recompute or args.padding) and result.problem is not None:
         problem, model = result.problem, result.problem.analysis.model
     if args.bound is not None:
         with output.stoppable("proving how good the plan is") as (_, stopped):
@@ -107,6 +112,7 @@ def show_result(
         **output.problem_data(model, problem),
         "search": search_data(result),
         "recompute": [row._asdict() for row in model.recompute],
+        "padding": None if model.padding is None else model.padding._asdict(),
         **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
         "written": None if written is None else output.written_data(written),
         **({"front": front_data(result)} if getattr(args, "front", False) else {}),

@@ -25,7 +25,7 @@ from toast_lab.export.modes import AUTO, CONSTRAIN, EXPLICIT, check_mode
 from toast_lab.export.python_forms import FileParts, Results
 from toast_lab.export.spec_text import constraint_text, spec_text
 from toast_lab.ir.call_form import JAX, CallForm
-from toast_lab.ir.model import Recomputed
+from toast_lab.ir.model import Padding, Recomputed
 from toast_lab.ir.program import Program
 from toast_lab.text import bytes_text
 from toast_lab.written.written_plan import ShardingRule, SiteConstraint, WrittenPlan
@@ -165,6 +165,7 @@ def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:
         *_about_constraints(written.constraints, problem.analysis.program, CONSTRAIN[mode]),
         *_about_layers(model.recompute),
         *([] if written.constraints or model.recompute else NOTHING_TO_WRITE),
+        *_about_padding(model.padding, parts),
         '"""',
     ]
     return "\n".join(line.rstrip().replace("\\", "/") for line in lines)
@@ -181,6 +182,21 @@ def _about_layers(layers: Sequence[Recomputed]) -> list[str]:
         "The plan's patch writes jax.checkpoint around these layers where they are called:",
         "",
         *(f"    {layer}" for layer in layers),
+    ]
+
+
+def _about_padding(padding: Padding | None, parts: FileParts) -> list[str]:
+    if padding is None:
+        return []
+    return [
+        "",
+        f"It is the plan of the function, {padding}.",
+        "The file that ``to_padding()`` wrote makes that function, and pads what it takes:",
+        "",
+        f"    step = padded_step(step, {parts.parameters})",
+        f"    {parts.parameters} = step.pad({parts.parameters})",
+        "    ...",
+        "    result = step.cut(result)",
     ]
 
 

@@ -16,7 +16,14 @@ from typing import Any
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError, did_you_mean, join_offenders
-from toast_lab.frontends import checkpoints, stages, tracing, user_code, wrapped_kernels
+from toast_lab.frontends import (
+    checkpoints,
+    padding,
+    stages,
+    tracing,
+    user_code,
+    wrapped_kernels,
+)
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
@@ -119,9 +126,11 @@ def function_of(recipe: Recipe) -> Any:
     else:
         fn, args, options = _parts_of(recipe.which, _example_of(recipe.which, recipe.sizes))
         function = trace(fn, args, options.get("donate_argnums", ())).function
-    if not recipe.recompute or not isinstance(function, Function):
+    if not isinstance(function, Function):
         return function
-    return checkpoints.with_policies(function, dict(recipe.recompute), recipe.files)
+    if recipe.recompute:
+        function = checkpoints.with_policies(function, dict(recipe.recompute), recipe.files)
+    return padding.padded_function(function, recipe.starts)[0] if recipe.starts else function
 
 
 def lowered(
@@ -136,7 +145,7 @@ def lowered(
             trace(fn, args, options.get("donate_argnums", ()), platform=platform)
         return tracing.kernel_body(name, shapes, platform, parts)
     model = load(recipe.which, platform=platform, **recipe.sizes)
-    if recipe.recompute:
+    if recipe.recompute or recipe.starts:
         model = tracing.traced_anew(model, function_of(recipe), platform)
     return model.lowerings.program(model.name, platform)
 

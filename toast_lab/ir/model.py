@@ -64,6 +64,25 @@ class Recomputed(NamedTuple):
         return f"{self.layer} keeps {self.policy} ({line_text(self.where)})"
 
 
+#: (dim, runs, size, padded size) of each padded dim of an array, see ``padded_function.Layout``
+PaddedDims = tuple[tuple[int, int, int, int], ...]
+
+
+class Padding(NamedTuple):
+    """Which dims of a program's arguments and results are padded, see ``frontends.padding``."""
+
+    #: (argument, dim, size, padded size) from which dims of that size are padded
+    starts: tuple[tuple[int, int, int, int], ...]
+    arguments: tuple[PaddedDims, ...]
+    results: tuple[PaddedDims, ...]
+    alone: tuple[str, ...]  #: ops that run on their own sizes, although padding is around them
+    words: tuple[str, ...] = ()  #: "vocabulary 50257 to 50304"
+
+    def __str__(self) -> str:
+        sizes = dict.fromkeys(f"{size} to {padded}" for _, _, size, padded in self.starts)
+        return f"padded: {', '.join(self.words or sizes)}"
+
+
 class Recipe(NamedTuple):
     """How to recreate the function in another process: ``loading.load(which, **sizes)``."""
 
@@ -73,6 +92,7 @@ class Recipe(NamedTuple):
     #: whose calls are looked at for it, see ``frontends.recomputing``
     recompute: tuple[tuple[str, str], ...] = ()
     files: tuple[str, ...] = ()
+    starts: tuple[tuple[int, int, int, int], ...] = ()  #: of dims that are padded, as in Padding
 
 
 def _nothing() -> None:
@@ -112,6 +132,7 @@ class Model:
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
     #: what its layers keep for the backward pass, where that was chosen after the model was written
     recompute: tuple[Recomputed, ...] = ()
+    padding: Padding | None = None  #: of its dims; None: the program is as it was written
     #: for which JAX lowers the function to this program, of ``platforms.PLATFORMS``; a file's
     #: program is taken as it is on all of them
     platforms: frozenset[str] = ALL_PLATFORMS

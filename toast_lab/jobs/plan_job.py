@@ -144,13 +144,15 @@ def written_text(written: Written, what: str, mode: str) -> tuple[str, tuple[str
 
     Args:
         written: the plan.
-        what: "rules", "python" or "patch".
+        what: "rules", "python", "padding" or "patch".
         mode: "auto" or "explicit", that of the mesh's axes.
     """
     if what == "rules":
         return f"{written.to_axis_rules()}\n", ()
     if what == "python":
         return written.to_python(mode), ()
+    if what == "padding":
+        return written.to_padding(), ()
     patch = written.to_patch(mode=mode)
     return str(patch.text), tuple(f"not in the patch: {skipped}" for skipped in patch.left_out)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toast_lab import fork_server, isolate
+from toast_lab.ir.model import Padding
 from toast_lab.ir.program import Program
 from toast_lab.runtime import agreement, hlo, inputs
 from toast_lab.runtime import devices as dev
@@ -43,6 +44,7 @@ class RunRequest:
     jobs: tuple[ShardedProgram, ...]
     devices: dev.Devices
     options: Execution  #: its inputs are numpy arrays that fit the program
+    padding: Padding | None = None  #: of the program's dims
 
 
 class ExecutableMeasurement(NamedTuple):
@@ -81,14 +83,19 @@ def execute(request: RunRequest) -> RunReport:
     program, given_arrays = request.program, request.options.inputs
     arrays, inputs_kind = given_arrays, "given"
     if arrays is None:
-        arrays, inputs_kind = inputs.draw(program, request.options.seed), "normal"
+        arrays, inputs_kind = (
+            inputs.draw(program, request.options.seed, padding=request.padding),
+            "normal",
+        )
     reference, expected, reference_failure = None, None, ""
     if request.reference is not None:
         reference, expected, reference_failure = try_reference(
             request, request.reference, devices, arrays
         )
         if expected is not None and given_arrays is None and not all_finite(expected):
-            arrays = inputs.draw(program, request.options.seed, non_negative=True)
+            arrays = inputs.draw(
+                program, request.options.seed, non_negative=True, padding=request.padding
+            )
             inputs_kind = "non-negative"
             reference, expected, reference_failure = try_reference(
                 request, request.reference, devices, arrays

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
+from toast_lab.ir.model import Padding
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
@@ -53,6 +54,7 @@ def draw(
     *,
     non_negative: bool = False,
     shapes: Sequence[Shape] | None = None,
+    padding: Padding | None = None,
 ) -> list[np.ndarray]:
     """One global, unsharded array for each argument of ``program``.
 
@@ -62,11 +64,16 @@ def draw(
         non_negative: take absolute values of the floats.
         shapes: use these shapes instead of the arguments', such as those of one shard; the numbers
             then differ.
+        padding: of the program; it holds zeros, and nothing indexes it.
 
     Raises:
         UnsupportedOp: an argument is not an array.
     """
-    bounds, positive = index_bounds(program), under_roots(program) | under_fractions(program)
+    bounds = index_bounds(program)
+    if padding is not None:
+        size_of = {padded: size for _, _, size, padded in padding.starts}
+        bounds = {argument: size_of.get(bound, bound) for argument, bound in bounds.items()}
+    positive = under_roots(program) | under_fractions(program)
     arrays = []
     for argument in range(program.n_arguments):
         random = np.random.default_rng([seed, argument])
@@ -75,6 +82,9 @@ def draw(
         array = _draw_one(random, shape, dtype, bounds.get(argument))
         if _is_float(dtype) and argument in positive:
             array = _off_zero(array)
+        for dim, runs, size, padded in () if padding is None else padding.arguments[argument]:
+            is_real = np.arange(runs * padded) % padded < size
+            array = array * np.moveaxis(is_real[(...,) + (None,) * (array.ndim - 1)], 0, dim)
         arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
     return arrays
 

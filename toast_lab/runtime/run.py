@@ -219,6 +219,7 @@ def run_many(
             jobs=tuple(job(model, plan, platform) for plan in plans),
             devices=chosen_devices,
             options=execution,
+            padding=model.padding,
         ),
         env=dev.environment(chosen_devices),
         on_event=on_event,
