@@ -30,4 +30,4 @@ def test_a_search_pads_and_its_plan_is_priced_and_exported(tmp_path: Path, toast
 
 def test_a_bad_size_is_said(toast: Any) -> None:
     assert "'S' is not COLOUR=SIZE, such as heads=32" in toast("price", *NET, "--pad", "S")[2]
-    assert "no colour is called 'T'" in toast("price", *NET, "--pad", "T=4096")[2]
+    assert "no colour is called 'T'" in toast("price", *NET, "--pad", "T=4096", "--actions")[2]
