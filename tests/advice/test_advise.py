@@ -181,6 +181,7 @@ def test_slices_are_those_that_can_be_rented() -> None:
         ({"seconds": 0}, "seconds must be above 0"),
         ({"batch": 3}, "3 does not divide 16"),
         ({"batch": [8, 0]}, "0 must be at least 1"),
+        ({"second": 3}, "advise has no option second .did you mean .seconds."),
         ({"machine": "tpu-v5"}, "no machine is called 'tpu-v5'"),
     ],
 )

@@ -198,7 +198,7 @@ def run_advice_task(
             cost = result.cost
             quick = Quick(cost.score, cost.time_s, cost.peak_bytes, fits=cost.fits)
             packed = "" if _is_of_actions(problem, result.plan) else packed_plan(result.plan)
-            plans = [_priced(parcel, problem, SEARCH, result.plan, quick, packed=packed)]
+            plans = [_priced(parcel, problem, result.plan, quick, name=SEARCH, packed=packed)]
             status, evaluations = result.status.name, result.evaluations
             elapsed_s = result.elapsed_s
     except ToastError as error:
@@ -238,7 +238,7 @@ def _usual(parcel: Parcel, problem: Problem) -> Iterator[PricedPlan]:
             if state.apply(action):
                 taken.append(action)
         plan = plan_of_state(state, taken)
-        return _priced(parcel, problem, name, plan, pricer.quick(state))
+        return _priced(parcel, problem, plan, pricer.quick(state), name=name)
 
     yield of_actions(UNSHARDED, ())
     if problem.mesh.n_devices == 1:
@@ -251,15 +251,16 @@ def _usual(parcel: Parcel, problem: Problem) -> Iterator[PricedPlan]:
         result = search(problem, EXPERTS, budget=budget, plans=model.expert_plans)
         cost = result.cost
         quick = Quick(cost.score, cost.time_s, cost.peak_bytes, fits=cost.fits)
-        yield _priced(parcel, problem, f"expert's of {model.name}", result.plan, quick)
+        yield _priced(parcel, problem, result.plan, quick, name=f"expert's of {model.name}")
 
 
 def _priced(
     parcel: Parcel,
     problem: Problem,
-    name: str,
     plan: ShardingPlan,
     quick: Quick,
+    *,
+    name: str,
     packed: str = "",
 ) -> PricedPlan:
     mesh = problem.mesh
