@@ -254,6 +254,13 @@ def test_parts_of_a_batch_add_up_and_hold_their_gradients() -> None:
         assert row.time_s == pytest.approx(2 * cost.time_s)
 
 
+def test_a_part_of_one_example_has_no_batch_for_experts_to_cut() -> None:
+    advice = advised(transformer(batch=2), "tpu-v5e", [4], batch=[1], recompute=False)
+    assert not any("could not be priced" in text for text in advice.dropped)
+    parts = [row for row in advice.rows if row.parts == 2]
+    assert {row.shape for row in parts} == {"4", "2x2"}
+
+
 def test_what_is_fixed_is_in_all_rows() -> None:
     advice = advised(transformer(), "tpu-v5e", [4], recompute="inputs", batch=False)
     assert {row.choice.policy for row in advice.rows} == {"inputs"}

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import ToastError
+from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.isolate import Cancel
 from toast_lab.machines.machine_model import Machine
 from toast_lab.search.contract import Budget, Status, search
@@ -248,7 +248,10 @@ def _usual(parcel: Parcel, problem: Problem) -> Iterator[PricedPlan]:
     model = problem.analysis.model
     if model.expert_plans:
         budget = Budget(EXPERT_SECONDS)
-        result = search(problem, EXPERTS, budget=budget, plans=model.expert_plans)
+        try:
+            result = search(problem, EXPERTS, budget=budget, plans=model.expert_plans)
+        except InvalidPlan:  # they name a colour that a part of one example does not have
+            return
         cost = result.cost
         quick = Quick(cost.score, cost.time_s, cost.peak_bytes, fits=cost.fits)
         yield _priced(parcel, problem, result.plan, quick, name=f"expert's of {model.name}")
