@@ -75,7 +75,8 @@ def test_the_first_row_is_no_worse_than_expert_plans_on_every_mesh_shape(
     }
     model = models[name]()
     counts = [1, 8, 16] if where == "h100" else [4, 8]
-    advice = advised(model, where, counts)
+    # Searches of one plan do not help: expert plans alone have to keep the promise
+    advice = advised(model, where, counts, evaluations=1)
     analysis = tl.analyse(model)
     priced = 0
     for count in counts:
