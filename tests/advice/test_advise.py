@@ -75,7 +75,8 @@ def test_the_first_row_is_no_worse_than_expert_plans_on_every_mesh_shape(
     }
     model = models[name]()
     counts = [1, 8, 16] if where == "h100" else [4, 8]
-    advice = advised(model, where, counts)
+    # Searches of one plan do not help: expert plans alone have to keep the promise
+    advice = advised(model, where, counts, evaluations=1)
     analysis = tl.analyse(model)
     priced = 0
     for count in counts:
@@ -181,6 +182,7 @@ def test_slices_are_those_that_can_be_rented() -> None:
         ({"seconds": 0}, "seconds must be above 0"),
         ({"batch": 3}, "3 does not divide 16"),
         ({"batch": [8, 0]}, "0 must be at least 1"),
+        ({"second": 3}, "advise has no option second .did you mean .seconds."),
         ({"machine": "tpu-v5"}, "no machine is called 'tpu-v5'"),
     ],
 )
@@ -251,6 +253,13 @@ def test_parts_of_a_batch_add_up_and_hold_their_gradients() -> None:
         assert held > 0
         assert row.peak_bytes == pytest.approx(cost.peak_bytes + held)
         assert row.time_s == pytest.approx(2 * cost.time_s)
+
+
+def test_a_part_of_one_example_has_no_batch_for_experts_to_cut() -> None:
+    advice = advised(transformer(batch=2), "tpu-v5e", [4], batch=[1], recompute=False)
+    assert not any("could not be priced" in text for text in advice.dropped)
+    parts = [row for row in advice.rows if row.parts == 2]
+    assert {row.shape for row in parts} == {"4", "2x2"}
 
 
 def test_what_is_fixed_is_in_all_rows() -> None:

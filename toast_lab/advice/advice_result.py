@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
+import sys
 import textwrap
 import threading
 from collections import Counter
@@ -468,8 +468,9 @@ class Advice:
         Raises:
             InvalidInput: no such columns.
         """
-        charts: Any = importlib.import_module("toast_lab.charts")
-        return charts.choices(self, x, y, value)
+        # Charts are made of rows, and stand above them: the package that the caller has gives them
+        package: Any = sys.modules[__name__.partition(".")[0]]
+        return package.charts.choices(self, x, y, value)
 
     # -- text -------------------------------------------------------------------------------------
     @property

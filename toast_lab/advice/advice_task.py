@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import ToastError
+from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.isolate import Cancel
 from toast_lab.machines.machine_model import Machine
 from toast_lab.search.contract import Budget, Status, search
@@ -198,7 +198,7 @@ def run_advice_task(
             cost = result.cost
             quick = Quick(cost.score, cost.time_s, cost.peak_bytes, fits=cost.fits)
             packed = "" if _is_of_actions(problem, result.plan) else packed_plan(result.plan)
-            plans = [_priced(parcel, problem, SEARCH, result.plan, quick, packed=packed)]
+            plans = [_priced(parcel, problem, result.plan, quick, name=SEARCH, packed=packed)]
             status, evaluations = result.status.name, result.evaluations
             elapsed_s = result.elapsed_s
     except ToastError as error:
@@ -238,7 +238,7 @@ def _usual(parcel: Parcel, problem: Problem) -> Iterator[PricedPlan]:
             if state.apply(action):
                 taken.append(action)
         plan = plan_of_state(state, taken)
-        return _priced(parcel, problem, name, plan, pricer.quick(state))
+        return _priced(parcel, problem, plan, pricer.quick(state), name=name)
 
     yield of_actions(UNSHARDED, ())
     if problem.mesh.n_devices == 1:
@@ -248,18 +248,22 @@ def _usual(parcel: Parcel, problem: Problem) -> Iterator[PricedPlan]:
     model = problem.analysis.model
     if model.expert_plans:
         budget = Budget(EXPERT_SECONDS)
-        result = search(problem, EXPERTS, budget=budget, plans=model.expert_plans)
+        try:
+            result = search(problem, EXPERTS, budget=budget, plans=model.expert_plans)
+        except InvalidPlan:  # they name a colour that a part of one example does not have
+            return
         cost = result.cost
         quick = Quick(cost.score, cost.time_s, cost.peak_bytes, fits=cost.fits)
-        yield _priced(parcel, problem, f"expert's of {model.name}", result.plan, quick)
+        yield _priced(parcel, problem, result.plan, quick, name=f"expert's of {model.name}")
 
 
 def _priced(
     parcel: Parcel,
     problem: Problem,
-    name: str,
     plan: ShardingPlan,
     quick: Quick,
+    *,
+    name: str,
     packed: str = "",
 ) -> PricedPlan:
     mesh = problem.mesh

@@ -19,6 +19,7 @@ Reference: TOAST section 5 compares searches on given meshes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import tempfile
@@ -26,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from toast_lab import checks
 from toast_lab.advice import program_choices as programs
@@ -44,7 +45,7 @@ from toast_lab.advice.set_ups import alike, device_counts, mesh_shapes
 from toast_lab.advice.why_not import why_not
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidProblem, ToastError
+from toast_lab.errors import InvalidProblem, ToastError, did_you_mean
 from toast_lab.files import PathLike
 from toast_lab.ir.model import Model
 from toast_lab.isolate import Cancelled, n_cores
@@ -57,6 +58,7 @@ from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.text import counted
 
 SECONDS = 60.0  #: of all searches together
+MOST_PROCESSES = 1000
 MOST_WORKERS = 8  #: processes, unless the caller says how many; each holds the program
 STAGES = ("expert plans", "short search", "long search")
 #: Shares of the seconds: short searches; the same where other programs are searched too, and those
@@ -72,17 +74,62 @@ Group = tuple[Mesh, ...]
 Key = tuple[str, str]
 
 
-class Asked(NamedTuple):
-    """What an advice was asked for, checked."""
+@dataclasses.dataclass(frozen=True)
+class AdviceOptions:
+    """The options of ``pipeline.advise``, which describes them, checked.
 
-    counts: tuple[int, ...]
-    batch: Any
-    recompute: Any
-    seconds: float
-    evaluations: int | None
-    seed: int
-    workers: Workers
-    store: Path | None
+    Raises:
+        InvalidProblem: a value is not possible; all are listed.
+    """
+
+    batch: bool | int | Sequence[int] = True
+    recompute: bool | str | Mapping[str, str] = True
+    seconds: float = SECONDS
+    evaluations: int | None = None
+    price_per_device_hour: float | None = None
+    memory_limit_bytes: float | None = None
+    seed: int = 0
+    store: PathLike | None = None
+    workers: int | None = None
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        numbers = ("seconds", "price_per_device_hour", "memory_limit_bytes")
+        offences = {name: checks.number_offence(getattr(self, name), above=0.0) for name in numbers}
+        offences |= {
+            "evaluations": checks.whole_offence(self.evaluations, 1, checks.MOST_COUNT),
+            "workers": checks.whole_offence(self.workers, 0, MOST_PROCESSES),
+            "seed": checks.whole_offence(self.seed, 0, checks.MOST_SEED),
+        }
+        offenders = [
+            f"{name} {offence}"
+            for name, offence in offences.items()
+            if offence and getattr(self, name) is not None
+        ]
+        if offenders:
+            raise InvalidProblem("; ".join(offenders))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> AdviceOptions:
+        """The options with these values. Raises InvalidProblem for unknown ones too."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = [f"{name}{did_you_mean(name, known)}" for name in given if name not in known]
+        if unknown:
+            raise InvalidProblem(
+                f"advise has no option {', '.join(unknown)}; options: {', '.join(known)}"
+            )
+        return cls(**given)
+
+    @property
+    def is_batch_listed(self) -> bool:
+        """Did the caller say how many examples a part has?"""
+        return self.batch is not True and self.batch is not False
+
+    @property
+    def pool(self) -> Workers:
+        """The workers of the tasks."""
+        own = min(n_cores(), MOST_WORKERS) if self.workers is None else self.workers
+        return Workers(self.scheduler, own)
 
 
 def advise(
@@ -90,53 +137,31 @@ def advise(
     machine: str | Path | Machine = "tpu-v5e",
     devices: int | Sequence[int] | None = None,
     *,
-    batch: bool | int | Sequence[int] = True,
-    recompute: bool | str | Mapping[str, str] = True,
-    seconds: float = SECONDS,
-    evaluations: int | None = None,
-    price_per_device_hour: float | None = None,
-    memory_limit_bytes: float | None = None,
-    seed: int = 0,
-    store: PathLike | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
     on_row: Callable[[AdviceRow], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     wait: bool = True,
     finish: Callable[[Any], Any] = lambda plan: plan,
+    **options: Any,
 ) -> Advice:
     """Fill an advice; ``pipeline.advise`` describes the arguments.
 
     ``finish`` gives users a plan with methods.
     """
+    asked = AdviceOptions.of(options)
     analysis = model if isinstance(model, Analysis) else analyse(_model(model))
     machine = find_machine(machine)
+    counts = device_counts(machine, devices)
     analysis = analysis.lowered_for(machine.compiler)
-    price = price_per_device_hour
+    limit_bytes = asked.memory_limit_bytes
     terms = Terms(
         machine=machine,
-        memory_limit_bytes=machine.memory_bytes
-        if memory_limit_bytes is None
-        else checks.number("memory_limit_bytes", memory_limit_bytes, above=0.0),
+        memory_limit_bytes=float(machine.memory_bytes if limit_bytes is None else limit_bytes),
         examples=programs.examples_of(analysis),
-        price_per_device_hour=None
-        if price is None
-        else checks.number("price_per_device_hour", price, above=0.0),
+        price_per_device_hour=asked.price_per_device_hour,
         finish=finish,
     )
-    n_workers = min(n_cores(), MOST_WORKERS) if workers is None else workers
-    asked = Asked(
-        counts=device_counts(machine, devices),
-        batch=batch,
-        recompute=recompute,
-        seconds=checks.number("seconds", seconds, above=0.0),
-        evaluations=None if evaluations is None else checks.whole("evaluations", evaluations, 1),
-        seed=checks.seed(seed),
-        workers=Workers(scheduler, checks.whole("workers", n_workers, 0, 1000)),
-        store=None if store is None else Path(store),
-    )
     advice = Advice(analysis.model.name, terms)
-    ladder = _Ladder(analysis, advice, asked, cancel)
+    ladder = _Ladder(analysis, advice, asked, counts=counts, cancel=cancel)
     ladder.check()
     threading.Thread(target=ladder.climb, name="advice", daemon=True).start()
     if not wait:
@@ -171,14 +196,16 @@ class _Ladder:
         self,
         analysis: Analysis,
         advice: Advice,
-        asked: Asked,
+        asked: AdviceOptions,
+        counts: Sequence[int],
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.analysis, self.advice, self.asked, self.cancel = analysis, advice, asked, cancel
+        self.counts = counts
         self.machine = advice.terms.machine
         self.groups: dict[str, Group] = {
             str(group[0]): group
-            for count in asked.counts
+            for count in counts
             for group in alike(self.machine, mesh_shapes(count))
         }
         self.choices: dict[str, ProgramChoice] = {}
@@ -189,9 +216,8 @@ class _Ladder:
 
     def check(self) -> None:
         """Raise what a choice that the caller asked for has against it."""
-        batch = self.asked.batch
-        if batch is not True and batch is not False:
-            programs.parts_wanted(self.analysis.model, batch)
+        if self.asked.is_batch_listed:
+            programs.parts_wanted(self.analysis.model, self.asked.batch)
 
     # -- the ladder -------------------------------------------------------------------------------
     def climb(self) -> None:
@@ -200,11 +226,11 @@ class _Ladder:
         try:
             with contextlib.ExitStack() as stack:
                 self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="toast-lab-"))
-                rows_path = (self.asked.store or Path(self.folder)) / "rows.jsonl"
+                rows_path = Path(self.asked.store or self.folder) / "rows.jsonl"
                 self.store = SweepStore(rows_path, advice_row_offence)
                 stack.enter_context(self.store.claimed())
                 self.tracer = stack.enter_context(_background())
-                self.pool: Pool = stack.enter_context(pool_of(self.asked.workers))
+                self.pool: Pool = stack.enter_context(pool_of(self.asked.pool))
                 self._stages()
             if not self.is_stopped():
                 message = "Done."
@@ -301,8 +327,7 @@ class _Ladder:
         """Other programs, which are traced while the first is searched; None: none are needed."""
         asked = self.asked
         wants_policies = asked.recompute is True
-        is_listed = asked.batch is not True and asked.batch is not False
-        if not is_listed and not (
+        if not asked.is_batch_listed and not (
             (wants_policies or asked.batch) and any(self._binds(name) for name in self.groups)
         ):
             if wants_policies or asked.batch:
@@ -366,9 +391,8 @@ class _Ladder:
     ) -> None:
         """Price the usual plans of other programs on these meshes, where they may help."""
         asked, limit = self.asked, self.advice.terms.memory_limit_bytes
-        is_listed = asked.batch is not True and asked.batch is not False
         for choice in choices:
-            tried = list(self.groups) if is_listed and choice.parts > 1 else names
+            tried = list(self.groups) if asked.is_batch_listed and choice.parts > 1 else names
             n_devices = {name: self.groups[name][0].n_devices for name in tried}
             small = [name for name in tried if choice.resident_bytes / n_devices[name] > limit]
             if small:
@@ -458,7 +482,7 @@ class _Ladder:
         """The set-ups that may answer a question, for long searches."""
         keys = [key for key, row in self.rows.items() if row.devices > 1]
         smallest = self.advice.smallest
-        few = max(self.asked.counts) if smallest is None else smallest.devices
+        few = max(self.counts) if smallest is None else smallest.devices
 
         def first(value: Callable[[AdviceRow], Any], least: int = 0) -> list[Key]:
             ordered = sorted(
@@ -493,7 +517,7 @@ class _Ladder:
         tasks = {}
         for key in keys[:count]:
             row = self.rows[key]
-            tasks[self._task(row.choice, row.mesh, (), budget, stage)] = key
+            tasks[self._task(row.choice, row.mesh, budget=budget, stage=stage)] = key
         self._run(tasks, stage, STAGES[stage] + "es")
 
     def _budget(self, count: int, share: float, stage: int) -> tuple[Budget, int]:
@@ -501,7 +525,7 @@ class _Ladder:
         asked = self.asked
         if asked.evaluations is not None:
             return Budget(None, asked.evaluations * (LONGER if stage == 2 else 1)), count
-        total_s = share * asked.seconds * max(asked.workers.processes, 1)
+        total_s = share * asked.seconds * max(asked.pool.processes, 1)
         most_s = MOST_LONG_S if stage == 2 else MOST_SHORT_S
         each_s = round(min(max(total_s / count - AROUND_S, LEAST_S), most_s), 1)
         return Budget(each_s), min(count, max(1, int(total_s / (each_s + AROUND_S))))
@@ -510,14 +534,14 @@ class _Ladder:
         self,
         choice: ProgramChoice,
         mesh: Mesh,
-        meshes: Sequence[Mesh],
+        meshes: Sequence[Mesh] = (),
         budget: Budget | None = None,
         stage: int = 0,
     ) -> AdviceTask:
         seconds, evaluations = (
             (None, None) if budget is None else (budget.seconds, budget.evaluations)
         )
-        workers = self.asked.workers
+        workers = self.asked.pool
         threads = 1 if workers.scheduler else max(1, n_cores() // max(workers.processes, 1))
         return AdviceTask(
             model=self.advice.name,

@@ -180,7 +180,8 @@ class SameProcess:
         if self._stopped:
             return [(task, _cancelled(task))]
         target = reference(METHODS[task.method])
-        return [(task, _run(task.run_function or RUN_FUNCTION, task, target, 0, self._is_stopped))]
+        run = task.run_function or RUN_FUNCTION
+        return [(task, _run(run, task, target, 0, cancel=self._is_stopped))]
 
     def _is_stopped(self) -> bool:
         return self._stopped
@@ -208,7 +209,7 @@ def serve() -> None:
     isolate.report(Ready())
     while (command := isolate.next_command()) is not None:
         run, task, target, retries = command
-        isolate.report(_run(run, task, target, retries, isolate.end_is_asked))
+        isolate.report(_run(run, task, target, retries, cancel=isolate.end_is_asked))
 
 
 def _run(run: str, task: SweepTask, target: str, retries: int, cancel: isolate.Cancel) -> TaskRow:

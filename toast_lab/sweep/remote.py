@@ -178,5 +178,5 @@ def on_worker(
         return sweep_worker.run_task(task, target, retries, cancel)
     module, _, function = task.run_function.partition(":")
     run = getattr(importlib.import_module(module), function)
-    row: TaskRow = run(task, target, retries, cancel, parcel)
+    row: TaskRow = run(task, target, retries, cancel, data=parcel)
     return row

@@ -21,7 +21,7 @@ from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
 from toast_lab.views.breakdown import GROUPINGS, breakdown_frame, breakdown_rates, shown_breakdown
 from toast_lab.views.compare_table import PlanEntry
-from toast_lab.views.markup import bytes_text, h, join, one_line, quiet
+from toast_lab.views.markup import bytes_text, h, one_line, quiet
 from toast_lab.views.memory_timeline import (
     held_frame,
     shown_changes,
@@ -272,9 +272,9 @@ class Timelines(Picture):
             self._peaks_head.object = quiet("Peaks")
             return
         self.changes.value = shown_changes(room.changes)
-        left_out = h("span", " *", cls="quiet", title="\n".join(room.left_out))
-        words = one_line(f"{item.name} with one change more")
-        self._peaks_head.object = join([words, left_out]) if room.left_out else words
+        words = f"{item.name} with one change more{' *' if room.left_out else ''}"
+        title = "\n".join([words, *room.left_out])
+        self._peaks_head.object = h("p", words, cls="quiet one", title=title)
 
     def _pick(self, row: int) -> None:
         """Select the names of a value in the listing and the graph."""
