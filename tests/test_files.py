@@ -63,7 +63,8 @@ def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothin
     path = tmp_path / "trace.npz"
     path.write_text("precious")
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "import resource, sys; sys.dont_write_bytecode = True\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "from toast_lab.files import write_whole\n"
         "from toast_lab.errors import NotSaved\n"
         "try: write_whole(sys.argv[1], 'x' * 100_000, 'the trace')\n"

@@ -73,11 +73,16 @@ def test_a_message_from_a_closed_page_is_not_told(
 
 @pytest.mark.parametrize("logger_name", ["bokeh.server.views.ws", "panel.io.document"])
 def test_other_words_of_the_page_s_socket_are_told(
-    caplog: pytest.LogCaptureFixture, logger_name: str
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, logger_name: str
 ) -> None:
     server_log.pass_over_closed_pages()
     logger = logging.getLogger(logger_name)
-    logger.disabled = False  # others that ran in this process may have set up logging anew
+    # Others that ran in this process may have set up logging anew
+    logger.disabled = False
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    logger._cache.clear()  # type: ignore[attr-defined]
     logger.warning("Failed sending message as connection was closed")
     logger.warning("Failed reading message")
     assert [record.getMessage() for record in caplog.records] == ["Failed reading message"]

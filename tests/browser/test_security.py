@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.serving import free_port
+
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
@@ -109,14 +111,14 @@ def test_an_open_address_offers_built_in_models_only_and_says_why(
 def test_an_open_address_refuses_to_start_with_code() -> None:
     import subprocess
 
-    words = [w.format(port=0) for w in SERVE]
+    words = [word.format(port=free_port()) for word in SERVE]
     done = subprocess.run(
         [*words, "--address", "0.0.0.0", "tests.browser.evil:make"],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "only built-in models are offered" in done.stderr
 
 

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.skipif(
     not os.path.exists("/dev/full"), reason="this system has no /dev/full"
 )
 LIMITED = (
-    "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
+    # Python would keep bytecode that the limit has cut off, and other processes would read it
+    "import resource, sys; sys.dont_write_bytecode = True; "
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
     "from toast_lab.cli import main; sys.exit(main())"
 )
 SEARCH = ["search", *NET, *QUICK]

@@ -155,6 +155,8 @@ OTHER_TABLES = {
     "ours",
     "ir/known_numbers.py": "computes constants in the module, op by op",
     "ir/trips.py": "interprets what counts the rounds of a loop, op by op",
+    "frontends/padded_function.py": "primitives of JAX, before there is a program; exports carry "
+    "this module, which needs JAX alone",
     "compare/local_program.py": "ops of a module that XLA's partitioner has made",
 }
 
