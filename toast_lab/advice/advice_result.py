@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from toast_lab.advice import priced
 from toast_lab.advice.advice_task import SEARCH, PricedPlan
 from toast_lab.advice.program_choices import ProgramChoice
 from toast_lab.advice.recomputation import AS_WRITTEN
@@ -197,8 +198,8 @@ class AdviceRow:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Sort key, the quickest that fits first; of those that do not fit the smallest."""
-        return not self.fits, self.time_s if self.fits else self.peak_bytes
+        """Sort key, see ``priced.rank``."""
+        return priced.rank(self)
 
     def to_json(self) -> JsonObject:
         """The row as plain data; the plan as its actions."""
@@ -445,12 +446,7 @@ class Advice:
             for choice, plan in self.experts
             if plan.mesh == str(mesh) and choice.parts == 1
         ]
-
-        def rank(priced: tuple[ProgramChoice, PricedPlan]) -> tuple[bool, float]:
-            plan = priced[1]
-            return not plan.fits, plan.time_s if plan.fits else plan.peak_bytes
-
-        return min(plans, key=rank, default=None)
+        return min(plans, key=lambda pair: priced.rank(pair[1]), default=None)
 
     def map(self, x: str = "last_axis", y: str = "devices", value: str = "time_s") -> Any:
         """A map of time or memory over two choices, which follows the work while it goes on.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from toast_lab import checks
+from toast_lab.advice.priced import priced_text, rank
 from toast_lab.advice.recomputation import AS_WRITTEN
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.conflicts.colouring import ColourGroup
@@ -30,8 +31,6 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Budget
 from toast_lab.sharding.divisibility import DimRow
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.text import bytes_text
-from toast_lab.written.screen import time_text
 
 FIRST_SHARE = 0.6  #: of the budget, for the program as written and each padding by itself
 LEAST_BYTES_SHARE = 0.005  #: of all values; a colour on fewer bytes is not worth a search
@@ -60,8 +59,7 @@ class PaddedChoice(NamedTuple):
     fits: bool
 
     def __str__(self) -> str:
-        fits = "fits" if self.fits else "does not fit"
-        return f"{self.name}: {time_text(self.time_s)}, {bytes_text(self.peak_bytes)}, {fits}"
+        return priced_text(self.name, self)
 
 
 @overload
@@ -94,15 +92,7 @@ def padded(subject: Model | Problem, sizes: Sizes) -> Model | Problem:
     """
     if isinstance(subject, Model):
         return _padded_model(analyse(subject), sizes)
-    own = Problem(
-        analyse(_padded_model(subject.analysis, sizes)),
-        subject.mesh,
-        subject.machine,
-        memory_limit_bytes=subject.memory_limit_bytes,
-        memory_weight=subject.memory_weight,
-        paper_mode=subject.paper_mode,
-    )
-    return own if subject.pins is None else own._keeping_to(subject.pins.wishes)
+    return subject.of_program(analyse(_padded_model(subject.analysis, sizes)))
 
 
 def _padded_model(analysis: Analysis, sizes: Sizes) -> Model:
@@ -243,12 +233,12 @@ def search_padding(
     if len(helpful) > 1:
         rest = budget.part((1.0 - FIRST_SHARE) / 2.0)
         add(helpful, rest)
-    best = min(results, key=lambda name: _rank(results[name][2].cost))
+    best = min(results, key=lambda name: rank(results[name][2].cost))
     chosen, own, first = results[best]
     longer = search_once(own, rest)
-    results[best] = chosen, own, min(longer, first, key=lambda result: _rank(result.cost))
+    results[best] = chosen, own, min(longer, first, key=lambda result: rank(result.cost))
     rows = [_choice(name, sizes, result.cost) for name, (sizes, _, result) in results.items()]
-    rows.sort(key=lambda row: (not row.fits, row.time_s if row.fits else row.peak_bytes))
+    rows.sort(key=rank)
     sentence = f"Of what may be padded: {'; '.join(map(str, rows))}."
     if left_out:
         sentence += f" Not tried: {'; '.join(left_out)}."
@@ -258,11 +248,11 @@ def search_padding(
 
 def _helpful(results: Mapping[str, tuple[Sizes, Problem, SearchResult[Any]]]) -> dict[str, int]:
     """Of each colour that helps by itself the padded size that helps most."""
-    rank = _rank(results[AS_WRITTEN][2].cost)
+    as_written = rank(results[AS_WRITTEN][2].cost)
     better = [
-        (_rank(result.cost), sizes)
+        (rank(result.cost), sizes)
         for sizes, _, result in results.values()
-        if sizes and _rank(result.cost) < rank
+        if sizes and rank(result.cost) < as_written
     ]
     helpful: dict[str, int] = {}
     for _, sizes in sorted(better, key=lambda row: row[0]):
@@ -275,10 +265,6 @@ def _name(problem: Problem) -> str:
     padding = problem.analysis.model.padding
     assert padding is not None
     return ", ".join(padding.words)
-
-
-def _rank(cost: Cost) -> tuple[bool, float]:
-    return not cost.fits, cost.time_s if cost.fits else cost.peak_bytes
 
 
 def _choice(name: str, sizes: Sizes, cost: Cost) -> PaddedChoice:

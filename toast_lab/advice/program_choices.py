@@ -187,12 +187,7 @@ def part_choice(model: Model, base: Problem, parts: int, recompute: Any) -> Prog
     assert recipe is not None
     assert whole is not None
     batch = whole // parts
-    own = Problem(
-        analyse(load(recipe.which, **{**recipe.sizes, "batch": batch})),
-        base.mesh,
-        base.machine,
-        memory_limit_bytes=base.memory_limit_bytes,
-    )
+    own = base.of_program(analyse(load(recipe.which, **{**recipe.sizes, "batch": batch})))
     choice = program_choice(own, keeps=AS_WRITTEN, policies={}, parts=parts, batch=batch)
     if isinstance(recompute, bool):
         return choice

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from toast_lab.advice.priced import priced_text, rank
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem, join_offenders
@@ -23,8 +24,6 @@ from toast_lab.frontends.checkpoints import POLICIES
 from toast_lab.frontends.recomputing import Layer, layers_of, recomputed
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Budget
-from toast_lab.text import bytes_text
-from toast_lab.written.screen import time_text
 
 AS_WRITTEN = "as written"
 FIRST_SHARE = 0.5  #: of the budget, for all choices; the rest is for the best of them
@@ -48,8 +47,7 @@ class KeptChoice(NamedTuple):
     fits: bool
 
     def __str__(self) -> str:
-        fits = "fits" if self.fits else "does not fit"
-        return f"{self.name}: {time_text(self.time_s)}, {bytes_text(self.peak_bytes)}, {fits}"
+        return priced_text(self.name, self)
 
 
 def choices_of(
@@ -98,15 +96,7 @@ def problem_of(problem: Problem, policies: Mapping[str, str]) -> Problem:
 
     Raises what ``recomputed`` raises, and InvalidProblem if its pins cannot be kept.
     """
-    own = Problem(
-        analyse(recomputed(problem.analysis.model, policies)),
-        problem.mesh,
-        problem.machine,
-        memory_limit_bytes=problem.memory_limit_bytes,
-        memory_weight=problem.memory_weight,
-        paper_mode=problem.paper_mode,
-    )
-    return own if problem.pins is None else own._keeping_to(problem.pins.wishes)
+    return problem.of_program(analyse(recomputed(problem.analysis.model, policies)))
 
 
 def _policies(
@@ -154,18 +144,14 @@ def search_choices(
         return result, (_choice(name, policies, result.cost),)
     part = budget.part(FIRST_SHARE / len(choices))
     results = {name: search_once(own, part) for name, (_, own) in choices.items()}
-    best = min(results, key=lambda name: _rank(results[name].cost))
+    best = min(results, key=lambda name: rank(results[name].cost))
     longer = search_once(choices[best][1], budget.part(1.0 - FIRST_SHARE))
-    results[best] = min(longer, results[best], key=lambda result: _rank(result.cost))
+    results[best] = min(longer, results[best], key=lambda result: rank(result.cost))
     rows = [_choice(name, choices[name][0], result.cost) for name, result in results.items()]
-    rows.sort(key=lambda row: (not row.fits, row.time_s if row.fits else row.peak_bytes))
+    rows.sort(key=rank)
     sentence = f"Of what layers may keep for the backward pass: {'; '.join(map(str, rows))}."
     result = results[best]
     return dataclasses.replace(result, message=f"{result.message} {sentence}"), tuple(rows)
-
-
-def _rank(cost: Cost) -> tuple[bool, float]:
-    return not cost.fits, cost.time_s if cost.fits else cost.peak_bytes
 
 
 def _choice(name: str, policies: Mapping[str, str], cost: Cost) -> KeptChoice:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toast_lab.advice.padding_search import with_padding
+from toast_lab.advice.priced import priced_text
 from toast_lab.advice.recomputation import choices_of
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost import peak
@@ -61,8 +62,7 @@ class SingleChange(NamedTuple):
         return f"<SingleChange {self}>"
 
     def __str__(self) -> str:
-        fits = "fits" if self.fits else "does not fit"
-        return f"{self.text}: {time_text(self.time_s)}, {bytes_text(self.peak_bytes)}, {fits}"
+        return priced_text(self.text, self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -349,7 +349,7 @@ def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]
         if batch % steps:
             break
         sizes = {**recipe.sizes, "batch": batch // steps}
-        own = _on(problem, load(recipe.which, **sizes))
+        own = problem.unpinned.of_program(analyse(load(recipe.which, **sizes)))
         text = f"batch {batch // steps} {steps} times, gradients added up"
         change = _changed("batch", text, own, actions, steps=steps)
         if change is not None:
@@ -372,14 +372,3 @@ def _machines(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange
             continue
         if change is not None:
             yield change
-
-
-def _on(problem: Problem, model: Any) -> Problem:
-    return Problem(
-        analyse(model),
-        problem.mesh,
-        problem.machine,
-        memory_limit_bytes=problem.memory_limit_bytes,
-        memory_weight=problem.memory_weight,
-        paper_mode=problem.paper_mode,
-    )

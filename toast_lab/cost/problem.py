@@ -312,6 +312,22 @@ class Problem:
         mesh = make_mesh(mesh)
         return self._copy(mesh=mesh, pins=None, prices=self.prices.on_mesh(mesh))
 
+    def of_program(self, analysis: Analysis) -> Problem:
+        """This problem of another program, with its mesh, machine, limit and pins; priced by rule.
+
+        Raises:
+            InvalidProblem: a pin cannot be kept; all are listed.
+        """
+        own = Problem(
+            analysis,
+            self.mesh,
+            self.machine,
+            memory_limit_bytes=self.memory_limit_bytes,
+            memory_weight=self.memory_weight,
+            paper_mode=self.paper_mode,
+        )
+        return own if self.pins is None else own._keeping_to(self.pins.wishes)
+
     @functools.cached_property
     def space(self) -> Space:
         """The action space.
