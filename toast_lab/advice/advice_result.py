@@ -19,7 +19,7 @@ from toast_lab.advice import priced
 from toast_lab.advice.advice_task import SEARCH, PricedPlan
 from toast_lab.advice.program_choices import ProgramChoice
 from toast_lab.advice.recomputation import AS_WRITTEN
-from toast_lab.advice.set_ups import links_text, shape_text
+from toast_lab.advice.set_ups import alike, links_text, mesh_shapes, shape_text
 from toast_lab.advice.why_not import WhyNot
 from toast_lab.confirm.judge_targets import judge_targets
 from toast_lab.confirm.judges import judge_named
@@ -395,9 +395,13 @@ class Advice:
     @property
     def rows(self) -> tuple[AdviceRow, ...]:
         """The best row of each set-up: the quickest that fits first."""
+        return tuple(sorted(self.by_set_up.values(), key=lambda row: (*row.rank, row.devices)))
+
+    @property
+    def by_set_up(self) -> dict[tuple[str, str], AdviceRow]:
+        """The best row by set-up: the digest of its program, and its group of alike meshes."""
         with self._news:
-            rows = list(self._rows.values())
-        return tuple(sorted(rows, key=lambda row: (*row.rank, row.devices)))
+            return dict(self._rows)
 
     @property
     def fitting(self) -> tuple[AdviceRow, ...]:
@@ -438,6 +442,25 @@ class Advice:
         return tuple(
             why.format(set_ups=counted(count, "set-up")) for why, count in self._dropped.items()
         )
+
+    def flat_rows(self) -> list[dict[str, Any]]:
+        """The rows for a table or a map, also those of meshes that are alike.
+
+        Axes of alike meshes have the same links in another order, so that they have plans at the
+        same price; a row says which of them was searched.
+        """
+        machine, rows = self.terms.machine, self.rows
+        groups = {
+            mesh: group
+            for count in {row.devices for row in rows}
+            for group in alike(machine, mesh_shapes(count))
+            for mesh in group
+        }
+        return [
+            {**row.flat(), "mesh": shape_text(mesh), "last_axis": mesh.sizes[-1]}
+            for row in rows
+            for mesh in groups.get(row.mesh, (row.mesh,))
+        ]
 
     def best_expert(self, mesh: Mesh | str) -> tuple[ProgramChoice, PricedPlan] | None:
         """The best plan on a mesh that anybody gets without a search, of the whole batch."""

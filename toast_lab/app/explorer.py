@@ -439,6 +439,7 @@ DOING = {
     "compile": "compiling",
     "audit": "auditing",
     "why not": "looking for room",
+    "advise": "advising",
     "export": "exporting",
     "write": "writing",
 }

@@ -1,14 +1,17 @@
-"""Make the results of searches and races plans of the session."""
+"""Make the results of searches, races and advices plans of the session."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from toast_lab.advice.advice_result import AdviceRow
 from toast_lab.app.items import PlanItem
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan
+from toast_lab.jobs.load_job import LoadedModel
 from toast_lab.jobs.race_job import RaceState
+from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import plan_of_actions
 
 
@@ -74,3 +77,29 @@ def path_to_graph(session: Session, actions: Sequence[str]) -> None:
         session.hand.take(list(actions))
         session.notices.say(f"manual plan: {', '.join(session.hand.actions)}", "good")
         session.step = "graph"
+
+
+def set_up_to_compare(session: Session, row: AdviceRow) -> None:
+    """Take the mesh and the program of an advised set-up, and add its plan to the comparison."""
+    state, terms, choice = session.mesh_advice.state, row.terms, row.choice
+    limit_gib = terms.memory_limit_bytes / 2**30
+    settings = {
+        "mesh": str(row.mesh),
+        "machine": terms.machine.name,
+        "memory_gib": None if terms.memory_limit_bytes == terms.machine.memory_bytes else limit_gib,
+    }
+    saved = plan_file.to_json(row.plan)
+    loaded = session.loaded
+    with session.notices.guarded():
+        is_as_written = not choice.policies and choice.parts == 1
+        # All programs of a function share their lowerings
+        if is_as_written and loaded.model.lowerings is state.model.lowerings:
+            session.set_problem(**settings)
+        else:
+            model = state.model_of(row)
+            analysis = choice.base.analysis.of_model(model)
+            session.show(LoadedModel(model, analysis), settings=settings)
+        plan = plan_file.from_json(saved, loaded.analysis, loaded.problem.mesh)
+        item = session.plans.add(session.plans.free_name(f"advised {row.shape}"), "advice", plan)
+        session.plans.wanted = item.name
+        session.step = "compare"

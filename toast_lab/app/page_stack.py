@@ -7,12 +7,14 @@ each need a third of a second for it, and a click should not wait for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.pages.advise_page import AdvisePage
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
@@ -27,14 +29,15 @@ class PageEntry(NamedTuple):
     #: makes the page of a session; it has what stands ``left``, in the ``centre`` and ``right``
     #: (None: nothing), and a ``tick`` if it has something to do ever again
     make: Callable[..., Any]
-    views: tuple[str, ...] = ()  #: steps that it shows beside the one that it is called by
+    #: further steps of it by name, with what makes each; None: the page itself has it as a view
+    views: Mapping[str, Callable[..., Any] | None] = MappingProxyType({})
 
 
 #: All pages by step. The header, the keys 1 to 9, links and what is made ahead follow this table.
 PAGES: dict[str, PageEntry] = {
-    "load": PageEntry("Load", LoadPage),
+    "load": PageEntry("Load", LoadPage, views={"advise": AdvisePage}),
     # The conflict board, on which one plans by hand, is a view of the page with the graph
-    "graph": PageEntry("Understand", UnderstandPage, views=("hand",)),
+    "graph": PageEntry("Understand", UnderstandPage, views={"hand": None}),
     "search": PageEntry("Search", SearchPage),
     "compare": PageEntry("Use", ComparePage),
 }
@@ -92,8 +95,9 @@ class PageStack(look.Pane):
         """Bring the page of a step to the front."""
         self.shown = step
         self.make(step)
+        in_front = step if step in self._bodies else page_of(step)
         for name, body in self._bodies.items():
-            body.visible = name == page_of(step)
+            body.visible = name == in_front
 
     @property
     def has_time(self) -> bool:
@@ -123,11 +127,13 @@ class PageStack(look.Pane):
         """Make the page of a step, unless it has been made."""
         if step in self.by_step:
             return
-        if step == "hand":
+        entry = PAGES[page_of(step)]
+        make_page = entry.views[step] if step in entry.views else entry.make
+        if make_page is None:
             self.make("graph")
             self.by_step[step] = self.by_step["graph"].make_board()
             return
-        page = self.by_step[step] = PAGES[step].make(self.session, *self._given.get(step, ()))
+        page = self.by_step[step] = make_page(self.session, *self._given.get(step, ()))
         left = [page.left] if page.left is not None else []
         right = [page.right] if page.right is not None else []
         centre = pn.Column(

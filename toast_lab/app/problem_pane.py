@@ -55,6 +55,11 @@ class ProblemPane(look.Pane):
             self.toml,
             self._machine_verdict,
             self.take,
+            look.button(
+                "Which mesh? …",
+                lambda: setattr(session, "step", "advise"),
+                description="all meshes of all slices, which is fastest, cheapest or the smallest",
+            ),
         )
         look.watch(session.loaded, self.follow, "problem", "own_machines")
         self.follow()

@@ -21,6 +21,7 @@ from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
 from toast_lab.app.memory_advice import MemoryAdvice
+from toast_lab.app.mesh_advice import MeshAdvice
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
 from toast_lab.app.page_choices import PageChoices
@@ -64,6 +65,7 @@ class Session(StatePart):
         searches: settings and state of searches and races.
         confirmations: settings and state of searches that a judge confirms.
         memory_advice: what would make room for plans.
+        mesh_advice: which slice and mesh to take.
         audits: settings and outcome of the audit of the model as it is sharded.
         work: the job that runs.
         exports: the export that runs beside that job.
@@ -100,6 +102,7 @@ class Session(StatePart):
         )
         self.audits = Audits(self.loaded, self.work, self.notices)
         self.memory_advice = MemoryAdvice(self.loaded, self.work, self.notices)
+        self.mesh_advice = MeshAdvice(self.loaded, self.work, self.notices)
         self.hand = HandPlan(
             loaded=self.loaded,
             selection=self.selection,

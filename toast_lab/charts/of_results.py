@@ -356,7 +356,7 @@ def _choices_frame(rows: Any, x: str, y: str) -> pd.DataFrame:
         return rows
     if not isinstance(rows, Advice):
         return pd.DataFrame(_mappings(rows))
-    frame = pd.DataFrame([row.flat() for row in rows.rows])
+    frame = pd.DataFrame(rows.flat_rows())
     known = [name for name in (y, x) if name in frame.columns]
     return frame.sort_values(known, kind="stable", ignore_index=True) if known else frame
 

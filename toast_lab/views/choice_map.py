@@ -7,11 +7,22 @@ from typing import Any
 import holoviews as hv
 import pandas as pd
 
-from toast_lab.views.chart_style import chart, drawn, hover
+from toast_lab.views.chart_style import chart, drawn, hover, renderer_named
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.page_colours import LIGHT
 
 FIGURE = "choices"
+SET_UPS = "set-ups"  #: renderer of the cells
+#: what columns are called on the axes, where not by their own name
+WORDS = {
+    "last_axis": "size of the last axis",
+    "axes": "number of axes",
+    "batch": "examples at once",
+    "keeps": "layers keep",
+    "time_s": "time of a step",
+    "peak_bytes": "peak memory of a device",
+    "device_s": "seconds of a device an example",
+}
 #: colour map from dark (the best) to light
 _COLOURS = "cividis"
 #: functions that write numbers, by the ending of the column's name
@@ -66,20 +77,23 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
         value: the column of numbers; a cell shows the least one of its rows.
     """
     cells = map_frame(frame, x, y, value)
+    x_words, y_words, value_words = (WORDS.get(column, column) for column in (x, y, value))
     tooltips = [
-        (x, "@x_choice"),
-        (y, "@y_choice"),
-        (value, "@text"),
+        (x_words, "@x_choice"),
+        (y_words, "@y_choice"),
+        (value_words, "@text"),
         ("fits", "@fits"),
         ("rows", "@rows"),
     ]
     if "set_up" in frame.columns:
         tooltips.append(("set-up", "@name"))
-    axis_dims = [hv.Dimension("x_choice", label=x), hv.Dimension("y_choice", label=y)]
+    axis_dims = [hv.Dimension("x_choice", label=x_words), hv.Dimension("y_choice", label=y_words)]
     low, high = (float(cells["value"].min()), float(cells["value"].max())) if len(cells) else (0, 1)
     elements = [
         drawn(
             hv.HeatMap(cells, axis_dims, ["value", "text", "fits", "rows", "name"]),
+            renderer_named(SET_UPS),
+            nonselection_alpha=1.0,
             cmap=_COLOURS,
             clim=(low, high if high > low else low + 1.0),
             line_color="white",
@@ -92,5 +106,13 @@ def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
         # Empty ones too: a map that is drawn anew must have the same elements
         labels = hv.Labels(labelled_cells, axis_dims, "text")
         elements.append(drawn(labels, text_color=ink, text_font_size="12px"))
-    title = f"{value}, the least of each pair"
-    return chart(elements, name=FIGURE, title=title, xlabel=x, ylabel=y, legend=None, zoom=None)
+    return chart(
+        elements,
+        name=FIGURE,
+        title=f"{value_words}, the least of each pair",
+        xlabel=x_words,
+        ylabel=y_words,
+        legend=None,
+        zoom=None,
+        tappable=(SET_UPS,),
+    )
