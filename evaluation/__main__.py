@@ -32,6 +32,9 @@ PARTS = {
     "recomputation": Part(
         "evaluation.recomputation.command", "what layers keep, by price and by compilers"
     ),
+    "which_mesh": Part(
+        "evaluation.which_mesh.command", "advice on slices and meshes, confirmed by compilers"
+    ),
     "written": Part("evaluation.written.command", "plans that people can write against whole ones"),
 }
 

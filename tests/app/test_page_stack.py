@@ -38,10 +38,10 @@ def test_a_page_at_a_time_those_first_that_come_next(session: Session) -> None:
         assert stack.has_time
         stack.make_ahead()
         assert len(stack.by_step) == count
-    assert list(stack.by_step) == ["graph", "hand", "search", "compare", "load"]
+    assert list(stack.by_step) == ["graph", "hand", "search", "compare", "load", "advise"]
     assert not stack.has_time
     stack.make_ahead()
-    assert [body.visible for body in stack.view] == [True, False, False, False]
+    assert [body.visible for body in stack.view] == [True, False, False, False, False]
 
 
 def test_a_page_that_was_made_ahead_shows_what_one_that_was_visited_does(

@@ -101,6 +101,17 @@ def _load(page: Page, subject: Subject) -> None:
     expect(page.get_by_text(re.compile(subject.names)).first).to_be_visible(timeout=SLOW)
 
 
+def _which_mesh(page: Page, _: Subject) -> None:
+    button(page, "Which mesh? …").click()
+    fill(page, "devices at most", "4")
+    fill(page, "search seconds", "2")
+    button(page, "Look for the best mesh").click()
+    expect(page.locator(".status")).to_contain_text(
+        re.compile("^advising on .*: done in"), timeout=SLOW
+    )
+    expect(page.get_by_text("set-ups, the best first")).to_be_visible()
+
+
 def _graph(page: Page, subject: Subject) -> None:
     go(page, 2)
     expect(page.get_by_text(re.compile(r"^\d+ nodes")).first).to_be_visible(timeout=SLOW)
@@ -256,6 +267,14 @@ STATES: tuple[PageState, ...] = (
         (*HEADER, "Load with these sizes", "Use this mesh and machine"),
         fields=("axes and sizes", "hardware"),
         figures=("dimension graph",),
+    ),
+    PageState(
+        "which mesh",
+        _which_mesh,
+        (*HEADER, "Look for the best mesh", "Stop and keep", "Open this plan →", "Memory", "Cost"),
+        fields=("hardware", "devices at most", "price an hour", "across", "upwards"),
+        figures=("choices",),
+        rows=3,
     ),
     PageState(
         "graph",

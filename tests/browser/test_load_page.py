@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.audit import programs
+from tests.browser.test_explorer import bokeh
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.frontends import from_jax
 from toast_lab.machines import machine_file
@@ -247,3 +248,39 @@ def test_a_model_that_is_sharded_already_is_audited(load_page: Page) -> None:
         page.get_by_text("tokens = x.swapaxes(0, 1)").locator("visible=true").first
     ).to_be_visible(timeout=SLOW)
     expect(page).to_have_url(re.compile("step=graph"))
+
+
+def test_which_mesh_fills_a_map_whose_cells_are_plans_to_open(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(f"{served()}/?model=mlp&step=load")
+    page.get_by_role("button", name="Which mesh? …").click()
+    for label, value in {"devices at most": "8", "search seconds": "3"}.items():
+        field = page.get_by_label(label, exact=True).filter(visible=True)
+        field.fill(value)
+        field.press("Enter")
+    page.get_by_role("button", name="Look for the best mesh").click()
+    expect(page.get_by_text(re.compile("^advising, ")).filter(visible=True)).to_be_visible()
+    status = page.locator(".status")
+    expect(status).to_contain_text("advising on mlp: done in", timeout=SLOW)
+    expect(page.get_by_role("button", name="Stop and keep").first).to_be_disabled()
+    # 4 devices as 4, in the row of 4 above that of 1: its cell lies in the middle of the map
+    place = bokeh(
+        page,
+        "choices",
+        """(() => {
+          const box = plot.canvas_view.el.getBoundingClientRect()
+          const { x_scale, y_scale } = plot.frame
+          return [box.left + x_scale.compute("4"), box.top + y_scale.compute("4")]
+        })()""",
+    )
+    page.mouse.click(*place)
+    facts = page.locator("dl.facts").filter(visible=True).first
+    expect(facts).to_contain_text("data=4")
+    page.get_by_label("across", exact=True).select_option("mesh")
+    expect(page.get_by_text("set-ups, the best first")).to_be_visible()
+    page.get_by_role("button", name="Open this plan →").click()
+    expect(page.get_by_text("data=4 · tpu-v5e").filter(visible=True)).to_be_visible()
+    expect(page.get_by_text("advised 4", exact=True).filter(visible=True).first).to_be_visible()

@@ -73,7 +73,7 @@ def test_pages_are_made_while_their_visitor_rests_and_a_click_brings_one_with_on
     page.goto(f"{served()}/?model=mlp&step=graph")
     wait_for_model(page)
     # On a loaded machine the server makes pages at long intervals, shared among sessions
-    page.wait_for_function(f"({PAGES})()[1] === 4", timeout=3 * SLOW)
+    page.wait_for_function(f"({PAGES})()[1] === 5", timeout=3 * SLOW)
     page.wait_for_timeout(1000)
     before = page.evaluate(MODELS)
     page.evaluate(COUNT)
@@ -81,7 +81,7 @@ def test_pages_are_made_while_their_visitor_rests_and_a_click_brings_one_with_on
     expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
     page.wait_for_timeout(1000)
     assert page.evaluate("window.layouts") == 1
-    assert page.evaluate(PAGES) == [1, 4]
+    assert page.evaluate(PAGES) == [1, 5]
     assert page.evaluate(MODELS) - before < FEW_MODELS
 
 

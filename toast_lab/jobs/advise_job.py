@@ -31,7 +31,7 @@ RUN_ADVISE = "toast_lab.jobs.advise_job:run_advise"
 REPORT_EVERY_S = 0.25
 
 
-class Stage(NamedTuple):
+class AdviceStage(NamedTuple):
     """What the work does now."""
 
     text: str
@@ -103,7 +103,7 @@ def run_advise(
 
 def _report(advice: Advice, sent: dict[tuple[str, str], AdviceRow]) -> None:
     """Send the stage, and what is new in the rows."""
-    isolate.report(Stage(advice.stage))
+    isolate.report(AdviceStage(advice.stage))
     for key, row in advice.by_set_up.items():
         if sent.get(key) is row:
             continue
@@ -143,7 +143,7 @@ class PageAdvice:
     def take(self, event: Any) -> None:
         """Store an event; one that is stored already changes nothing."""
         self.changes += 1
-        if isinstance(event, Stage):
+        if isinstance(event, AdviceStage):
             self.stage = event.text
         elif isinstance(event, str):
             self.stage = event

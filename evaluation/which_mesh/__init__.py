@@ -1,0 +1,1 @@
+"""What ``tl.advise`` answers for six training steps, against expert plans and compilers."""
