@@ -62,7 +62,7 @@ REFERENCE = {
     "Plans": [
         *("Plan", "listing", "annotate", "plan_words", "needed_constraints"),
         *("choices", "why", "why_not", "check", "diff", "report"),
-        *("padded", "padded_arguments", "cut_results"),
+        *("padded", "padding_prices", "padded_arguments", "cut_results"),
         *("audit", "Audit"),
     ],
     "Execution": [

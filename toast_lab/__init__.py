@@ -58,6 +58,7 @@ _NAMES = {
     "load": "toast_lab.frontends:load",
     "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
     "padded": "toast_lab.advice.padding_search:padded",
+    "padding_prices": "toast_lab.advice.padding_search:padding_prices",
     "padded_arguments": "toast_lab.frontends.padded_models:padded_arguments",
     "plan_words": "toast_lab.written.traits:plan_words",
     "price": "toast_lab.cost.problem:price",
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from toast_lab import charts, views
     from toast_lab.advice.advice_result import Advice
     from toast_lab.advice.check import check
-    from toast_lab.advice.padding_search import padded
+    from toast_lab.advice.padding_search import padded, padding_prices
     from toast_lab.advice.why_not import why_not
     from toast_lab.app.explore import explore
     from toast_lab.audit.audit import Audit, audit

@@ -64,7 +64,7 @@ def test_what_does_not_pay_is_left_as_it_is() -> None:
 
 def test_a_single_padding_makes_room(problem: tl.Problem) -> None:
     variants = list(with_padding(problem, ["batch->data"]))
-    assert any(text.startswith("vocab") for text, _, _ in variants)
+    assert any(text.startswith("vocab") for _, text, _, _ in variants)
     plan = tl.Plan.from_actions(problem, ["batch->data"])
     needed = tl.price(problem, plan).peak_bytes
     tight = tl.Problem(
@@ -74,6 +74,22 @@ def test_a_single_padding_makes_room(problem: tl.Problem) -> None:
     (first, *_) = [row for row in changes if row.kind == "padding" and row.fits]
     assert first.peak_bytes < 0.9 * needed
     assert first.problem.analysis.model.padding is not None
+
+
+def test_each_padding_of_the_report_has_its_price_with_a_plan(problem: tl.Problem) -> None:
+    plan = tl.Plan.from_actions(problem, ["batch->data"])
+    rows = tl.padding_prices(problem, plan)
+    assert [row.time_s for row in rows if row.fits] == sorted(
+        row.time_s for row in rows if row.fits
+    )
+    padded = {name for row in rows for name in row.sizes}
+    assert padded == {name for sizes in candidates(problem) for name in sizes}
+    best = rows[0]
+    assert best.time_s < 0.9 * tl.price(problem, plan).time_s
+    own = tl.padded(problem, best.sizes)
+    further = best.name.rpartition(", ")[2]
+    cost = tl.price(own, tl.Plan.from_actions(own, ["batch->data", further]))
+    assert (cost.time_s, cost.peak_bytes) == pytest.approx((best.time_s, best.peak_bytes))
 
 
 def test_bad_input_is_said(problem: tl.Problem) -> None:

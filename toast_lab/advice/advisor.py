@@ -339,14 +339,14 @@ class _Ladder:
 
     def _trace(self, whole: ProgramChoice) -> Iterator[ProgramChoice]:
         """Programs that need less memory, as far as the function can be traced."""
-        asked, model = self.asked, self.analysis.model
+        asked = self.asked
         if asked.recompute is True and not self.is_stopped():
             try:
                 yield from programs.kept_choices(whole, True)
             except ToastError as error:
                 self._leave_out("recomputation", error)
         try:
-            wanted = programs.parts_wanted(model, asked.batch)
+            wanted = programs.parts_wanted(self.analysis.model, asked.batch)
         except ToastError as error:
             self._leave_out("the batch", error)
             return
@@ -354,7 +354,7 @@ class _Ladder:
             if self.is_stopped():
                 return
             try:
-                yield programs.part_choice(model, whole.base, parts, asked.recompute)
+                yield programs.part_choice(whole.base, parts, asked.recompute)
             except ToastError as error:
                 self._leave_out(f"{parts} parts of the batch", error)
 

@@ -31,6 +31,9 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Budget
 from toast_lab.sharding.divisibility import DimRow
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.state import State
 
 FIRST_SHARE = 0.6  #: of the budget, for the program as written and each padding by itself
 LEAST_BYTES_SHARE = 0.005  #: of all values; a colour on fewer bytes is not worth a search
@@ -165,8 +168,8 @@ def _padded_sizes(row: DimRow, mesh: Mesh) -> list[int]:
 
 def with_padding(
     problem: Problem, actions: Sequence[str]
-) -> Iterator[tuple[str, Problem, list[str]]]:
-    """What actions may become with one colour padded: (what is padded, its problem, its actions).
+) -> Iterator[tuple[Sizes, str, Problem, list[str]]]:
+    """What actions may become with one colour padded: (sizes, what changes, problem, actions).
 
     Each colour that the divisibility report names is padded for all axes, and its own action is
     taken after the others on each axis.
@@ -176,7 +179,39 @@ def with_padding(
         own = padded(problem, {colour: size})
         for axis in problem.mesh.axes:
             further = f"{_colour_in(problem, own, colour)}->{axis}"
-            yield f"{_name(own)}, {further}", own, [*actions, further]
+            yield {colour: size}, f"{_name(own)}, {further}", own, [*actions, further]
+
+
+def padding_prices(problem: Problem, plan: ShardingPlan) -> tuple[PaddedChoice, ...]:
+    """What a plan would cost with one size padded and then split, the best first.
+
+    Every size that the divisibility report names is padded, and split on each axis after what the
+    plan does already. A search with padding may find better.
+
+    Raises:
+        InvalidProblem: the program's function is not known, so that nothing can be padded.
+        FrontendError: the function cannot be traced again.
+
+    Examples:
+        >>> import jax, toast_lab as tl
+        >>> table, ids = jax.ShapeDtypeStruct((50, 4096), "float32"), jax.numpy.zeros(64, int)
+        >>> model = tl.from_jax(lambda table, ids: table[ids] @ table.T, table, ids, name="tied")
+        >>> problem = tl.Problem(tl.analyse(model), {"x": 4})
+        >>> [row.name for row in tl.padding_prices(problem, tl.replicated(problem))]
+        ['vocab 50 to 52, vocab->x']
+    """
+    plan.check_is_of(problem.analysis.program, problem.mesh)
+    rows = []
+    for sizes, name, own, actions in with_padding(problem, plan.actions):
+        state = State(own.space)
+        try:
+            for action in actions:
+                state.apply(parse_action(own.analysis, own.mesh, action))
+        except ToastError:  # the padded program has no such colour, or the axis is taken
+            continue
+        quick = own.pricer().quick(state)
+        rows.append(PaddedChoice(name, sizes, quick.time_s, quick.peak_bytes, fits=quick.fits))
+    return tuple(sorted(rows, key=rank))
 
 
 def _colour_in(problem: Problem, own: Problem, colour: str) -> str:

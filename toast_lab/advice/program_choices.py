@@ -170,24 +170,31 @@ def kept_choices(whole: ProgramChoice, wanted: Any) -> Iterator[ProgramChoice]:
             )
 
 
-def part_choice(model: Model, base: Problem, parts: int, recompute: Any) -> ProgramChoice:
+def part_problem(whole: Problem, parts: int) -> tuple[Problem, int]:
+    """The problem of one of ``parts`` parts of the batch, as ``parts_wanted`` gives them.
+
+    Gives its examples, too. Raises ToastError if the function cannot be traced with that batch.
+    """
+    recipe = _recipe(whole.analysis.model)
+    batch = _batch(recipe)
+    assert recipe is not None
+    assert batch is not None
+    model = load(recipe.which, **{**recipe.sizes, "batch": batch // parts})
+    return whole.of_program(analyse(model)), batch // parts
+
+
+def part_choice(base: Problem, parts: int, recompute: Any) -> ProgramChoice:
     """The program of one of ``parts`` parts of the batch.
 
     Args:
-        model: the model of the whole batch.
-        base: its problem.
+        base: the problem of the whole batch.
         parts: number of parts.
         recompute: what layers keep in all choices, if the caller fixed it; else a bool.
 
     Raises:
         ToastError: the function cannot be traced with that batch.
     """
-    recipe = _recipe(model)
-    whole = _batch(recipe)
-    assert recipe is not None
-    assert whole is not None
-    batch = whole // parts
-    own = base.of_program(analyse(load(recipe.which, **{**recipe.sizes, "batch": batch})))
+    own, batch = part_problem(base, parts)
     choice = program_choice(own, keeps=AS_WRITTEN, policies={}, parts=parts, batch=batch)
     if isinstance(recompute, bool):
         return choice

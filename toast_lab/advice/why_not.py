@@ -16,13 +16,11 @@ from typing import NamedTuple
 
 from toast_lab.advice.padding_search import with_padding
 from toast_lab.advice.priced import priced_text
+from toast_lab.advice.program_choices import part_problem, parts_wanted
 from toast_lab.advice.recomputation import choices_of
-from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost import peak
 from toast_lab.cost.problem import Cost, Problem, price
-from toast_lab.errors import InvalidProblem, ToastError
-from toast_lab.frontends import load
-from toast_lab.ir.model import Recipe
+from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import ShardingPlan, plan_of_state
@@ -316,7 +314,7 @@ def _recomputations(problem: Problem, actions: Sequence[str]) -> Iterator[Single
 
 
 def _paddings(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
-    for text, own, taken in with_padding(problem, actions):
+    for _, text, own, taken in with_padding(problem, actions):
         change = _changed("padding", text, own, taken)
         if change is not None:
             yield change
@@ -337,20 +335,9 @@ def _meshes(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
 
 
 def _batches(problem: Problem, actions: Sequence[str]) -> Iterator[SingleChange]:
-    model = problem.analysis.model
-    _, recipe = model.lowerings.child or (None, None)
-    batch = recipe.sizes.get("batch") if isinstance(recipe, Recipe) else None
-    if recipe is None or not isinstance(batch, int):
-        raise InvalidProblem(
-            f"the batch of {model.name} is not known: load it by name with a size called batch, as "
-            f'in tl.load("{model.name}", batch=32)'
-        )
-    for steps in (2, 4, 8):
-        if batch % steps:
-            break
-        sizes = {**recipe.sizes, "batch": batch // steps}
-        own = problem.unpinned.of_program(analyse(load(recipe.which, **sizes)))
-        text = f"batch {batch // steps} {steps} times, gradients added up"
+    for steps in parts_wanted(problem.analysis.model, batch=True):
+        own, batch = part_problem(problem.unpinned, steps)
+        text = f"batch {batch} {steps} times, gradients added up"
         change = _changed("batch", text, own, actions, steps=steps)
         if change is not None:
             yield change

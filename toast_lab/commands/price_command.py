@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, reports
@@ -11,6 +12,7 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
+    from toast_lab.advice.padding_search import PaddedChoice
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.sharding.plan import ShardingPlan
 
@@ -27,6 +29,11 @@ def add_options(parser: ArgumentParser) -> None:
         help="show which rules of the price act on an op, and its price without each: a number "
         "(as in --json), a kind of op, a value, or part of a source line (model.py:31)",
     )
+    parser.add_argument(
+        "--padding",
+        action="store_true",
+        help="show what the plan would cost with one of the sizes padded that no axis divides",
+    )
     command_options.save(parser)
 
 
@@ -38,6 +45,7 @@ def run(args: Namespace) -> int:
             "program) or --plan FILE"
         )
     common.check_early(args)
+    from toast_lab.advice.padding_search import padding_prices
     from toast_lab.cost.problem import price
     from toast_lab.explain.acting_rules import price_rules
 
@@ -46,6 +54,7 @@ def run(args: Namespace) -> int:
     assert plan is not None
     cost = price(problem, plan)
     rules = price_rules(problem, plan, args.rules) if args.rules else []
+    paddings = padding_prices(problem, plan) if args.padding else ()
     keeping.keep_plan(args, plan, problem)
     report = {
         **output.problem_data(model, problem),
@@ -58,6 +67,7 @@ def run(args: Namespace) -> int:
             "timeline_bytes": cost.timeline_bytes.tolist(),
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
+        "padding": [row._asdict() for row in paddings],
         "rules": [
             {**row._asdict(), "effects": [effect._asdict() for effect in row.effects]}
             for row in rules
@@ -66,6 +76,8 @@ def run(args: Namespace) -> int:
 
     def show(console: output.Out) -> None:
         _show(console, problem, plan, cost)
+        if args.padding:
+            _show_paddings(console, paddings)
         for row in rules:
             console.table(*row.table)
 
@@ -105,3 +117,22 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
         ],
     )
     reports.show_divisibility(console, problem.divisibility(plan))
+
+
+def _show_paddings(console: output.Out, paddings: Sequence[PaddedChoice]) -> None:
+    if not paddings:
+        console.print("Padding: nothing that could be padded is worth it.")
+        return
+    console.table(
+        "With one size padded and then split",
+        ("~padded", ">step", ">peak", "fits"),
+        [
+            (
+                row.name,
+                output.time_text(row.time_s),
+                bytes_text(row.peak_bytes),
+                "yes" if row.fits else "no",
+            )
+            for row in paddings
+        ],
+    )
