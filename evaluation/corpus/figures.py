@@ -196,8 +196,8 @@ def _unseen(every: Sequence[Pair]) -> list[str]:
         "",
         *(f"- {effect}" for effect in first_looks.EFFECTS),
         "",
-        "On 2026-11-30 [fifteen rules went](ablation.md) that the choice of a plan does not need. On "
-        "programs that no rule was read off, with the columns as explained there:",
+        "On 2026-11-30 [fifteen rules went](ablation.md) that the choice of a plan does not need. "
+        "On programs that no rule was read off, with the columns as explained there:",
         "",
         *first_looks.cut_table(),
     ]
