@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,20 +33,34 @@ def settled(session: Session, seconds: float = 150) -> None:
     assert not session.work.busy
 
 
-@pytest.fixture
-def session(jobs: Registry) -> Session:
-    session = Session(jobs)
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Session]:
+    registry = Registry()
+    session = Session(registry)
     session.load(*MODEL)
     settled(session)
     session.set_problem(mesh="data=4", machine="tpu-v5e")
+    yield session
+    registry.cancel_all()
+
+
+@pytest.fixture(scope="module")
+def advised_once(loaded: Session) -> Session:
+    session = loaded.fork()
+    session.mesh_advice.start("tpu-v5e", 4, LIMIT_GIB, **OPTIONS)
+    settled(session)
     return session
 
 
 @pytest.fixture
-def advised(session: Session) -> Session:
-    session.mesh_advice.start("tpu-v5e", 4, LIMIT_GIB, **OPTIONS)
-    settled(session)
-    return session
+def session(loaded: Session) -> Session:
+    return loaded.fork()
+
+
+@pytest.fixture
+def advised(advised_once: Session) -> Session:
+    """A page of its own, with the advice that was asked for once."""
+    return advised_once.fork()
 
 
 def test_its_rows_are_those_of_the_library_and_every_kind_opens_as_a_plan(
