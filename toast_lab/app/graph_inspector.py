@@ -99,7 +99,7 @@ class GraphInspector:
             lines.append(h("p", f"{step}, {bytes_text(item.cost.peak_bytes)}"))
         else:
             lines.append(quiet("Nothing is sharded yet."))
-        self.plan.object = join(lines)
+        self.plan.object = join(*lines)
         trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
 
@@ -110,35 +110,24 @@ class GraphInspector:
             more_count = len(session.selection.conflicts) - 1
             more_text = f" (and {more_count} more)" if more_count else ""
             return join(
-                [
-                    h("h2", f"conflict{more_text}"),
-                    facts(selection_facts.conflict_facts(analysis, conflict)),
-                ]
+                h("h2", f"conflict{more_text}"),
+                facts(selection_facts.conflict_facts(analysis, conflict)),
             )
         if len(session.selection.names) == 1:
             return join(
-                [
-                    h("h2", "dimension name"),
-                    facts(selection_facts.name_facts(analysis, session.selection.names[0])),
-                ]
+                h("h2", "dimension name"),
+                facts(selection_facts.name_facts(analysis, session.selection.names[0])),
             )
         if session.selection.names:
             return join(
-                [
-                    h("h2", f"{len(session.selection.names):,} names"),
-                    facts(_names_facts(analysis, session.selection.names)),
-                ]
+                h("h2", f"{len(session.selection.names):,} names"),
+                facts(_names_facts(analysis, session.selection.names)),
             )
         hint = (
             "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
             "below."
         )
-        return join(
-            [
-                h("h2", "nothing selected"),
-                quiet(hint),
-            ]
-        )
+        return join(h("h2", "nothing selected"), quiet(hint))
 
     def _chain(self) -> Safe:
         analysis, names = self.session.loaded.analysis, self.chain()
@@ -148,11 +137,9 @@ class GraphInspector:
         omitted_count = len(steps) - STEPS_SHOWN
         omitted = quiet(f"… {omitted_count} more") if omitted_count > 0 else ""
         return join(
-            [
-                h("h2", "why both dims have one colour"),
-                h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
-                omitted,
-            ]
+            h("h2", "why both dims have one colour"),
+            h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
+            omitted,
         )
 
 

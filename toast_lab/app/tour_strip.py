@@ -54,7 +54,7 @@ def rich(text: str) -> Safe:
             elements.append(h("b", piece[2:-2]))
         else:
             elements.append(piece)
-    return join(elements)
+    return join(*elements)
 
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
@@ -157,17 +157,15 @@ class TourStrip(look.Pane):
             role="presentation",
         )
         self._place.object = join(
-            [
-                h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
-                h("div", step.title, cls="title"),
-                h(
-                    "div",
-                    h("span", step.paper, cls="tag"),
-                    f" step {step_number} of {step_count}",
-                    cls="quiet one",
-                ),
-                bar,
-            ]
+            h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
+            h("div", step.title, cls="title"),
+            h(
+                "div",
+                h("span", step.paper, cls="tag"),
+                f" step {step_number} of {step_count}",
+                cls="quiet one",
+            ),
+            bar,
         )
         self._show_words(done)
         # A wrong answer takes one line, for which there is room from the start

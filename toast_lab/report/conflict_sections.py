@@ -78,7 +78,7 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
             ),
         )
     )
-    return Section("conflicts", "Conflicts", "Conflicts and how they are settled", join(parts))
+    return Section("conflicts", "Conflicts", "Conflicts and how they are settled", join(*parts))
 
 
 def graph_height(row_count: int) -> int:

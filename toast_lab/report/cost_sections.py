@@ -92,22 +92,20 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
         h("h3", "What caused them, and what would remove them"),
         *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
     ]
-    return Section("collectives", "Communication", "Communication, and why", join(parts))
+    return Section("collectives", "Communication", "Communication, and why", join(*parts))
 
 
 def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
     collective = reason.collective
     repeats = f" ×{len(group.rows)}" if len(group.rows) > 1 else ""
     summary = join(
-        [
-            h("b", f"{collective.kind} over {' and '.join(collective.axes)}{repeats}"),
-            " of ",
-            code_text(collective.value),
-            f", {seconds_text(group.time_s)}",
-        ]
+        h("b", f"{collective.kind} over {' and '.join(collective.axes)}{repeats}"),
+        " of ",
+        code_text(collective.value),
+        f", {seconds_text(group.time_s)}",
     )
     rows: list[tuple[str, object]] = [
-        ("at", join([code_text(reason.place), f", {reason.op_kind}"])),
+        ("at", join(code_text(reason.place), f", {reason.op_kind}")),
         ("because", reason.because),
         ("from", ", ".join(reason.causes) or "no action: the op cannot be split"),
     ]
@@ -147,7 +145,7 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
             _ops_table(subject, links),
         ),
     ]
-    return Section("price", "Price", "Price, part by part", join(parts))
+    return Section("price", "Price", "Price, part by part", join(*parts))
 
 
 def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
@@ -209,7 +207,7 @@ def timeline_section(subject: ReportSubject) -> Section:
                 numbers=("exposed, compiled", "exposed, estimated"),
             ),
         ]
-    return Section("timeline", "Timeline", "One step as a timeline", join(parts))
+    return Section("timeline", "Timeline", "One step as a timeline", join(*parts))
 
 
 def _schedule(subject: ReportSubject) -> Any:
@@ -254,7 +252,7 @@ def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
             picks=[links.pick_of_op(int(op)) for op in held["op"].head(MOST_HELD)],
         ),
     ]
-    return Section("memory", "Memory", "Memory", join(parts))
+    return Section("memory", "Memory", "Memory", join(*parts))
 
 
 def memory_figure(subject: ReportSubject) -> Any:

@@ -75,7 +75,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
     parts += [h("p", note, cls="quiet") for note in _notes(subject)]
     if compiled is not None and not compiled.refused:
         parts.append(_compiled_collectives(subject, compiled))
-    return Section("evidence", "Evidence", "Compiled and measured, beside the price", join(parts))
+    return Section("evidence", "Evidence", "Compiled and measured, beside the price", join(*parts))
 
 
 def _compute_s(compiled: Any) -> float | None:
@@ -144,7 +144,7 @@ def _compiled_collectives(subject: ReportSubject, compiled: Any) -> Safe:
                 ),
             )
         )
-    return join(parts)
+    return join(*parts)
 
 
 # -- other plans -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def comparison_section(subject: ReportSubject) -> Section | None:
             h("h3", f"From {entry.name} to {subject.entry.name}"),
             *_difference_parts(change),
         ]
-    return Section("plans", "Other plans", "Compared with other plans", join(parts))
+    return Section("plans", "Other plans", "Compared with other plans", join(*parts))
 
 
 def _difference_parts(change: Difference) -> list[Safe]:
@@ -239,7 +239,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     rows += [
         ("model", str(model)),
         ("from", model.source or "–"),
-        ("program", join([code_text(program.digest()), f", {program.n_ops:,} ops"])),
+        ("program", join(code_text(program.digest()), f", {program.n_ops:,} ops")),
         ("mesh", str(problem.mesh)),
         ("machine", problem.machine.name),
         ("memory limit", bytes_text(limit) if math.isfinite(limit) else "none"),
@@ -249,7 +249,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     for entry, plan in zip(subject.entries, subject.plans, strict=True):
         digest = plan_digest(plan)
         actions = " ".join(plan.history[:40]) or "no actions"
-        rows.append((f"plan {entry.name}", join([code_text(digest), ": ", code_text(actions)])))
+        rows.append((f"plan {entry.name}", join(code_text(digest), ": ", code_text(actions))))
     for name, result in subject.results.items():
         rows.append(
             (
@@ -272,4 +272,4 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
         code_text("tl.Plan.load"),
         " and the explorer.",
     )
-    return Section("origin", "Origin", "How this was made", join([facts_list, use]))
+    return Section("origin", "Origin", "How this was made", join(facts_list, use))

@@ -147,5 +147,5 @@ def enumeration(items: Sequence[object], most: int = 4) -> Safe:
     if len(items) > most:
         shown.append(f"{len(items) - most} more")
     if len(shown) < 2:
-        return join(shown)
-    return join([join(shown[:-1], ", "), " and ", shown[-1]])
+        return join(*shown)
+    return join(join(*shown[:-1], between=", "), " and ", shown[-1])

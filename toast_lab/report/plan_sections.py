@@ -156,7 +156,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     ):
         if len(frame):
             parts.append(details(f"{heading} ({len(frame):,})", frame_table(frame, heading)))
-    return Section("plan", "Whole plan", "The whole plan", join(parts))
+    return Section("plan", "Whole plan", "The whole plan", join(*parts))
 
 
 def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
@@ -210,14 +210,12 @@ def _actions_part(subject: ReportSubject) -> Safe:
         "change in collectives",
     )
     return join(
-        [
-            paragraph(
-                "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
-                "cut together, along one axis of the mesh. Time and memory are those of the plan "
-                "after each action; ✗: does not fit."
-            ),
-            rows_table(columns, rows, "actions of the plan, in order"),
-        ]
+        paragraph(
+            "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
+            "cut together, along one axis of the mesh. Time and memory are those of the plan "
+            "after each action; ✗: does not fit."
+        ),
+        rows_table(columns, rows, "actions of the plan, in order"),
     )
 
 
@@ -240,7 +238,7 @@ def _pins_part(subject: ReportSubject) -> list[Safe]:
     pins = subject.problem.pins
     if pins is None or not pins.texts:
         return []
-    return [paragraph("Pinned: ", join([*map(code_text, pins.texts)], ", "), ".")]
+    return [paragraph("Pinned: ", join(*map(code_text, pins.texts), between=", "), ".")]
 
 
 # -- the listing -----------------------------------------------------------------------------------
@@ -340,13 +338,11 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
         aria_label="lines of the local program",
     )
     body = join(
-        [
-            paragraph(
-                "What one device runs. A size in braces is cut along that axis: ",
-                code_text("[256{data}, 64]"),
-                f". {note}.",
-            ),
-            box(listing_body, "the local program", tall=True),
-        ]
+        paragraph(
+            "What one device runs. A size in braces is cut along that axis: ",
+            code_text("[256{data}, 64]"),
+            f". {note}.",
+        ),
+        box(listing_body, "the local program", tall=True),
     )
     return Section("program", "Program", "The program of one device", body)

@@ -28,7 +28,7 @@ def written_section(subject: ReportSubject) -> Section:
         parts.append(rows_table(("~arguments", "=spec", ">number"), rows, "arguments"))
     else:
         parts += _tables(written)
-    return Section("written", "Written", "The plan as people write it", join(parts))
+    return Section("written", "Written", "The plan as people write it", join(*parts))
 
 
 def _tables(written: Written) -> list[Safe]:

@@ -66,7 +66,7 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
         chart = _breakdown(entries, known_problem)
         height = BARS_PX + BAR_PX * len(entries)
         picture = "" if chart is None else Safe(chart_svg(chart, size_px=(WIDTH_PX, height)))
-        return join([table_html(texts_frame(entries)), picture])
+        return join(table_html(texts_frame(entries)), picture)
 
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
     view = CellView(
@@ -110,11 +110,9 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
     def static() -> Safe:
         first_plan = entries[0]
         return join(
-            [
-                Safe(chart_svg(_timeline(entries, lines), size_px=(WIDTH_PX, 260.0))),
-                h("p", f"In memory where {first_plan.name} peaks:"),
-                table_html(held_frame(first_plan.cost), 8),
-            ]
+            Safe(chart_svg(_timeline(entries, lines), size_px=(WIDTH_PX, 260.0))),
+            h("p", f"In memory where {first_plan.name} peaks:"),
+            table_html(held_frame(first_plan.cost), 8),
         )
 
     return shown(
@@ -197,7 +195,7 @@ def tiles(
         plot = TilesPlot(sharding.mesh)
         plot.show(shape, spec(value), range(min(len(shape), 2)))
         picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
-        return join([picture, h("p", part_texts)])
+        return join(picture, h("p", part_texts))
 
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
@@ -506,12 +504,10 @@ class CompareCell(look.Pane):
                 ("peak", f"{bytes_text(cost.peak_bytes)} of {bytes_text(cost.memory_limit_bytes)}"),
             ]
         self._words.object = join(
-            [
-                h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
-                facts(rows),
-                h("h2", "actions"),
-                h("ol", *actions, cls="chain mono") if actions else quiet("none"),
-            ]
+            h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
+            facts(rows),
+            h("h2", "actions"),
+            h("ol", *actions, cls="chain mono") if actions else quiet("none"),
         )
 
 

@@ -84,14 +84,12 @@ def graph(
         )
         if len(laid_out.nodes) > MAX_NODES:
             return join(
-                [
-                    h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
-                    _colour_table(),
-                ]
+                h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
+                _colour_table(),
             )
         plot = GraphPlot(laid_out)
         picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
-        return join([picture, h("p", h("small", legend))])
+        return join(picture, h("p", h("small", legend)))
 
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))
@@ -125,7 +123,7 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         lines = program_lines(analysis)
         rows = [
             join(
-                [
+                *[
                     h("span", segment.text, style=f"color: {segment.hue}; font-weight: 650")
                     if segment.hue
                     else segment.text
@@ -137,7 +135,9 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         remainder = (
             f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
         )
-        return h("pre", join(rows, "\n"), f"\n{remainder}" if remainder else "", style=LISTING)
+        return h(
+            "pre", join(*rows, between="\n"), f"\n{remainder}" if remainder else "", style=LISTING
+        )
 
     height = min(620, 60 + _listing_height(analysis))
     view = CellView(
@@ -260,24 +260,19 @@ class SelectionWords:
             chain = chain_steps(analysis, selection_facts.chain(analysis, conflict)[:14])
             why = h("h2", "why both dims have one colour")
             self.pane.object = join(
-                [
-                    h("h2", "conflict"),
-                    facts(selection_facts.conflict_facts(analysis, conflict)),
-                    why,
-                    h("ol", *chain, cls="chain mono"),
-                ]
+                h("h2", "conflict"),
+                facts(selection_facts.conflict_facts(analysis, conflict)),
+                why,
+                h("ol", *chain, cls="chain mono"),
             )
         elif session.selection.names:
             name_facts = [
-                join([h("h2", "name"), facts(selection_facts.name_facts(analysis, name))])
+                join(h("h2", "name"), facts(selection_facts.name_facts(analysis, name)))
                 for name in session.selection.names[:6]
             ]
             hidden_count = len(session.selection.names) - 6
             self.pane.object = join(
-                [
-                    *name_facts,
-                    quiet(f"and {hidden_count:,} names more") if hidden_count > 0 else "",
-                ]
+                *name_facts, quiet(f"and {hidden_count:,} names more") if hidden_count > 0 else ""
             )
         else:
             self.pane.object = quiet(self.hint)

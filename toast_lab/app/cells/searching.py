@@ -140,10 +140,8 @@ def tree(
         plot.show(scene)
         height = 40.0 * (1 + int(scene.blocks.level.max()))
         return join(
-            [
-                Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
-                h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
-            ]
+            Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
+            h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
         )
 
     def table() -> pd.DataFrame:
@@ -196,7 +194,7 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         frame = points_frame(race_points(result), {row.method: row.elapsed_s for row in rows})
         chart = race_chart(frame, list(race_points(result)), unsharded=result.problem.baseline)
         picture = Safe(chart_svg(chart, size_px=(WIDTH_PX, 260.0)))
-        return join([picture, table_html(race_frame(rows))])
+        return join(picture, table_html(race_frame(rows)))
 
     return shown(
         CellView(
@@ -334,7 +332,7 @@ def _static_search(snapshot: SearchSnapshot) -> Safe:
     _, *charts = search_charts(frame, scales, legend_at=1)
     pictures = [Safe(chart_svg(chart, size_px=(WIDTH_PX, 220.0))) for chart in charts]
     twin = table_html(shown_frame(snapshot.points), 8)
-    return join([*pictures, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
+    return join(*pictures, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin)
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -479,13 +477,11 @@ class SearchCell(look.Pane):
             ]
         actions = [h("li", step_words(action)) for action in snapshot.actions]
         self._words.object = join(
-            [
-                h("h2", "search ", ESTIMATED),
-                facts(rows),
-                h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
-                quiet(snapshot.note),
-            ]
+            h("h2", "search ", ESTIMATED),
+            facts(rows),
+            h("h2", "actions of the best plan"),
+            h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
+            quiet(snapshot.note),
         )
 
 
@@ -605,7 +601,7 @@ class RaceCell(look.Pane):
         troubles = [
             h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
         ]
-        self._words.object = join([h("p", summary, cls="one"), *troubles])
+        self._words.object = join(h("p", summary, cls="one"), *troubles)
 
 
 def _in_trouble(row: RaceRow) -> bool:

@@ -67,7 +67,7 @@ class CellView:
 
     def to_html(self) -> str:
         """The static picture: HTML without scripts."""
-        return h("div", join([self._static(), h("p", h("small", repr(self)))]))
+        return h("div", join(self._static(), h("p", h("small", repr(self)))))
 
     def save(self, path: str | Path) -> None:
         """Write the static picture as an HTML page."""
@@ -137,7 +137,7 @@ def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
     ]
     hidden_count = len(frame) - at_most
     footer = h("p", f"and {hidden_count:,} rows more") if hidden_count > 0 else ""
-    return join([h("table", h("thead", header), h("tbody", *rows)), footer])
+    return join(h("table", h("thead", header), h("tbody", *rows)), footer)
 
 
 def _cell(value: object) -> str:

@@ -66,10 +66,10 @@ class AuditSection(look.Pane):
             mesh = checked_mesh(model, None)
         except InvalidProblem as error:  # on several meshes
             self._asked.visible = False
-            self._written.object = join([heading, h("p", str(error), cls="red")])
+            self._written.object = join(heading, h("p", str(error), cls="red"))
             return
         self._asked.visible = True
-        self._written.object = join([heading, quiet(_count_text(model, mesh))])
+        self._written.object = join(heading, quiet(_count_text(model, mesh)))
         self._offer(topologies(mesh.n_devices, problem.machine.name), problem.machine.name)
         self.show_job()
 
@@ -136,12 +136,10 @@ class AuditReport:
         target = f", compiled for {outcome.compiled_for}" if outcome.compiled_for else ""
         sentence = CLICK if outcome.findings else CLEAN
         self._head.object = join(
-            [
-                h("p", h("b", f"On {outcome.mesh}, priced for {outcome.machine}{target}.")),
-                figures(outcome.contenders),
-                *(quiet(f"Note: {note}") for note in outcome.notes),
-                quiet(sentence),
-            ]
+            h("p", h("b", f"On {outcome.mesh}, priced for {outcome.machine}{target}.")),
+            figures(outcome.contenders),
+            *(quiet(f"Note: {note}") for note in outcome.notes),
+            quiet(sentence),
         )
         self._changes.object = _changes_words(outcome)
         if self._table is not None:
@@ -174,7 +172,7 @@ def _count_text(model: Model, mesh: Mesh) -> str:
 def _changes_words(outcome: Any) -> Safe:
     if not outcome.findings:
         return Safe("")
-    return join([h("h2", "what to write"), quiet(COPY), changes(outcome.findings)])
+    return join(h("h2", "what to write"), quiet(COPY), changes(outcome.findings))
 
 
 WIDTHS = {"": 26, "finding": 140, "line": 88, "costs": 80, "saves": 96}

@@ -155,7 +155,7 @@ class Collectives:
         answered = self._asked.done()
         if answered is not None:
             with self.session.notices.guarded():
-                self.answer.object = join(_reason(reason) for reason in answered.future.result())
+                self.answer.object = join(*(_reason(reason) for reason in answered.future.result()))
 
     def _show(self, rows: Any, summary: str) -> None:
         # The costliest come first; those that only the compiler has come last
@@ -180,10 +180,8 @@ class Collectives:
         if int(row_shown["number"]) < 0:
             reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
-                [
-                    h("h2", "not priced"),
-                    h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
-                ]
+                h("h2", "not priced"),
+                h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
             )
             return
         future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
@@ -254,4 +252,4 @@ def _reason(reason: CollectiveReason) -> Safe:
         if reason.cheapest
         else quiet("No change that was tried removes it.")
     )
-    return join(elements)
+    return join(*elements)

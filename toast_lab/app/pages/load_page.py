@@ -373,7 +373,7 @@ class LoadPage:
             self._note = f"  dimension graph · {layout.note}"
             self._graph.object = GraphPlot(layout).figure
             self._facts.object = join(
-                [h("h2", "program"), facts(program_facts(analysis, model.source))]
+                h("h2", "program"), facts(program_facts(analysis, model.source))
             )
         self._show_title()
         problem = session.loaded.problem
@@ -438,10 +438,8 @@ class LoadPage:
         remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(covered, divisibility)
         self._worth_knowing.object = join(
-            [
-                h("h2", "worth knowing"),
-                h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
-            ]
+            h("h2", "worth knowing"),
+            h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
         )
 
     def _audited(self) -> None:

@@ -61,21 +61,19 @@ class SearchFacts:
         session, problem = self.session, self.session.loaded.problem
         searches, is_searching = session.searches, session.work.runs("search")
         if problem is None or not searches.points:
-            return join([h("h2", "search"), quiet(STARTING if is_searching else BEFORE)]), join([])
+            return join(h("h2", "search"), quiet(STARTING if is_searching else BEFORE)), join()
         best = searches.points[-1]
         seen = self.state.best() if self.state.at is not None else None
         actions = searches.best_actions if seen is None else seen.actions
         details = join(
-            [
-                h("h2", "actions of the best plan"),
-                numbered(self._lines(actions, seen is None))
-                if actions
-                else quiet("none: unsharded is the best so far"),
-                quiet(searches.note),
-                quiet("" if self._best_item() is None else MORE),
-            ]
+            h("h2", "actions of the best plan"),
+            numbered(self._lines(actions, seen is None))
+            if actions
+            else quiet("none: unsharded is the best so far"),
+            quiet(searches.note),
+            quiet("" if self._best_item() is None else MORE),
         )
-        return join([h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))]), details
+        return join(h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))), details
 
     def _rows(self, best: CurvePoint, seen: Simulation | None) -> Facts:
         """The state of the search in numbers.
@@ -147,6 +145,6 @@ class SearchFacts:
             return list(words)
         saved = {row.text: saves(row) for row in rows if row.kind != "side"}
         return [
-            join([word, h("span", f"  {saved.get(line, '')}", cls="quiet")])
+            join(word, h("span", f"  {saved.get(line, '')}", cls="quiet"))
             for word, line in zip(words, actions, strict=True)
         ]

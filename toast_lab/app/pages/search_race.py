@@ -73,12 +73,7 @@ class RacePane:
         self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
         self._about = look.text(
-            join(
-                [
-                    quiet(HELP),
-                    *[_sentence(method) for method in racing_methods()],
-                ]
-            )
+            join(quiet(HELP), *[_sentence(method) for method in racing_methods()])
         )
         self.left = look.column(
             look.text(h("h2", "methods that race")),
@@ -185,12 +180,7 @@ class RacePane:
     def _words(self, racing: bool) -> Safe:
         session, race = self.session, self.session.searches.race
         if race.problem is None:
-            return join(
-                [
-                    h("h2", "race"),
-                    quiet("Choose two or more methods and race them."),
-                ]
-            )
+            return join(h("h2", "race"), quiet("Choose two or more methods and race them."))
         state = "racing" if racing else "over"
         if racing and session.work.paused:
             waits_between = not race.running or race.running in race.outcomes
@@ -221,7 +211,7 @@ class RacePane:
         for method, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
                 elements.append(h("p", f"{method}: {outcome.message}", cls="red"))
-        return join(elements)
+        return join(*elements)
 
 
 def _sentence(method: str) -> Safe:

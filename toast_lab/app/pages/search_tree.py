@@ -217,12 +217,7 @@ class TreePane:
 
 def _place_words(place: TreePlace | None, priced: Any) -> Safe:
     if place is None:
-        return join(
-            [
-                h("h2", "no tree yet"),
-                quiet(HELP),
-            ]
-        )
+        return join(h("h2", "no tree yet"), quiet(HELP))
     rows: Facts = [
         ("action", h("span", place.label, cls="mono")),
         ("depth", str(place.depth)),
@@ -256,4 +251,4 @@ def _place_words(place: TreePlace | None, priced: Any) -> Safe:
         fits = "" if price.fits else ", does not fit"
         memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
         elements.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
-    return join(elements)
+    return join(*elements)
