@@ -386,12 +386,9 @@ def test_tiles(problem: tl.Problem) -> None:
     result_path = problem.analysis.program.output_paths[0]
     assert tl.views.tiles(plan, result_path) is not None
     cell = view._make()
-    cell.pick(
-        problem.analysis.program.value_name.index("tokens")
-        if "tokens" in problem.analysis.program.value_name
-        else 0
-    )
-    assert len(cell.table.value) == 4
+    assert cell.table.value["dim 1"].tolist() == ["0:64", "64:128"] * 2
+    cell.tensor.value = problem.analysis.program.value_name.index("params['layers'][0]['w_down']")
+    assert cell.table.value["dim 0"].tolist() == ["0:64", "64:128"] * 2
 
 
 # -- wrong input -----------------------------------------------------------------------------------

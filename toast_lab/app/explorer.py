@@ -10,7 +10,7 @@ import panel as pn
 
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
-from toast_lab.app.listing_pane import listing_pane, prepared
+from toast_lab.app.listing_pane import listing_pane, packed
 from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
 from toast_lab.app.page_stack import PAGES, PageStack, page_of, steps
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS
@@ -21,8 +21,7 @@ from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
 from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.markup import h, quiet
-from toast_lab.views.program_table import Line
-from toast_lab.views.selection_facts import conflicts_frame
+from toast_lab.views.selection_facts import CONFLICT_COLUMNS, conflicts_frame
 
 
 class Explorer(look.Pane):
@@ -39,7 +38,6 @@ class Explorer(look.Pane):
         super().__init__()
         self.session = session or Session()
         self.session.next_turn = look.next_turn
-        self._lines: list[Line] = []
         self._preparing = Pending()
         self._unlisted: Any = None  #: the analysis, until its listing is first looked at
         self._ticker: Any = None
@@ -132,7 +130,7 @@ class Explorer(look.Pane):
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
         self.listing = listing_pane()
-        look.watch_value(self.listing, self._line_picked, "picked")
+        self.listing.follow(self.session.selection)
         self.conflicts = look.table(CONFLICT_COLUMNS)
         self.conflicts.on_click(
             lambda event: self.session.selection.select(
@@ -201,14 +199,7 @@ class Explorer(look.Pane):
         is_seen = self.fold.name == "Hide" and self._in_tabs[self.tabs.active][1] is self.listing
         if analysis is not None and (is_seen or at_rest):
             self._unlisted = None
-            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
-
-    def _line_picked(self, picked: list[int]) -> None:
-        line = next(
-            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
-        )
-        if line is not None:
-            self.session.selection.select(line.names)
+            self._preparing.start_next(analysis, lambda: LISTINGS.submit(packed, analysis))
 
     # -- showing -----------------------------------------------------------------------------------
     def _to_step(self, step: str) -> None:
@@ -249,7 +240,7 @@ class Explorer(look.Pane):
         else:
             self._unlisted = None
             self._preparing.drop()
-            self._lines = self.listing.fill(analysis)
+            self.listing.packed = packed(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_selection()
@@ -365,7 +356,7 @@ class Explorer(look.Pane):
         self.address.flush()
         done = self._preparing.done()
         if done is not None and done.subject is self.session.loaded.analysis:
-            self._lines, self.listing.packed = done.future.result()
+            self.listing.packed = done.future.result()
         session = self.session
         points = session.tick()
         if self.session.job is not None:
@@ -417,18 +408,6 @@ class Explorer(look.Pane):
 
 DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
 LOG_TAB = 3
-CONFLICT_COLUMNS = [
-    "conflict",
-    "colour",
-    "tensor",
-    "dims",
-    "side 0",
-    "side 1",
-    "set",
-    "bit",
-    "line",
-]
-
 MANY_SELECTED = 40
 DOING = {
     "load": "loading",

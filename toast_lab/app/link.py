@@ -32,19 +32,6 @@ LARGEST_SIZE = 2**20
 MOST_REPEATS = 256  #: layers, steps, blocks: they make a program long, and its loading slow
 REPEATS = ("layers", "steps", "blocks", "hidden_layers")
 SERVER_FIELDS = ("state", "job")  #: fields that the server reads, before the link is read
-LINK_FIELDS = (
-    "step",
-    "level",
-    "mesh",
-    "machine",
-    "memory",
-    "program",
-    "names",
-    "conflicts",
-    "act",
-    "colours",
-    "model",
-)
 
 
 class LinkedView(NamedTuple):
@@ -193,7 +180,7 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
                 sizes[key] = _size(model, key, defaults[key], value)
             elif key in _READERS:
                 values["memory_gib" if key == "memory" else key] = _READERS[key](value)
-            elif key not in LINK_FIELDS and key not in SERVER_FIELDS:
+            elif key not in ("model", "step", "act", *SERVER_FIELDS):
                 refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
         except (ValueError, OverflowError, ToastError) as error:
             refused.append(f"{key}={_short(value)}: {error}")

@@ -25,12 +25,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", help='also list the dims that this mesh does not divide ("4x2" or data=4,model=2)'
     )
-    parser.add_argument(
-        "--listing", action="store_true", help="print the program, every dim with its colour"
-    )
-    parser.add_argument(
-        "--names", action="store_true", help="print the program, every dim with its own name"
-    )
+    command_options.flag(parser, "--listing", "print the program, every dim with its colour")
+    command_options.flag(parser, "--names", "print the program, every dim with its own name")
     command_options.everything(parser)
 
 

@@ -404,7 +404,8 @@ def make_problem(args: Namespace, analysis: Analysis) -> Problem:
 
 
 def load_problem(args: Namespace) -> tuple[Model, Problem]:
-    """The model and the problem that the arguments describe."""
+    """The model and the problem that the arguments describe, once these are found right."""
+    check_early(args)
     model = load_model(args)
     if args.pad:
         from toast_lab.advice.padding_search import padded
@@ -462,6 +463,14 @@ def plan_names(paths: list[str]) -> list[str]:
     if repeated_names:
         raise InvalidPlan(f"plans given twice: {', '.join(repeated_names)}")
     return names
+
+
+def load_planned(
+    args: Namespace,
+) -> tuple[Model, Problem, ShardingPlan, SearchResult | None]:
+    """``load_problem``, and ``plan_or_search`` for it."""
+    model, problem = load_problem(args)
+    return model, problem, *plan_or_search(args, problem, model)
 
 
 def plan_or_search(

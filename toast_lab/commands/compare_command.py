@@ -41,15 +41,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--machine",
         help='also predict times on a machine: a name from "toast-lab machines", or FILE.toml',
     )
-    add_option(
-        "--apart",
-        action="store_true",
-        help="hold one plan in memory at a time",
-    )
-    add_option(
+    command_options.flag(parser, "--apart", "hold one plan in memory at a time")
+    command_options.flag(
+        parser,
         "--no-gradients",
-        action="store_true",
-        help="compare only the outputs with the unsharded program, not the gradients",
+        "compare only the outputs with the unsharded program, not the gradients",
     )
     add_option(
         "--plan-time-limit",

@@ -53,7 +53,6 @@ def run(args: Namespace) -> int:
     from toast_lab.runtime.topologies import machine_of
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem) or replicated(problem)
     keeping.keep_plan(args, plan, problem)

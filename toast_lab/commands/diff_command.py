@@ -19,7 +19,6 @@ def run(args: Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
 
-    common.check_early(args)
     # The mesh of this plan is used if --mesh is not given.
     args.plan = args.before
     model, problem = common.load_problem(args)

@@ -36,10 +36,10 @@ def add_options(parser: ArgumentParser) -> None:
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )
     add_option("--stablehlo", metavar="FILE", help="the whole plan as Shardy's annotations")
-    add_option(
+    command_options.flag(
+        parser,
         "--explicit",
-        action="store_true",
-        help="write --python and --patch for a mesh of explicit axes (AxisType.Explicit)",
+        "write --python and --patch for a mesh of explicit axes (AxisType.Explicit)",
     )
     command_options.written(parser)
 
@@ -47,7 +47,6 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Write the plan as rules and constraints, and the files that were asked for."""
     path_of_output = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     written = None

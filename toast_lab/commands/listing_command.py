@@ -16,12 +16,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print only the listing, so that it can be kept or compared; ``--json`` has the rest."""
-    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing
 
-    model, problem = common.load_problem(args)
-    plan, result = common.plan_or_search(args, problem, model)
+    model, problem, plan, result = common.load_planned(args)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
     report = {

@@ -37,7 +37,6 @@ def run(args: Namespace) -> int:
             "price needs a plan: give --actions ACTION ... (--actions alone for the unsharded "
             "program) or --plan FILE"
         )
-    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.explain.acting_rules import price_rules
 

@@ -25,7 +25,6 @@ def run(args: Namespace) -> int:
     """Time the device-local program; its collectives are priced instead."""
     from toast_lab.compare.replay import replay
 
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     with output.stoppable("replaying") as (update, stopped):

@@ -32,12 +32,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Execute the plan that the arguments give, or the best plan that a search finds."""
-    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.runtime.run import run as execute
 
-    model, problem = common.load_problem(args)
-    plan, result = common.plan_or_search(args, problem, model)
+    model, problem, plan, result = common.load_planned(args)
     keeping.keep_plan(args, plan, problem)
     # After SIGTERM the plan is printed, but not run.
     if result is not None and stopping.terminated():

@@ -26,10 +26,8 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.judge(parser)
     command_options.bound(parser)
     command_options.written(parser)
-    parser.add_argument(
-        "--front",
-        action="store_true",
-        help="also print what each further rule and constraint gains",
+    command_options.flag(
+        parser, "--front", "also print what each further rule and constraint gains"
     )
     parser.add_argument(
         "--actions-within",
@@ -48,10 +46,10 @@ def add_options(parser: ArgumentParser) -> None:
         help="also choose what layers keep for the backward pass, which computes the rest again; "
         'KEEPS fixes it: "everything", "inputs" or "products"',
     )
-    parser.add_argument(
+    command_options.flag(
+        parser,
         "--padding",
-        action="store_true",
-        help="also choose which sizes that the mesh does not divide are padded; --pad fixes it",
+        "also choose which sizes that the mesh does not divide are padded; --pad fixes it",
     )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
@@ -63,7 +61,6 @@ def run(args: Namespace) -> int:
 
     An interrupted or terminated search ends like any other, with the best plan so far.
     """
-    common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
     if (args.recompute or args.padding) and result.problem is not None:

@@ -37,11 +37,9 @@ def run(args: Namespace) -> int:
 
     The plan is the one that the arguments give, or the best plan that a search finds.
     """
-    common.check_early(args)
     from toast_lab.explain.why import to_json, why
 
-    model, problem = common.load_problem(args)
-    plan, _ = common.plan_or_search(args, problem, model)
+    model, problem, plan, _ = common.load_planned(args)
     if args.question is None:
         keeping.keep_plan(args, plan, problem)
         return _list_collectives(args, model, problem, plan)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
+from toast_lab.app.cells.view import beside, every_tick, refused, shown, table_html
 from toast_lab.app.graph_inspector import chain_steps
-from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.listing_pane import listing_pane, packed
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.understand_page import UnderstandPage
 from toast_lab.app.session import Session
@@ -21,7 +21,7 @@ from toast_lab.views.graph_layout import GraphFilter, graph_layout
 from toast_lab.views.graph_plot import GraphPlot, nodes_frame
 from toast_lab.views.graph_rows import LEVELS, start_level
 from toast_lab.views.markup import Safe, facts, h, join, quiet
-from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
+from toast_lab.views.program_table import colours_frame, program_frame, program_lines
 from toast_lab.views.saved_chart import chart_svg
 
 MAX_NODES = 400  #: most nodes of a static graph; more would be unreadable at its size
@@ -94,7 +94,8 @@ def graph(
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))
 
-    view = CellView(
+    return shown(
+        inline,
         kind="graph",
         about=lambda: _about(analysis),
         make=make,
@@ -102,7 +103,6 @@ def graph(
         height=760,
         table=lambda: nodes_frame(layout()),
     )
-    return shown(view, inline)
 
 
 def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -140,7 +140,8 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         )
 
     height = min(620, 60 + _listing_height(analysis))
-    view = CellView(
+    return shown(
+        inline,
         kind="listing",
         about=lambda: _about(analysis),
         make=lambda: ListingCell(_session(analysis, None)),
@@ -148,7 +149,6 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         height=max(height, 300),
         table=lambda: program_frame(analysis),
     )
-    return shown(view, inline)
 
 
 def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -168,11 +168,9 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     analysis, problem = _program(analysed, "conflicts")
 
     def table() -> Any:
-        return (
-            selection_facts.conflicts_frame(analysis)
-            if problem is None
-            else board_frame(conflict_board(problem))
-        )
+        if problem is None:
+            return selection_facts.conflicts_frame(analysis)
+        return board_frame(conflict_board(problem))
 
     def make() -> Any:
         session = _session(analysis, problem)
@@ -183,7 +181,8 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
             return h("p", "No tensor of this program has two dims of one colour.")
         return table_html(table())
 
-    view = CellView(
+    return shown(
+        inline,
         kind="conflicts",
         about=lambda: _about(analysis),
         make=make,
@@ -191,7 +190,6 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         height=_board_height(analysis) if problem is not None else _table_height(analysis),
         table=table,
     )
-    return shown(view, inline)
 
 
 def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -211,7 +209,8 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     def table() -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
-    view = CellView(
+    return shown(
+        inline,
         kind="colours",
         about=lambda: _about(analysis),
         make=lambda: ColoursCell(_session(analysis, None)),
@@ -219,7 +218,6 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         height=460,
         table=table,
     )
-    return shown(view, inline)
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -229,16 +227,9 @@ class Listing:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.pane = listing_pane()
-        self._lines: list[Line] = self.pane.fill(session.loaded.analysis)
-        look.watch_value(self.pane, self._picked, "picked")
+        self.pane.packed = packed(session.loaded.analysis)
+        self.pane.follow(session.selection)
         look.watch(session.selection, self._mark, "names")
-
-    def _picked(self, picked: list[int]) -> None:
-        line = next(
-            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
-        )
-        if line is not None:
-            self.session.selection.select(line.names)
 
     def _mark(self) -> None:
         self.pane.chosen = self.session.selection.ops

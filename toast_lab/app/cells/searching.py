@@ -10,7 +10,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import (
-    CellView,
     beside,
     every_tick,
     refused,
@@ -84,22 +83,14 @@ def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any
     if not isinstance(result, SearchResult | RunningSearch):
         raise refused("search", ACCEPTED_SEARCHES, result, "tl.views.search(tl.search(problem))")
 
-    def static() -> Safe:
-        return _static_search(search_snapshot(result))
-
-    def table() -> pd.DataFrame:
-        return improvements_frame(search_snapshot(result).points)
-
     return shown(
-        CellView(
-            kind="search",
-            about=lambda: _about(result),
-            make=lambda: SearchCell(result),
-            static=static,
-            height=620,
-            table=table,
-        ),
         inline,
+        kind="search",
+        about=lambda: _about(result),
+        make=lambda: SearchCell(result),
+        static=lambda: _static_search(search_snapshot(result)),
+        height=620,
+        table=lambda: improvements_frame(search_snapshot(result).points),
     )
 
 
@@ -154,15 +145,13 @@ def tree(
         return action_frame(state.action_rows(priced.legal if priced is not None else ())[1])
 
     return shown(
-        CellView(
-            kind="tree",
-            about=lambda: _about(result),
-            make=lambda: TreeCell(result, problem),
-            static=static,
-            height=700,
-            table=table,
-        ),
         inline,
+        kind="tree",
+        about=lambda: _about(result),
+        make=lambda: TreeCell(result, problem),
+        static=static,
+        height=700,
+        table=table,
     )
 
 
@@ -183,11 +172,9 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         )
 
     def about() -> str:
-        return (
-            repr(result)
-            if isinstance(result, RunningRace)
-            else (f"{result.problem.describe()}, seed {result.seed}")
-        )
+        if isinstance(result, RunningRace):
+            return repr(result)
+        return f"{result.problem.describe()}, seed {result.seed}"
 
     def static() -> Safe:
         rows = list(result.rows)
@@ -197,15 +184,13 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         return join(picture, table_html(race_frame(rows)))
 
     return shown(
-        CellView(
-            kind="race",
-            about=about,
-            make=lambda: RaceCell(result),
-            static=static,
-            height=600,
-            table=lambda: race_frame(result.rows),
-        ),
         inline,
+        kind="race",
+        about=about,
+        make=lambda: RaceCell(result),
+        static=static,
+        height=600,
+        table=lambda: race_frame(result.rows),
     )
 
 

@@ -95,11 +95,9 @@ class CellView:
         return f"toast_lab.views.{self.kind}: {about}"
 
 
-def shown(view: CellView, inline: bool) -> Any:
-    """The view itself, or with ``inline`` a Panel object that communicates through the notebook.
-
-    The latter is for kernels on another machine.
-    """
+def shown(inline: bool, **parts: Any) -> Any:
+    """A ``CellView`` of these parts; with ``inline``, its page, for kernels on another machine."""
+    view = CellView(**parts)
     if not inline:
         return view
     pn.extension("tabulator", inline=True)
