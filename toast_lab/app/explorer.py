@@ -57,7 +57,6 @@ class Explorer(look.Pane):
         self.cancel = look.button(
             "Cancel",
             self.session.cancel,
-            sizing_mode="fixed",
             width=70,
             height=30,
             disabled=True,
@@ -73,9 +72,7 @@ class Explorer(look.Pane):
         self.address = Address(self.session, self.shell, steps())
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
-        tour_button = start_button(
-            self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
-        )
+        tour_button = start_button(self.session, "Tour", width=56, height=30, margin=(2, 0, 0, 8))
         self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
             self._head,
@@ -154,7 +151,6 @@ class Explorer(look.Pane):
         self.fold = look.button(
             "Hide",
             self.toggle_drawer,
-            sizing_mode="fixed",
             width=64,
             height=26,
             margin=0,
@@ -433,12 +429,8 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
     Many names would select most of the table.
     """
     few_names = set(names) if len(names) <= MANY_SELECTED else set()
-    return (
-        [
-            conflict.index
-            for conflict in analysis.conflicts
-            if not few_names.isdisjoint(conflict.sides)
-        ]
-        if few_names
-        else []
-    )
+    return [
+        conflict.index
+        for conflict in analysis.conflicts
+        if not few_names.isdisjoint(conflict.sides)
+    ]

@@ -44,7 +44,6 @@ class GraphInspector:
         self.plan = look.text()
         hand = session.hand
         slim: dict[str, Any] = {
-            "sizing_mode": "fixed",
             "width": 52,
             "height": 26,
             "margin": (2, 0, 0, 4),

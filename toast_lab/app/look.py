@@ -122,9 +122,10 @@ def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:
 def button(
     name: str, act: Callable[[], Any] | None = None, *, left: bool = False, **kwargs: Any
 ) -> pn.widgets.Button:
-    """A button that calls ``act``; its label is plain text."""
+    """A button that calls ``act``, as wide as its column unless it has a width; plain text."""
+    sizing = "fixed" if "width" in kwargs else "stretch_width"
     sheet = LEFT_BUTTON if left else BUTTON
-    defaults = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
+    defaults = {"sizing_mode": sizing, "margin": (2, 0), "stylesheets": [sheet]}
     button = pn.widgets.Button(name=name, **{**defaults, **kwargs})
     if act is not None:
         button.on_click(lambda _: act())
@@ -134,6 +135,8 @@ def button(
 def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
     """A row of buttons of which one is pressed."""
     defaults = {"button_type": "default", "margin": 0, "stylesheets": [BUTTON]}
+    if "width" in kwargs:
+        defaults["sizing_mode"] = "fixed"
     return pn.widgets.RadioButtonGroup(**{**defaults, **kwargs})
 
 
@@ -154,7 +157,6 @@ def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
         value=SCALES[0],
         width=180,
         height=28,
-        sizing_mode="fixed",
         stylesheets=[BUTTON + ".bk-btn { padding: 2px 8px; }"],
     )
     watch(scale, act, "value")

@@ -59,10 +59,9 @@ def rich(text: str) -> Safe:
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
     """A button that begins the tour."""
-    button = look.button(
+    return look.button(
         name, lambda: setattr(session, "tour", session.tour or STEPS[0].key), **kwargs
     )
-    return button
 
 
 class TourStrip(look.Pane):

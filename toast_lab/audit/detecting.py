@@ -13,14 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.audit.findings import (
-    AddedCollective,
-    AvoidableCollective,
     Finding,
-    InvoluntaryRematerialisation,
-    PaddedTensor,
-    RepeatedCollective,
-    ReplicatedState,
-    ReplicatedWork,
+    Kind,
 )
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.trials import Outcome
@@ -106,7 +100,8 @@ def _rematerialised(evidence: Evidence) -> Iterator[Finding]:
             mesh=evidence.problem.mesh,
             links=evidence.problem.links,
         )
-        yield InvoluntaryRematerialisation(
+        yield Finding(
+            kind=Kind.REMATERIALISATION,
             op=ops[0],
             where=program.where(ops[0]),
             place=place_of(program, ops[0]),
@@ -194,7 +189,8 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
     )
     all_axes = tuple(a for a in mesh.axes if any(a in own for own in lacking.values()))
     whole = "whole" if not any(specs[largest]) else spec_text(specs[largest])
-    yield ReplicatedState(
+    yield Finding(
+        kind=Kind.REPLICATED_STATE,
         op=-1,
         where="",
         place="",
@@ -223,7 +219,7 @@ def _padded(evidence: Evidence) -> Iterator[Finding]:
         grouped[key].append(uneven.value)
         first.setdefault(key, uneven)
     for (size, axes), values in grouped.items():
-        uneven, ways = first[size, axes], first[size, axes].ways
+        uneven = first[size, axes]
         op = int(program.value_op[uneven.value])
         waste = uneven.padded / size - 1.0
         busy_s = sum(
@@ -231,24 +227,20 @@ def _padded(evidence: Evidence) -> Iterator[Finding]:
             for row in written.cost.ops
             if any(int(v) in set(values) for v in program.results(row.op))
         )
-        yield PaddedTensor(
+        yield Finding(
+            kind=Kind.UNEVEN_DIM,
             op=op,
             where=program.where(op),
             place=place_of(program, op),
             subject=tensor_text(program, uneven.value),
             axes=axes,
             time_s=waste * busy_s,
-            bytes=sum(
-                waste
-                * program.nbytes(value)
-                / evidence.problem.mesh.ways(a for dim in written.specs[value] for a in dim)
-                for value in {uneven.value}
-            ),
+            bytes=waste * bytes_on_device(written, uneven.value),
             count=1,
             why=(
-                f"dim {uneven.dim} has size {size}, which {'+'.join(axes)} = {ways} does not "
-                f"divide: XLA pads it to {uneven.padded}, so that {waste:.0%} more is computed, "
-                "and reshards where shapes change"
+                f"dim {uneven.dim} has size {size}, which {'+'.join(axes)} = {uneven.ways} does "
+                f"not divide: XLA pads it to {uneven.padded}, so that {waste:.0%} more is "
+                "computed, and reshards where shapes change"
             ),
             ops=tuple(dict.fromkeys(int(program.value_op[value]) for value in values)),
             values=tuple(values),
@@ -265,15 +257,10 @@ def duplicated_s(
     repeated: dict[int, float] = {}
     for row in outcome.cost.ops:
         op = row.op
-        if plan.op_factor[op, axis] >= 0 or program.op_class[op] in (ARGUMENT, CONTROL):
+        is_split = plan.op_factor[op, axis] >= 0 or op in by_hand
+        if is_split or program.op_class[op] in (ARGUMENT, CONTROL):
             continue
-        if op in by_hand:
-            continue
-        can_be_shared = any(
-            shardable[factor] and program.factor_size[factor] % size == 0
-            for factor in program.factors(op)
-        )
-        if can_be_shared:
+        if any(shardable[f] and program.factor_size[f] % size == 0 for f in program.factors(op)):
             repeated[op] = repeated.get(op, 0.0) + row.time_s * (1.0 - 1.0 / size)
     return repeated
 
@@ -366,7 +353,8 @@ def _region_finding(
             f"nothing that these {len(region)} ops read is cut over {name}, so all "
             f"{evidence.problem.mesh.size(name)} devices of {name} compute the same"
         )
-    return ReplicatedWork(
+    return Finding(
+        kind=Kind.REPLICATED_WORK,
         op=op,
         where=program.where(op),
         place=place_of(program, op),
@@ -402,9 +390,9 @@ def _collectives(evidence: Evidence) -> Iterator[Finding]:
         row = rows[0]
         value = number[row.value]
         in_loop = row.times > 1 and row.kind in _MOVES
-        make = RepeatedCollective if in_loop else AvoidableCollective
         repeated = f", {row.times:g} times a step" if row.times > 1 else ""
-        yield make(
+        yield Finding(
+            kind=Kind.REPEATED_COLLECTIVE if in_loop else Kind.AVOIDABLE_COLLECTIVE,
             op=row.op,
             where=row.where,
             place=place_of(program, row.op),
@@ -424,13 +412,9 @@ def _absent(evidence: Evidence) -> set[tuple[int, str, str]]:
     """Priced collectives that the compiled program does not have: (op, value, kind)."""
     rows = evidence.diff.rows if evidence.diff is not None else ()
     return {
-        (
-            row.predicted.op,
-            row.predicted.value,
-            row.predicted.kind.replace("collective_permute", "permute"),
-        )
+        (side.op, side.value, side.kind.replace("collective_permute", "permute"))
         for row in rows
-        if row.status == MISSING and row.predicted is not None
+        if row.status == MISSING and (side := row.predicted) is not None
     }
 
 
@@ -481,7 +465,8 @@ def _added(evidence: Evidence) -> Iterator[Finding]:
         assert row.compiled is not None
         axes = problem.mesh.axes if row.compiled.axes is None else row.compiled.axes
         results = [int(value) for value in program.results(row.op)]
-        yield AddedCollective(
+        yield Finding(
+            kind=Kind.ADDED_COLLECTIVE,
             op=row.op,
             where=row.where,
             place=place_of(program, row.op),

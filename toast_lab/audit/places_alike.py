@@ -210,6 +210,11 @@ class PlacesAlike:
         return tuple(grouped.values())
 
 
+def without(spec: Spec, *axes: str) -> Spec:
+    """A spec in which these axes cut no dim."""
+    return tuple(tuple(axis for axis in dim if axis not in axes) for dim in spec)
+
+
 def _words(path: str) -> list[str]:
     """Words of a folded path; a star stands for an index."""
     return _WORD.findall(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from toast_lab.commands import output
+from toast_lab.commands import command_options, output
 
 EXCEEDED = 1  #: exit status
 

@@ -327,17 +327,9 @@ class Controls(look.Pane):
     def __init__(self, run: Running | None) -> None:
         super().__init__()
         self.run = run
-        button_options: dict[str, Any] = {
-            "sizing_mode": "fixed",
-            "width": 76,
-            "height": 30,
-            "margin": (0, 5, 6, 0),
-        }
-        self.pause, self.stop = (
-            look.button("Pause", **button_options),
-            look.button("Stop", **button_options),
-        )
-        self.step = look.button("Step", **button_options)
+        size: dict[str, Any] = {"width": 76, "height": 30, "margin": (0, 5, 6, 0)}
+        self.pause, self.stop = look.button("Pause", **size), look.button("Stop", **size)
+        self.step = look.button("Step", **size)
         buttons: list[Any] = [self.pause, self.stop]
         if run is not None:
             self.pause.on_click(lambda _: self._pause())

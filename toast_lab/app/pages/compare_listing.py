@@ -53,7 +53,6 @@ class SideBySide:
             value="Listings",
             height=28,
             width=186,
-            sizing_mode="fixed",
             margin=(0, 6, 0, 0),
             stylesheets=[look.BUTTON + ONE_LINE],
         )
@@ -65,9 +64,7 @@ class SideBySide:
         self.pane = pair_pane()
         look.watch_value(self.pane, self._picked, "picked")
         self.changes = look.table(_changes(None), selectable=False, min_height=80)
-        csv = csv_button(
-            save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
-        )
+        csv = csv_button(save, lambda: f"from {self.a.value} to {self.b.value}", self._raw)
         self._listing = look.filled_column(look.row(*self._heads, height=20), self.pane)
         self._table = look.filled_column(heading(look.text(), csv), self.changes)
         self._table.visible = False

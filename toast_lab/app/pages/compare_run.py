@@ -41,11 +41,7 @@ DEVICES = {
 }
 ATTACHED = "attached GPUs"
 #: options of a button to the right of a field with a label
-BESIDE_A_FIELD: dict[str, Any] = {
-    "sizing_mode": "fixed",
-    "width": 84,
-    "margin": (23, 0, 0, 6),
-}
+BESIDE_A_FIELD: dict[str, Any] = {"width": 84, "margin": (23, 0, 0, 6)}
 
 
 class Verbs(look.Pane):
@@ -62,7 +58,6 @@ class Verbs(look.Pane):
             "Execute",
             lambda: self._run([self.item] if self.item else []),
             button_type="primary",
-            sizing_mode="fixed",
             width=84,
             stylesheets=[look.SLIM_BUTTON],
         )

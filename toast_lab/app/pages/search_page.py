@@ -52,7 +52,6 @@ class SearchPage:
             margin=(0, 10, 0, 0),
             width=272,
             height=30,
-            sizing_mode="fixed",
         )
         look.watch(self.view, self._show_view, "value")
         self._title = look.text()

@@ -51,7 +51,6 @@ class TrajectoryPane:
             margin=(4, 0, 2, 0),
             height=28,
             width=420,
-            sizing_mode="fixed",
         )
         session.choices.keep("trajectories, kind", self.kind)
         look.watch(self.kind, lambda: self.refresh(now=True), "value")

@@ -68,7 +68,6 @@ class TreePane:
             **common,
         )
         button_options: dict[str, Any] = {
-            "sizing_mode": "fixed",
             "height": 30,
             "margin": (18, 4, 0, 0),
             "stylesheets": [look.SLIM_BUTTON],
