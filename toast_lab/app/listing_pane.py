@@ -43,7 +43,12 @@ class ListingPane(JSComponent):
 
     def follow(self, selection: Selection) -> None:
         """Select the names of a line's op that is clicked."""
-        self.param.watch(lambda event: event.new and selection.select_op(event.new[0]), "picked")
+
+        def select(event: Any) -> None:
+            if event.new:
+                selection.select_op(event.new[0])
+
+        self.param.watch(select, "picked")
 
 
 def packed(analysis: Analysis) -> str:

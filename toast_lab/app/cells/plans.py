@@ -281,9 +281,10 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
         )
     entries = []
     for name, item in plans.items():
-        plan = item.plan if isinstance(item, SearchResult) else item
-        cost = item.cost if isinstance(item, SearchResult) else price(problem, item)
-        entries.append(PlanEntry(str(name), plan.history, cost))
+        if isinstance(item, SearchResult):
+            entries.append(PlanEntry(str(name), item.plan.history, item.cost))
+        elif problem is not None:
+            entries.append(PlanEntry(str(name), item.history, price(problem, item)))
     return _numbered(entries)
 
 

@@ -53,7 +53,8 @@ def _lines(
     """Ops and entries of M; texts of dims are given by the value, and by the use and the value."""
     program, lines = analysis.program, []
     for op in shown_ops(program):
-        operands, map_entries, results = [], [], []
+        operands, results = [], []
+        map_entries: list[str] = []
         identified: dict[int, list[str]] = defaultdict(list)
         for value in program.results(op):
             texts = defined(value)
