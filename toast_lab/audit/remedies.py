@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,28 +194,17 @@ def _all_candidates(evidence: Evidence, finding: Finding) -> Iterator[Edits]:
         return
     near, axes = _near(evidence, finding), finding.axes
     yield from (_sibling_edits(evidence, argument) for argument in near.arguments)
-    yield from _round_robin(
-        [
-            _constraint_edits(evidence, near.constraints, axes),
-            *(_hoisted(evidence, value, axes) for value in finding.values),
-            *(_argument_edits(evidence, argument, axes) for argument in near.arguments),
-            *(
-                _value_edits(roles, value, variants(mesh, program.dims(value), specs[value], axes))
-                for value in near.computed[:MOST_TENSORS]
-            ),
-        ]
-    )
-
-
-def _round_robin(streams: list[Iterator[Edits]]) -> Iterator[Edits]:
-    """One of each in turn."""
-    while streams:
-        for stream in list(streams):
-            edits = next(stream, None)
-            if edits is None:
-                streams.remove(stream)
-            else:
-                yield edits
+    streams = [
+        _constraint_edits(evidence, near.constraints, axes),
+        *(_hoisted(evidence, value, axes) for value in finding.values),
+        *(_argument_edits(evidence, argument, axes) for argument in near.arguments),
+        *(
+            _value_edits(roles, value, variants(mesh, program.dims(value), specs[value], axes))
+            for value in near.computed[:MOST_TENSORS]
+        ),
+    ]
+    # One of each in turn
+    yield from filter(None, chain.from_iterable(zip_longest(*streams)))
 
 
 def variants(mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]) -> Iterator[Spec]:

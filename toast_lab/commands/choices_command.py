@@ -31,7 +31,7 @@ def run(args: Namespace) -> int:
     model, problem, plan, _ = common.load_planned(args)
     ranked: ShardingPlan | WrittenPlan = plan
     if args.written:
-        with output.working("finding its rules and constraints"):
+        with output.progress("finding its rules and constraints"):
             ranked = Plan.of(plan).written(problem=problem)
     rows = choices(ranked, problem)
     keeping.keep_plan(args, plan, problem)

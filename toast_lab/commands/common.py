@@ -258,7 +258,7 @@ def _load_model(args: Namespace) -> Model:
     if getattr(args, "kernels", None):
         kernel_rules.read_file(args.kernels)
     _trace_on_cpu()
-    with output.working(f"loading {model_name}"):
+    with output.progress(f"loading {model_name}"):
         if model_name not in registry.MODELS and (
             model_name.endswith(FILE_SUFFIXES) or "/" in model_name or Path(model_name).is_file()
         ):
@@ -382,7 +382,7 @@ def analyse(args: Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
     from toast_lab.conflicts import analysis
 
-    with output.working(f"analysing {model.name}"):
+    with output.progress(f"analysing {model.name}"):
         return analysis.analyse(model, phases=args.phases)
 
 

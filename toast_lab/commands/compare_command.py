@@ -90,7 +90,7 @@ def run(args: Namespace) -> int:
             machine=args.machine,
             processes=args.processes,
             apart=args.apart or None,
-            store=_store(args.store),
+            store=args.store != "none" and (args.store or True),
             time_limit_s=args.time_limit,
             plan_time_limit_s=args.plan_time_limit,
             on_event=output.stages_to(update),
@@ -112,12 +112,6 @@ def run(args: Namespace) -> int:
 def data_of(model: Any, comparison: Comparison) -> dict[str, Any]:
     """A comparison as JSON data."""
     return {"model": output.model_data(model), "comparison": comparison.to_json()}
-
-
-def _store(store_option: str | None) -> bool | str:
-    if store_option is None:
-        return True
-    return False if store_option == "none" else store_option
 
 
 def _show(console: output.Out, comparison: Comparison) -> None:

@@ -72,13 +72,6 @@ def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], No
 
 
 @contextlib.contextmanager
-def working(activity: str) -> Iterator[None]:
-    """Show a progress bar for work of unknown length."""
-    with progress(activity):
-        yield
-
-
-@contextlib.contextmanager
 def stoppable(activity: str) -> Iterator[tuple[Callable[[float | None, str], None], Cancel]]:
     """Show a progress bar for work that Ctrl-C or SIGTERM ends gently.
 

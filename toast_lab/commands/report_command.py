@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
     model, problem = common.load_problem(args)
     plans = _plans(args, names, model=model, problem=problem)
     compiled = _compiled(args, model, plans)
-    with output.working("writing the report"):
+    with output.progress("writing the report"):
         finished = report(
             problem,
             plans,

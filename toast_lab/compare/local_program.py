@@ -120,7 +120,8 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
         kind = _kind(op)
         if kind in COLLECTIVES:
             removed.append(Removed(kind, _bytes(op)))
-            _replace(op, _stand_ins(op))
+            pairs = zip(op.operands, op.results, strict=True)
+            _replace(op, [_stand_in(op, operand, result.type) for operand, result in pairs])
         elif kind in _NUMBERS:
             _replace(op, [_number(op)])
         # Layouts are left to the platform that runs the program
@@ -250,13 +251,6 @@ def _number(op: Any) -> Any:
         type_, ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, 0)
     )
     return _barrier(outermost, _make(outermost, "constant", type_, [], value=zero))
-
-
-def _stand_ins(op: Any) -> list[Any]:
-    return [
-        _stand_in(op, operand, result.type)
-        for operand, result in zip(op.operands, op.results, strict=True)
-    ]
 
 
 def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:

@@ -16,7 +16,7 @@ from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain.board import Board, Dispute, named_tensor
 from toast_lab.explain.plan_by_hand import side_on
-from toast_lab.report.page_tables import code_text, enumeration
+from toast_lab.report.page_tables import enumeration
 from toast_lab.report.subject import ReportSubject
 from toast_lab.search.action_path import refinements_of
 from toast_lab.sharding.plan import ShardingPlan
@@ -167,7 +167,11 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
         axis = problem.mesh.axes[action.axis]
         groups[axis].append(problem.analysis.groups[action.group].name)
     phrases = [
-        join(enumeration([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis))
+        join(
+            enumeration([h("code", name) for name in dict.fromkeys(names)], 6),
+            " over ",
+            h("b", axis),
+        )
         for axis, names in groups.items()
     ]
     if history.exact:
@@ -207,7 +211,7 @@ def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
             if group.n_names > 1 and cuts[axis, group.index]
         }
         largest = sorted(shares.items(), key=lambda share: -share[1])
-        texts = [join(code_text(name), f" {share:.0%}") for name, share in largest]
+        texts = [join(h("code", name), f" {share:.0%}") for name, share in largest]
         if texts:
             phrases.append(join("over ", h("b", axis), ": ", enumeration(texts, 5)))
     return join(*phrases, between="; ") if phrases else Safe("none")
@@ -242,7 +246,7 @@ def costliest_text(cost: Cost) -> Safe | None:
     share = costliest.time_s / cost.time_s if cost.time_s else 0.0
     return join(
         f"{repeats}{costliest.kind} over {' and '.join(costliest.axes)} at ",
-        code_text(line_text(costliest.where) or "an unknown line"),
+        h("code", line_text(costliest.where) or "an unknown line"),
         f": {seconds_text(costliest.time_s)}, {share:.0%} of the step.",
     )
 
@@ -269,7 +273,7 @@ def matters_text(problem: Problem, plan: ShardingPlan) -> Safe | None:
         rows = choices(plan, problem)
     except InvalidPlan:
         return None
-    most = [join(code_text(row.text), f" {saves(row)}") for row in rows[:3]]
+    most = [join(h("code", row.text), f" {saves(row)}") for row in rows[:3]]
     return join("Compared with the plan without it, ", join(*most, between="; "), ".")
 
 
@@ -294,7 +298,7 @@ def side_text(
     question = join(
         "Between ",
         f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
-        code_text(f"{tensor.value} {list(tensor.shape)}"),
+        h("code", f"{tensor.value} {list(tensor.shape)}"),
         f" ({line_text(tensor.where)})",
     )
     places = [
@@ -393,7 +397,11 @@ def action_text(problem: Problem, action: Action) -> Safe:
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
     carriers_text = (
-        join("This colour is ", enumeration([*map(_carrier, carriers)], 2), ".")
+        join(
+            "This colour is ",
+            enumeration([join(f"dim {dim} of ", h("code", name)) for dim, name in carriers], 2),
+            ".",
+        )
         if carriers
         else "No argument has this colour: it first appears inside the program."
     )
@@ -405,16 +413,11 @@ def action_text(problem: Problem, action: Action) -> Safe:
     mirrored = f" in each of {len(group.colours)} layers" if len(group.colours) > 1 else ""
     return join(
         "cuts ",
-        code_text(group.name),
+        h("code", group.name),
         f" ({group.size:,}{mirrored}) into {parts} parts over {axis}. ",
         carriers_text,
         side_note,
     )
-
-
-def _carrier(argument_dim: tuple[int, str]) -> Safe:
-    dim, name = argument_dim
-    return join(f"dim {dim} of ", code_text(name))
 
 
 def argument_dims(analysis: Analysis, group: int) -> list[tuple[int, str]]:

@@ -85,14 +85,11 @@ def graph(
         if len(laid_out.nodes) > MAX_NODES:
             return join(
                 h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
-                _colour_table(),
+                table_html(colours_frame(analysis)),
             )
         plot = GraphPlot(laid_out)
         picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
         return join(picture, h("p", h("small", legend)))
-
-    def _colour_table() -> Safe:
-        return table_html(colours_frame(analysis))
 
     return shown(
         inline,

@@ -28,7 +28,7 @@ from toast_lab.jobs.mirror import METHOD_COLUMNS, Mirror
 from toast_lab.jobs.race_job import UNFINISHED
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
-from toast_lab.search.race import Race, RaceRow
+from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint, improvement
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
@@ -576,10 +576,8 @@ class RaceCell(look.Pane):
         if best is not None:
             summary += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [
-            h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
+            h("p", f"{row.method}: {row.message}", cls="red")
+            for row in rows
+            if row.status in ("CRASHED", "FAILED")
         ]
         self._words.object = join(h("p", summary, cls="one"), *troubles)
-
-
-def _in_trouble(row: RaceRow) -> bool:
-    return row.status in ("CRASHED", "FAILED")

@@ -182,7 +182,11 @@ class AuditReport(TableReport):
             *(quiet(f"Note: {note}") for note in outcome.notes),
             quiet(sentence),
         )
-        self._changes.object = _changes_words(outcome)
+        self._changes.object = (
+            join(h("h2", "what to write"), quiet(COPY), changes(outcome.findings))
+            if outcome.findings
+            else Safe("")
+        )
 
     def open_row(self, row: int) -> None:
         """Select a finding's op, or its arguments, and show it in the graph."""
@@ -202,12 +206,6 @@ def _count_text(model: Model, mesh: Mesh) -> str:
     by_hand = len(model.program.shard_maps)
     beside = f" and {counted(by_hand, 'shard_map')}" if by_hand else ""
     return f"{counted(_shardings(model), 'sharding')}{beside} of its own, on {mesh}."
-
-
-def _changes_words(outcome: Any) -> Safe:
-    if not outcome.findings:
-        return Safe("")
-    return join(h("h2", "what to write"), quiet(COPY), changes(outcome.findings))
 
 
 WIDTHS = {"": 26, "finding": 140, "line": 88, "costs": 80, "saves": 96}

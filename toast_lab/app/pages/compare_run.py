@@ -151,13 +151,15 @@ class Verbs(look.Pane):
         self.every.name = f"Execute {shown_count} checked"
         job = session.work.job
         shown_job = None if job is None or job.kind not in KINDS else job
+        export = session.exports.job
+        export_words = join() if export is None else progress(export, str(export.message))
         idle = "In separate processes. CPU times say nothing about accelerators."
         for pane, message in (
             (
                 self._progress,
                 quiet(idle) if shown_job is None else progress(shown_job, _ended(session)),
             ),
-            (self._exporting, _exported(session.exports.job)),
+            (self._exporting, export_words),
         ):
             if message != pane.object:
                 pane.object = message
@@ -170,10 +172,6 @@ def progress(job: Job, ended: str) -> Safe:
     stage, fraction = _stage([event.data for event in job.events[-1:]])
     bar = h("div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK)
     return join(quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"), bar)
-
-
-def _exported(job: Job | None) -> Safe:
-    return join() if job is None else progress(job, str(job.message))
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
