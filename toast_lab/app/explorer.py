@@ -173,10 +173,7 @@ class Explorer(look.Pane):
         self._draw_tab()
 
     def _draw_tab(self) -> None:
-        """Fill the open tab with its content when it is first looked at.
-
-        Behind the fold it is not shown either: it would be read aloud, and reached with Tab.
-        """
+        """Fill the open tab once it is seen; behind the fold it would be read aloud."""
         body, content = self._in_tabs[self.tabs.active]
         is_open = self.fold.name == "Hide"
         if is_open and not len(body):
@@ -424,10 +421,7 @@ NAV = assets.sheet("nav")
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:
-    """Conflicts with a selected name on one of their sides, if few names are selected.
-
-    Many names would select most of the table.
-    """
+    """Conflicts with a selected name; none if many names are selected."""
     few_names = set(names) if len(names) <= MANY_SELECTED else set()
     return [
         conflict.index

@@ -101,10 +101,7 @@ def write(session: Any) -> list[tuple[str, str]]:
 
 
 def _renames(analysis: Any) -> dict[str, str]:
-    """Names that the user gave colours, by those of the analysis.
-
-    Colours that are numbered after others are left out: they are renamed along.
-    """
+    """Colours' own names, by the analysis's; without those numbered after others."""
     if analysis is None:
         return {}
     return {old: new for old, new in analysis.renames.items() if new in analysis.group_name}

@@ -253,10 +253,7 @@ class FittedTable(pn.widgets.Tabulator):
     _clicked_row: int | None = None
 
     def _process_event(self, event: Any) -> None:
-        """Treat a click beside the last column as a click on its row, too.
-
-        The browser reports the cell that is clicked, and then the row that this selects.
-        """
+        """Treat a click beside the last column as a click on its row, which follows it."""
         clicked_row, self._clicked_row = self._clicked_row, None
         if event.event_name == "cell-click":
             self._clicked_row = event.row

@@ -187,10 +187,7 @@ class Session(StatePart):
         self.notices.say(message)
 
     def _loaded(self, job: Job) -> None:
-        """Take in the model that a child has loaded, and price it once the page shows it.
-
-        The first price of a large program takes half a second.
-        """
+        """Take in a model that a child has loaded; it is priced, for half a second, once shown."""
         which, sizes, then, leads_to, settings = self.work.context
         self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
         self._set_problem(settings)

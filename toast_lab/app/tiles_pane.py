@@ -157,10 +157,7 @@ class TilesPane(look.Pane):
         self._words.object = h("p", dims_text + omitted_note, cls="quiet one", title=dims_text)
 
     def _offer_dims(self, rank: int) -> None:
-        """Offer the dims to draw down and across.
-
-        A vector has only one; for tensors of higher rank, two different ones are drawn.
-        """
+        """Offer the dims to draw down and across: two different ones, or a vector's only one."""
         self._quiet = True
         dim_by_text = {str(dim): dim for dim in range(rank)}
         for widget, direction, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):

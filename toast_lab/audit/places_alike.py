@@ -63,10 +63,7 @@ class PlacesAlike:
 
     @functools.cached_property
     def _trees(self) -> dict[tuple[str, ...], dict[tuple[str, ...], list[int]]]:
-        """Arguments by the root of a tree of them, and by their path below it.
-
-        Only trees with a fair share of all arguments count: parameters and moments, not layers.
-        """
+        """Large trees of arguments (parameters, moments, not layers), by root and path below it."""
         trees: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
         for argument, words in enumerate(self.words):
             for depth in range(1, len(words)):

@@ -447,10 +447,7 @@ def _is_gone(evidence: Evidence, finding: Finding, outcome: Outcome) -> bool:
 
 
 def _is_direct(outcome: Outcome, op: int) -> bool:
-    """Does an op read its tensors in shardings from which it can be computed in one known step?
-
-    That is a gather, a slice, or one axis that changes its dim.
-    """
+    """Are an op's tensors read such that a gather, a slice or one axis' move suffices?"""
     plan = outcome.meaning.plan
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     pairs = [(kept[program.use_value[use]], used[use]) for use in program.uses(op)]

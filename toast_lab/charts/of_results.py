@@ -66,10 +66,7 @@ FOLLOW_EVERY_S = 1.0
 
 
 def _in_notebook() -> None:
-    """Load what a notebook needs to show elements, unless its user has done so.
-
-    It comes from this package and not from the network: what is on screen stays on this machine.
-    """
+    """Load what a notebook needs to show elements, unless done; nothing comes by network."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and hasattr(shell, "kernel") and not hv.extension._loaded:
         hv.extension(BOKEH, inline=True, logo=False)

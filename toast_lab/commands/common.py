@@ -328,10 +328,7 @@ class ValueWords(NamedTuple):
 def _read_values(
     assignments: Iterable[str], defaults: dict[str, Any], message_words: ValueWords, *, closed: bool
 ) -> dict[str, Any]:
-    """Read key=value texts as values of the defaults' types; ``closed`` refuses other keys.
-
-    All offenders are listed.
-    """
+    """Read key=value texts as the defaults' types, listing offenders; ``closed`` bars others."""
     values: dict[str, Any] = {}
     offenders = []
     for assignment in assignments:

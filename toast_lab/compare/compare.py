@@ -401,10 +401,7 @@ def _order(settings: MeasurementSettings, is_distributed: bool) -> str:
 
 
 def _kept(comparison: Comparison, where: bool | PathLike, is_distributed: bool) -> Comparison:
-    """Store the rows of a comparison, and add their numbers in the store to it.
-
-    A failure to store them is only noted, since the results matter more.
-    """
+    """Store the rows, and add their numbers in the store; a failure is only noted."""
     if where is False or (is_distributed and not is_first()):
         return comparison
     try:

@@ -277,10 +277,7 @@ class SearchCurves:
         self.append(points)
 
     def _thinned(self, points: list[CurvePoint]) -> list[CurvePoint]:
-        """The improvements among ``points``, the last point and some of the others.
-
-        The others are thinned like the points before them.
-        """
+        """The improvements, the last point and some others, thinned like those before them."""
         first_index, self._count = self._count, self._count + len(points)
         last_index = len(points) - 1
         return [

@@ -138,10 +138,7 @@ class HandPage:
             self._case.object = h("p", h("b", case.question), " ", case.picture)
 
     def _changed(self) -> None:
-        """Handle a change of the problem or the plans.
-
-        A hidden page is updated once it is shown.
-        """
+        """Handle a change of the problem or the plans, once the page is shown."""
         self._stale = True
         if self.session.step == "hand":
             self.refresh()
@@ -189,10 +186,7 @@ class HandPage:
         self._mark()
 
     def _ready(self) -> bool:
-        """Does the problem belong to the loaded program?
-
-        It does not between the arrival of a new model and that of its problem.
-        """
+        """Does the problem belong to the loaded program, and not to the one before it?"""
         session = self.session
         return (
             session.loaded.problem is not None

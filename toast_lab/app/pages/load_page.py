@@ -356,11 +356,7 @@ class LoadPage:
             self._title.object = quiet("Choose a model from the gallery.")
 
     def _show_reports(self, analysis: Analysis, problem: Problem) -> None:
-        """Fill the tables below the graph, and list what is worth knowing about them.
-
-        A tab's title has its number of rows; instead of an empty table, a sentence says that all is
-        well.
-        """
+        """Fill the tables below the graph, with row counts as titles; empty ones say so."""
         covered, divisibility = coverage(analysis), problem.divisibility()
         contents = {
             "Arguments": (arguments_frame(analysis), ""),

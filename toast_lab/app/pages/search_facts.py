@@ -76,12 +76,7 @@ class SearchFacts:
         return join(h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))), details
 
     def _rows(self, best: CurvePoint, seen: Simulation | None) -> Facts:
-        """The state of the search in numbers.
-
-        Args:
-            best: the latest point.
-            seen: the best plan as of an earlier simulation, if the page shows that one.
-        """
+        """The search in numbers as of its point ``best``; ``seen``: an earlier best, if shown."""
         session, problem = self.session, self.session.loaded.problem
         assert problem is not None
         searches, job = session.searches, session.work.job
@@ -129,12 +124,7 @@ class SearchFacts:
         return next((item for item in session.plans.items if item.plan is best), None)
 
     def _lines(self, actions: tuple[str, ...], is_last: bool) -> list[Safe | str]:
-        """The best plan line by line, each with what it saves.
-
-        Args:
-            actions: of the plan.
-            is_last: is it the best plan of the whole search?
-        """
+        """The plan of ``actions``, each with what it saves; ``is_last``: the search's best plan."""
         words = list(map(step_words, actions))
         problem, plan = self.session.loaded.problem, self.session.searches.best_plan
         if problem is None or plan is None or not is_last or self.session.work.busy:

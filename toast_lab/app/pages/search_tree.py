@@ -159,10 +159,7 @@ class TreePane:
         self._show_place()
 
     def _fill(self) -> None:
-        """Fill the table with the actions at the selected step.
-
-        Actions that were never tried are added once they are known.
-        """
+        """Fill the table with the selected step's actions; untried ones follow once known."""
         place = self.state.place()
         priced = None if place is None else self.state.facts(place.plan)
         self._listed = priced is not None
