@@ -35,9 +35,5 @@ def run(args: Namespace) -> int:
             ranked = Plan.of(plan).written(problem=problem)
     rows = choices(ranked, problem)
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        "choices": rows.to_json(),
-    }
+    report = output.problem_data(model, problem, plan, choices=rows.to_json())
     return output.emit(args, report, lambda console: print(rows.rows_text(None)))

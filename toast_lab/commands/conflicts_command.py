@@ -19,5 +19,5 @@ def run(args: Namespace) -> int:
 
     model, problem = common.load_problem(args)
     board = conflicts(problem)
-    report = {**output.problem_data(model, problem), **board.to_json()}
+    report = output.problem_data(model, problem, **board.to_json())
     return output.emit(args, report, lambda console: print(board.text(None)))

@@ -26,5 +26,5 @@ def run(args: Namespace) -> int:
         common.load_plan(path, problem.analysis, problem.mesh) for path in (args.before, args.after)
     )
     comparison = difference(problem, before, after)
-    report = {**output.problem_data(model, problem), **comparison.to_json()}
+    report = output.problem_data(model, problem, **comparison.to_json())
     return output.emit(args, report, lambda console: print(comparison))

@@ -56,11 +56,8 @@ def run(args: Namespace) -> int:
     files = {
         name: path for name, path in path_of_output.items() if _write(args, name, path, texts[name])
     }
-    report = {
-        **output.problem_data(model, problem),
-        "files": files,
-        "written": None if written is None else output.written_data(written),
-    }
+    written_data = None if written is None else output.written_data(written)
+    report = output.problem_data(model, problem, files=files, written=written_data)
 
     def show(console: output.Out) -> None:
         if written is not None:

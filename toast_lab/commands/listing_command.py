@@ -22,12 +22,13 @@ def run(args: Namespace) -> int:
     model, problem, plan, result = common.load_planned(args)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "search": search_data(result) if result else None,
-        "plan": output.plan_data(plan),
-        "cost": output.cost_data(price(problem, plan)),
-        "divisibility": reports.divisibility_data(problem.divisibility(plan)),
-        "listing": text,
-    }
+    report = output.problem_data(
+        model,
+        problem,
+        plan,
+        price(problem, plan),
+        search=search_data(result) if result else None,
+        divisibility=reports.divisibility_data(problem.divisibility(plan)),
+        listing=text,
+    )
     return output.emit(args, report, lambda console: print(text))

@@ -11,8 +11,7 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
-    from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.sharding.plan import ShardingPlan
+    pass
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -47,8 +46,7 @@ def run(args: Namespace) -> int:
     rules = price_rules(problem, plan, args.rules) if args.rules else []
     keeping.keep_plan(args, plan, problem)
     report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
+        **output.problem_data(model, problem, plan),
         "cost": {
             **output.cost_data(cost),
             "ops": [op._asdict() for op in cost.ops],
@@ -64,43 +62,39 @@ def run(args: Namespace) -> int:
     }
 
     def show(console: output.Out) -> None:
-        _show(console, problem, plan, cost)
+        output.show_pins(console, problem)
+        output.show_plan(console, plan)
+        output.show_cost(console, problem, cost)
+        output.show_collectives(console, cost)
+        slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
+        console.table(
+            f"Slowest of {len(cost.ops)} ops",
+            ("op", "~result", ">flops", ">bytes", ">time", "priced by", "~source"),
+            [
+                (
+                    op.kind,
+                    op.result,
+                    f"{op.flops:.3g}",
+                    bytes_text(op.moved_bytes),
+                    output.time_text(op.time_s),
+                    op.source,
+                    line_text(op.where),
+                )
+                for op in slowest
+            ],
+        )
+        program = problem.analysis.program
+        peak_line = program.where(cost.peak_op) if cost.peak_op < program.n_ops else "the end"
+        console.table(
+            f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
+            ("what", "~name", ">bytes", "~made or needed at"),
+            [
+                (held.kind, held.value, bytes_text(held.bytes), line_text(held.where))
+                for held in largest(cost.at_peak, 8)
+            ],
+        )
+        reports.show_divisibility(console, problem.divisibility(plan))
         for row in rules:
             console.table(*row.table)
 
     return output.emit(args, report, show)
-
-
-def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
-    output.show_pins(console, problem)
-    output.show_plan(console, plan)
-    output.show_cost(console, problem, cost)
-    output.show_collectives(console, cost)
-    slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
-    console.table(
-        f"Slowest of {len(cost.ops)} ops",
-        ("op", "~result", ">flops", ">bytes", ">time", "priced by", "~source"),
-        [
-            (
-                op.kind,
-                op.result,
-                f"{op.flops:.3g}",
-                bytes_text(op.moved_bytes),
-                output.time_text(op.time_s),
-                op.source,
-                line_text(op.where),
-            )
-            for op in slowest
-        ],
-    )
-    program = problem.analysis.program
-    peak_line = program.where(cost.peak_op) if cost.peak_op < program.n_ops else "the end"
-    console.table(
-        f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
-        ("what", "~name", ">bytes", "~made or needed at"),
-        [
-            (held.kind, held.value, bytes_text(held.bytes), line_text(held.where))
-            for held in largest(cost.at_peak, 8)
-        ],
-    )
-    reports.show_divisibility(console, problem.divisibility(plan))

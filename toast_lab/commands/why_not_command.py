@@ -26,9 +26,5 @@ def run(args: Namespace) -> int:
     with output.stoppable("pricing changes") as (_, stopped):
         reasons = why_not(problem, plan, recompute=not args.no_recompute, cancel=stopped)
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        **reasons.to_json(),
-    }
+    report = output.problem_data(model, problem, plan, **reasons.to_json())
     return output.emit(args, report, lambda console: print(reasons))
