@@ -129,22 +129,19 @@ def compare(
     processes = len(distributed.exchange(None)) if is_distributed else turns.processes
     tolerance = turns.tolerance_for(model.program)
     prices = _prices(model, named, problem, machine)
-    rows = []
-    for entry, (name, plan), note in zip(
-        entries[-len(named) :], named.items(), traced.notes, strict=True
-    ):
-        row = _row(entry, processes)
-        rows.append(
-            dataclasses.replace(
-                row,
-                mesh=str(plan.mesh),
-                certificate=_certificate(
-                    entry, traced, note, tolerance, changes=entries[0].changes
-                ),
-                predicted=prices.get(name),
-                plan=plan_file.to_json(plan),
-            )
+    rows = [
+        _row(
+            entry,
+            processes,
+            mesh=str(plan.mesh),
+            certificate=_certificate(entry, traced, note, tolerance, changes=entries[0].changes),
+            predicted=prices.get(name),
+            plan=plan_file.to_json(plan),
         )
+        for entry, (name, plan), note in zip(
+            entries[-len(named) :], named.items(), traced.notes, strict=True
+        )
+    ]
     inputs = "non-negative" if non_negative else "normal"
     comparison = Comparison(
         model=model.name,
@@ -298,15 +295,15 @@ def _entries(
     return [MeasuredContender(request) for request in requests]
 
 
-def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
-    """The row of an entry with its measurements, without the fields that concern its plan."""
+def _row(entry: MeasuredContender, processes: int, mesh: str = "", **of_plan: Any) -> ComparisonRow:
+    """The row of an entry with its measurements, and with the fields that concern its plan."""
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
     return ComparisonRow(
         name=request.name,
         status=entry.status,
         message=entry.message,
-        mesh="",
+        mesh=mesh,
         devices=str(request.devices),
         device_kind=compiled.device_kind if compiled else "",
         n_devices=request.devices.count,
@@ -319,9 +316,7 @@ def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
         peak_bytes=memory.get("peak"),
         allocator_peak_bytes=entry.allocator_peak_bytes,
         collectives=compiled.collectives if compiled else (),
-        certificate=None,
-        predicted=None,
-        plan=None,
+        **of_plan,
     )
 
 

@@ -94,9 +94,9 @@ class ComparisonRow:
     peak_bytes: int | None  #: see ``runtime.Run``
     allocator_peak_bytes: int | None
     collectives: tuple[Collective, ...]  #: of the compiled program
-    certificate: Certificate | None  #: None for the unsharded program itself
-    predicted: Predicted | None
-    plan: Mapping[str, Any] | None  #: as from ``Plan.to_json``
+    certificate: Certificate | None = None  #: None for the unsharded program itself
+    predicted: Predicted | None = None
+    plan: Mapping[str, Any] | None = None  #: as from ``Plan.to_json``
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
