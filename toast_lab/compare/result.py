@@ -234,11 +234,7 @@ class Comparison:
     def to_json(self) -> JsonObject:
         """Everything as plain data."""
         return {
-            "model": self.model,
-            "program_digest": self.program_digest,
-            "inputs": self.inputs,
-            "seed": self.seed,
-            "order": self.order,
+            **vars(self),
             "fastest": self.fastest.name if self.fastest else None,
             "rows": [row.to_json() for row in self.rows],
             "reference": self.reference.to_json() if self.reference else None,
