@@ -419,16 +419,9 @@ def prepare(
     return server
 
 
-def start(
-    make: Callable[[], Any],
-    port: int,
-    address: str,
-    *,
-    show: bool = False,
-    origins: tuple[str, ...] = (),
-) -> None:
-    """Serve to each visitor what ``make`` returns, until interrupted."""
-    server = prepare(make, port, address, show=show, origins=origins)
+def start(make: Callable[[], Any], port: int, address: str, **options: Any) -> None:
+    """Serve to each visitor what ``make`` returns, until interrupted, as ``prepare`` does."""
+    server = prepare(make, port, address, **options)
     server.start()
     try:
         server.io_loop.start()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import panel as pn
-from bokeh.models import TapTool
 
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
@@ -45,6 +44,7 @@ class Picture:
     figure = ""  #: name of the Bokeh figure
     words = ""
     twin_height = 120
+    tappable: Sequence[str] = ()  #: names of renderers
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
@@ -84,7 +84,17 @@ class Picture:
         raise NotImplementedError
 
     def _drawn(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
+        """The figure; a click on one of its ``tappable`` markers selects the plan."""
+        from toast_lab.views.chart_style import bokeh_figure
+
+        plot = bokeh_figure(self._chart(entries))
+        for renderer in plot.renderers:
+            if renderer.name in self.tappable:
+                on_pick(renderer.data_source, "plan", self.select)
+        return plot
+
+    def _chart(self, entries: list[PlanEntry]) -> Any:
+        """What the figure shows, as HoloViews elements."""
         raise NotImplementedError
 
     def _twin_rows(self, entries: list[PlanEntry]) -> Any:
@@ -94,13 +104,6 @@ class Picture:
     def raw(self) -> Any:
         """The table in SI units, for saving."""
         return self._frame
-
-    def on_tap(self, figure: Any, renderers: str) -> None:
-        """Select the plan whose marker is clicked."""
-        names = renderers.split() if figure.select_one(TapTool) is not None else ()
-        for renderer in figure.renderers:
-            if renderer.name in names:
-                on_pick(renderer.data_source, "plan", self.select)
 
 
 def on_pick(source: Any, column: str, act: Callable[[Any], Any]) -> None:
@@ -120,18 +123,16 @@ class TimeMemory(Picture):
     figure = "time against memory"
     words = "Hollow: estimated. Filled: measured. Lines join the best trade-offs of both."
     twin_height = 0  # the table of plans has the same numbers
+    tappable = ("estimated", "measured")
 
     def _rows(self, entries: list[PlanEntry]) -> Any:
         return time_memory_frame(entries)
 
-    def _drawn(self, entries: list[PlanEntry]) -> Any:
-        from toast_lab.views.chart_style import bokeh_figure
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.time_memory_chart import time_memory_chart
 
         limit_bytes = self.session.loaded.problem.memory_limit_bytes
-        plot = bokeh_figure(time_memory_chart(self._frame, entries, limit_bytes))
-        self.on_tap(plot, "estimated measured")
-        return plot
+        return time_memory_chart(self._frame, entries, limit_bytes)
 
 
 class Breakdown(Picture):
@@ -163,11 +164,10 @@ class Breakdown(Picture):
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
         )
 
-    def _drawn(self, entries: list[PlanEntry]) -> Any:
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.breakdown_chart import breakdown_chart
-        from toast_lab.views.chart_style import bokeh_figure
 
-        return bokeh_figure(breakdown_chart(self._frame, entries))
+        return breakdown_chart(self._frame, entries)
 
     def _twin_rows(self, entries: list[PlanEntry]) -> Any:
         return shown_breakdown(self._frame)
@@ -180,6 +180,7 @@ class Timelines(Picture):
     figure = "memory timelines"
     words = "Estimated bytes of one device, op by op. Click a peak to see what is in memory there."
     twin_height = 128
+    tappable = ("peaks",)
 
     def _parts(self) -> list[Any]:
         self._item: PlanItem | None = None
@@ -220,14 +221,11 @@ class Timelines(Picture):
         """None: ``raw`` builds the table when it is saved, with a row for each op of each plan."""
         return None
 
-    def _drawn(self, entries: list[PlanEntry]) -> Any:
-        from toast_lab.views.chart_style import bokeh_figure
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.memory_chart import memory_chart
 
         limit_bytes = self.session.loaded.problem.memory_limit_bytes
-        plot = bokeh_figure(memory_chart(entries, limit_bytes, self._where()))
-        self.on_tap(plot, "peaks")
-        return plot
+        return memory_chart(entries, limit_bytes, self._where())
 
     def refresh(self, item: PlanItem | None) -> None:
         """Redraw everything, with the values in memory at the selected plan's peak."""

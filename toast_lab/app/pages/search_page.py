@@ -215,15 +215,6 @@ class SearchPage:
             return points[-1].simulations if points else 0
         return int(self.session.searches.simulations)
 
-    # -- commands ----------------------------------------------------------------------------------
-    def run_now(self) -> None:
-        """Run the search with the settings of the page."""
-        self.controls.run_now()
-
-    def step_now(self) -> None:
-        """Do one simulation, then pause."""
-        self.controls.step_now()
-
     def _to_tree(self) -> None:
         if self.trajectories.picked is not None:
             self.tree_state.show_trajectory(self.trajectories.picked.index)
