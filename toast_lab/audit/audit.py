@@ -24,11 +24,7 @@ from toast_lab import text
 from toast_lab.audit import asked
 from toast_lab.audit.conflict_sides import ConflictSides
 from toast_lab.audit.detecting import Evidence, detect
-from toast_lab.audit.findings import (
-    AuditRow,
-    Finding,
-    Kind,
-)
+from toast_lab.audit.findings import AuditRow, Finding, Kind
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import with_remedies
 from toast_lab.audit.trials import Outcome, Trials

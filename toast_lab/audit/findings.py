@@ -80,20 +80,19 @@ class Kind:
 KINDS = tuple(value for name, value in vars(Kind).items() if name.isupper())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
     """One fault of a sharded program, at one source line."""
 
     kind: str  #: one of ``KINDS``
-
-    op: int  #: index in the program, -1: it belongs to an argument
-    where: str  #: source line, "" for an argument
-    place: str  #: the line and those that call it
+    op: int = -1  #: index in the program, -1: it belongs to an argument
+    where: str = ""  #: source line, "" for an argument
+    place: str = ""  #: the line and those that call it
     subject: str  #: the tensor, with its shape
     axes: tuple[str, ...]  #: mesh axes concerned
-    time_s: float  #: that the fault costs in one step, as far as it is priced
+    time_s: float = 0.0  #: that the fault costs in one step, as far as it is priced
     bytes: float  #: sent, or held too much, by one device
-    count: int  #: places alike that it stands for, such as layers
+    count: int = 1  #: places alike that it stands for, such as layers
     why: str
     #: the sharding conflict behind it, "" if there is none
     conflict: str = ""
