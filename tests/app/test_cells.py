@@ -27,10 +27,9 @@ from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
 from toast_lab.app.cells.program_views import (  # noqa: E402
     BoardCell,
-    ColoursCell,
-    ConflictsCell,
     GraphCell,
     ListingCell,
+    TableCell,
 )
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
@@ -127,7 +126,7 @@ def test_conflicts_of_an_analysis_and_of_a_problem(attention: tl.Analysis) -> No
     assert view.table["side 0"].tolist() == [
         attention.name_text[c.sides[0]] for c in attention.conflicts
     ]
-    cell: ConflictsCell = view._make()
+    cell: TableCell = view._make()
     cell.clicked(2)
     assert cell.session.selection.conflicts == (2,)
     assert cell.session.selection.names == attention.conflicts[2].sides
@@ -148,7 +147,7 @@ def test_colours(problem: tl.Problem) -> None:
     view = tl.views.colours(analysis)
     sizes = dict(zip(view.table["colour"], view.table["names"], strict=True))
     assert sizes == {g.name: g.n_names for g in analysis.groups if g.n_names > 1}
-    cell: ColoursCell = view._make()
+    cell: TableCell = view._make()
     cell.clicked(0)
     assert len(cell.session.selection.names) == sum(
         len(analysis.colours[c].names)

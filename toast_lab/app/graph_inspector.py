@@ -67,8 +67,10 @@ class GraphInspector:
 
     def show_selection(self) -> None:
         """Show the facts of the selection."""
-        if self.session.loaded.analysis is not None:
-            self._facts.object, self._why.object = self._words(), self._chain()
+        analysis = self.session.loaded.analysis
+        if analysis is not None:
+            self._facts.object = self._words()
+            self._why.object = chain_words(analysis, self.chain())
             self.show_actions()
 
     def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
@@ -128,26 +130,21 @@ class GraphInspector:
         )
         return join(h("h2", "nothing selected"), quiet(hint))
 
-    def _chain(self) -> Safe:
-        analysis, names = self.session.loaded.analysis, self.chain()
-        if not names:
-            return Safe("")
-        steps = chain_steps(analysis, names)
-        omitted_count = len(steps) - STEPS_SHOWN
-        omitted = quiet(f"… {omitted_count} more") if omitted_count > 0 else ""
-        return join(
-            h("h2", "why both dims have one colour"),
-            h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
-            omitted,
-        )
 
-
-def chain_steps(analysis: Analysis, names: list[int]) -> list[Safe]:
-    """The names of a chain, each with its op."""
-    return [
+def chain_words(analysis: Analysis, names: list[int]) -> Safe:
+    """The names of a chain that causes a conflict, each with its op; empty without a chain."""
+    if not names:
+        return Safe("")
+    steps = [
         h("li", f"{analysis.name_text[name]}  {op_label(analysis, int(analysis.names.op[name]))}")
-        for name in names
+        for name in names[:STEPS_SHOWN]
     ]
+    omitted_count = len(names) - STEPS_SHOWN
+    return join(
+        h("h2", "why both dims have one colour"),
+        h("ol", *steps, cls="chain mono"),
+        quiet(f"… {omitted_count} more") if omitted_count > 0 else "",
+    )
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:

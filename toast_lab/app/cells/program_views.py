@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import beside, every_tick, refused, shown, table_html
-from toast_lab.app.graph_inspector import chain_steps
+from toast_lab.app.graph_inspector import chain_words
 from toast_lab.app.listing_pane import listing_pane, packed
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.understand_page import UnderstandPage
@@ -171,7 +172,7 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 
     def make() -> Any:
         session = _session(analysis, problem)
-        return BoardCell(session) if problem is not None else ConflictsCell(session)
+        return BoardCell(session) if problem is not None else conflicts_cell(session)
 
     def static() -> Safe:
         if not analysis.conflicts:
@@ -210,7 +211,7 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         inline,
         kind="colours",
         about=lambda: _about(analysis),
-        make=lambda: ColoursCell(_session(analysis, None)),
+        make=lambda: colours_cell(_session(analysis, None)),
         static=lambda: table_html(table()),
         height=460,
         table=table,
@@ -245,13 +246,10 @@ class SelectionWords:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
             conflict = session.selection.conflicts[0]
-            chain = chain_steps(analysis, selection_facts.chain(analysis, conflict)[:14])
-            why = h("h2", "why both dims have one colour")
             self.pane.object = join(
                 h("h2", "conflict"),
                 facts(selection_facts.conflict_facts(analysis, conflict)),
-                why,
-                h("ol", *chain, cls="chain mono"),
+                chain_words(analysis, selection_facts.chain(analysis, conflict)),
             )
         elif session.selection.names:
             name_facts = [
@@ -316,48 +314,45 @@ class ListingCell(look.Pane):
 class TableCell(look.Pane):
     """A table whose rows select names, above the listing; on the right, the selection in words."""
 
-    def __init__(self, session: Session, table: Any, hint: str, *, words_px: int = 310) -> None:
+    def __init__(
+        self,
+        session: Session,
+        table: Any,
+        hint: str,
+        clicked: Callable[[int], None],
+        *,
+        words_px: int = 310,
+    ) -> None:
         super().__init__()
-        self.session, self.table = session, table
-        look.on_row(self.table, self.clicked)
+        self.session, self.table, self.clicked = session, table, clicked
+        look.on_row(table, clicked)
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
         left = look.filled_column(self.table, look.canvas(self.listing.pane))
         self.view = beside(left, self.words.pane, width=words_px)
 
-    def clicked(self, row: int) -> None:
-        """Select the names or the conflict of the row that was clicked."""
-        raise NotImplementedError
 
-
-class ConflictsCell(TableCell):
+def conflicts_cell(session: Session) -> TableCell:
     """A table with one row for each conflict."""
-
-    def __init__(self, session: Session) -> None:
-        frame = selection_facts.conflicts_frame(session.loaded.analysis)
-        table = look.table(frame, height=look.rows_height(len(frame), MOST_TABLE))
-        super().__init__(
-            session, table, "Click a conflict to see where it is and why both dims have one colour."
-        )
-
-    def clicked(self, row: int) -> None:
-        """Select the conflict."""
-        self.session.selection.select((), (int(self.table.value["conflict"].iloc[row]),))
+    frame = selection_facts.conflicts_frame(session.loaded.analysis)
+    return TableCell(
+        session,
+        look.table(frame, height=look.rows_height(len(frame), MOST_TABLE)),
+        "Click a conflict to see where it is and why both dims have one colour.",
+        lambda row: session.selection.select((), (int(frame["conflict"].iloc[row]),)),
+    )
 
 
-class ColoursCell(TableCell):
+def colours_cell(session: Session) -> TableCell:
     """A table with one row for each colour group."""
-
-    def __init__(self, session: Session) -> None:
-        frame = colours_frame(session.loaded.analysis)
-        table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
-        self._groups = frame["group"].tolist()
-        hint = "Click a colour to mark its names in the listing."
-        super().__init__(session, table, hint, words_px=250)
-
-    def clicked(self, row: int) -> None:
-        """Select all names of the colour group."""
-        self.session.selection.select_group(self._groups[row])
+    frame = colours_frame(session.loaded.analysis)
+    return TableCell(
+        session,
+        look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240)),
+        "Click a colour to mark its names in the listing.",
+        lambda row: session.selection.select_group(int(frame["group"].iloc[row])),
+        words_px=250,
+    )
 
 
 class BoardCell(look.Pane):

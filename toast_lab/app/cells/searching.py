@@ -58,6 +58,7 @@ from toast_lab.views.search_curves import (
     improvements_frame,
     point,
     shown_frame,
+    thinned,
 )
 
 MAX_POINTS = 2000  #: approximate limit for a curve that is drawn at once
@@ -219,7 +220,7 @@ def _trace(result: SearchResult) -> Trace:
 def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
     """The state of a search, with at most about ``MAX_POINTS`` of its simulations."""
     if isinstance(result, RunningSearch):
-        return _run_snapshot(result, thinned(Follower(result).read()))
+        return _run_snapshot(result, _at_most(MAX_POINTS, Follower(result).read()))
     trace, cost = _trace(result), result.cost
     count = trace.row.n
     points = [
@@ -261,18 +262,9 @@ def _run_snapshot(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapsho
     )
 
 
-def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
-    """``at_most`` points, or a few more.
-
-    They are all improvements, the last point, and an evenly spaced sample of the others.
-    """
-    every = max(1, len(points) // at_most)
-    last = len(points) - 1
-    return [
-        curve_point
-        for i, curve_point in enumerate(points)
-        if curve_point.improved or i % every == 0 or i == last
-    ]
+def _at_most(count: int, points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """``count`` points, or a few more, with all improvements."""
+    return thinned(points, max(1, len(points) // count))
 
 
 class Follower:
@@ -312,7 +304,7 @@ def race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Improvement
 def _static_search(snapshot: SearchSnapshot) -> Safe:
     if not snapshot.points:
         return h("p", "No simulation yet.")
-    frame = curve_frame(thinned(snapshot.points, STATIC_POINTS))
+    frame = curve_frame(_at_most(STATIC_POINTS, snapshot.points))
     scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded)
     _, *charts = search_charts(frame, scales, legend_at=1)
     pictures = [Safe(chart_svg(chart, size_px=(WIDTH_PX, 220.0))) for chart in charts]
@@ -365,7 +357,9 @@ class SearchCell(look.Pane):
         snapshot = search_snapshot(result)
         self.curves = SearchCurves(SearchScales(snapshot.limit_bytes, *snapshot.unsharded))
         self._drawn = (
-            thinned(self._follower.read()) if self._follower is not None else snapshot.points
+            _at_most(MAX_POINTS, self._follower.read())
+            if self._follower is not None
+            else snapshot.points
         )
         self.curves.append(self._drawn)
         self.score = RaceCurves([snapshot.method], "score")
@@ -403,7 +397,7 @@ class SearchCell(look.Pane):
             self._drawn = [*self._drawn, *new]
             # All improvements stay; the other points are thinned more and more
             if len(self._drawn) > 2 * MAX_POINTS:
-                self._drawn = thinned(self._drawn, MAX_POINTS // 2)
+                self._drawn = thinned(self._drawn, 4)
                 look.later(self.curves.restart, list(self._drawn))
             else:
                 look.later(self.curves.append, new)
