@@ -121,7 +121,7 @@ def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     defaults = registry.sizes(which)
     return [("model", which)] + [
-        (key, _size_text(value))
+        (key, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
         for key, value in sizes.items()
         if key in defaults and value != defaults[key]
     ]
@@ -130,10 +130,6 @@ def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
 def query(pairs: list[tuple[str, str]]) -> str:
     """The query as the address holds it; characters that are harmless there stay readable."""
     return urlencode(pairs, safe="=,@>")
-
-
-def _size_text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # -- reading ---------------------------------------------------------------------------------------

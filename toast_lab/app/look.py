@@ -18,6 +18,7 @@ from panel.models.tabulator import CellClickEvent
 from toast_lab.app import assets
 from toast_lab.app.column_widths import column_widths
 from toast_lab.views.chart_scale import SCALES
+from toast_lab.views.race_curves import QUANTITY_TITLES
 
 TEXT = assets.sheet("text")
 
@@ -161,6 +162,14 @@ def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
     )
     watch(scale, act, "value")
     return scale
+
+
+def quantity_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
+    """A switch for the quantity that a chart of a race shows; ``act`` redraws the chart."""
+    options = {title: name for name, title in QUANTITY_TITLES.items()}
+    kind = switch(options=options, value="score", margin=(0, 0, 4, 0))
+    watch(kind, act, "value")
+    return kind
 
 
 def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:

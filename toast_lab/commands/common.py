@@ -535,12 +535,9 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["judge"] = _judging(args, update)
         if getattr(args, "actions_within", None) is not None:
             options["actions_within"] = args.actions_within / 100.0
-        if getattr(args, "size", None) is not None:
-            options["size"] = args.size
-        if getattr(args, "recompute", False):
-            options["recompute"] = args.recompute
-        if getattr(args, "padding", False):
-            options["padding"] = True
+        for name in ("size", "recompute", "padding"):
+            if getattr(args, name, None):
+                options[name] = getattr(args, name)
         result = search(
             problem,
             method=method,

@@ -106,7 +106,11 @@ def compare(
     carried = {name: carry(model, plan, platform) for name, plan in named.items()}
     run_model = next(iter(carried.values())).model
     run_plans = {name: each.plan for name, each in carried.items()}
-    traced = _gradients(run_model, list(run_plans.values()), turns)
+    traced = (
+        gradients.prepare(run_model, list(run_plans.values()), time_limit_s=turns.time_limit_s)
+        if turns.gradients and turns.reference
+        else gradients.none("gradients were not asked for", len(plans))
+    )
     entries = _entries(run_model, run_plans, chosen, traced=traced, turns=turns)
     on_accelerators = platform != "cpu"
     settings = _settings(
@@ -251,12 +255,6 @@ def _settings(
         non_negative=False if normal_inputs else None,
         plan_time_limit_s=plan_time_limit_s,
     )
-
-
-def _gradients(model: Model, plans: Sequence[ShardingPlan], turns: Turns) -> gradients.Gradients:
-    if not (turns.gradients and turns.reference):
-        return gradients.none("gradients were not asked for", len(plans))
-    return gradients.prepare(model, plans, time_limit_s=turns.time_limit_s)
 
 
 def _entries(

@@ -196,7 +196,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
                 prose.refined_text(problem, subject.plan)
                 or "some ops and values are sharded differently from what the actions say",
                 seconds_text(cost.time_s),
-                bytes_text(cost.peak_bytes) + ("" if cost.fits else " ✗"),
+                _memory(cost),
                 "see the collectives",
             )
         )

@@ -48,7 +48,7 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.race_chart import RaceCurves, race_chart
-from toast_lab.views.race_curves import QUANTITY_TITLES, points_frame, race_frame
+from toast_lab.views.race_curves import points_frame, race_frame
 from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.search_chart import SearchCurves, search_charts
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
@@ -525,12 +525,7 @@ class RaceCell(look.Pane):
         self.subject = result
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
-        self.kind = look.switch(
-            options={value: name for name, value in QUANTITY_TITLES.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
-        )
-        look.watch(self.kind, self._new_chart, "value")
+        self.kind = look.quantity_switch(self._new_chart)
         self._pane = look.figure(least_px=200)
         rows = len(race_points(result))
         self.table = look.table(

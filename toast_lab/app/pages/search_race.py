@@ -27,7 +27,7 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.race_curves import QUANTITY_TITLES, race_frame
+from toast_lab.views.race_curves import race_frame
 
 HELP = (
     "One method after the other, each in its own process with the same budget, so that none takes "
@@ -84,12 +84,7 @@ class RacePane:
             look.row(self.hold, gap.clone(), self.stop),
             self._about,
         )
-        self.kind = look.switch(
-            options={value: key for key, value in QUANTITY_TITLES.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
-        )
-        look.watch(self.kind, self._new_chart, "value")
+        self.kind = look.quantity_switch(self._new_chart)
         self.scale = look.scale_switch(self._new_chart)
         self._pane = look.figure(least_px=200)
         self.table = look.table(race_frame([]), height=190, selectable=False)
