@@ -88,10 +88,8 @@ class HistoryPane(look.Pane):
 
     def show_selected(self) -> None:
         """Show what the selected action did, and what branching there means."""
-        steps, action_count = (
-            self.session.hand.plans_after_actions(),
-            len(self.session.hand.actions),
-        )
+        hand = self.session.hand
+        steps, action_count = hand.plans_after_actions(), len(hand.actions)
         if self.at == 0:
             sentence: Any = (
                 "The unsharded program."

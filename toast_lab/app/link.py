@@ -349,10 +349,8 @@ def _apply(session: Any, view: LinkedView) -> None:
         if any(old != new for old, new in names.items()):
             with session.notices.guarded():
                 session.rename_colours(names)
-        n_names, n_conflicts = (
-            session.loaded.analysis.names.n,
-            len(session.loaded.analysis.conflicts),
-        )
+        analysis = session.loaded.analysis
+        n_names, n_conflicts = analysis.names.n, len(analysis.conflicts)
         session.selection.select(
             tuple(name for name in view.names if name < n_names),
             tuple(key for key in view.conflicts if key < n_conflicts),

@@ -285,10 +285,8 @@ def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
 
 
 def _donate(main: Any, donated: Sequence[bool]) -> None:
-    no_attributes, donor = (
-        ir.DictAttr.get({}),
-        ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)}),
-    )
+    no_attributes = ir.DictAttr.get({})
+    donor = ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(
         [donor if donate else no_attributes for donate in donated]
     )
