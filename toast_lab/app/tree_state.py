@@ -233,7 +233,10 @@ class TreeState:
             for action, count, *numbers in zip(
                 [*labels, *untried],
                 visits.tolist(),
-                *(scores_mean, best, word_priors, scores),
+                scores_mean,
+                best,
+                word_priors,
+                scores,
                 strict=True,
             )
         ]
