@@ -17,7 +17,7 @@ from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
 from toast_lab.ir.model import Model  # noqa: E402
-from toast_lab.jobs.audit_job import AuditOutcome, AuditRequest, run_audit  # noqa: E402
+from toast_lab.jobs.audit_job import AuditOutcome, run_audit  # noqa: E402
 from toast_lab.jobs.job import JobState, Registry  # noqa: E402
 from toast_lab.jobs.load_job import LoadedModel  # noqa: E402
 
@@ -52,8 +52,7 @@ def load_page(jobs: Registry, sharded: LoadedModel) -> Iterator[LoadPage]:
 def outcome(sharded: LoadedModel) -> AuditOutcome:
     session = Session(Registry())
     session.show(sharded)
-    request = AuditRequest(sharded.model, session.loaded.problem.machine, "", search=False)
-    return run_audit(request)
+    return run_audit(sharded.model, session.loaded.problem.machine, search=False)
 
 
 def wait(session: Session) -> None:
@@ -160,13 +159,13 @@ def test_a_click_on_a_finding_shows_its_op_in_the_graph(
 ) -> None:
     session, finding = load_page.session, outcome.findings[0]
     session.audits.outcome = outcome
-    load_page._audit.open_finding(0)
+    load_page._audit.open_row(0)
     assert session.step == "graph"
     assert finding.op in session.selection.ops
     # A finding on arguments selects their names
     of_argument = dataclasses.replace(finding, op=-1, values=(1,))
     session.audits.outcome = outcome._replace(findings=(of_argument,))
-    load_page._audit.open_finding(0)
+    load_page._audit.open_row(0)
     names = tuple(map(int, session.loaded.analysis.program.def_names(1)))
     assert session.selection.names == names
 

@@ -27,10 +27,9 @@ from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
 from toast_lab.app.cells.program_views import (  # noqa: E402
     BoardCell,
-    ColoursCell,
-    ConflictsCell,
     GraphCell,
     ListingCell,
+    TableCell,
 )
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
@@ -127,7 +126,7 @@ def test_conflicts_of_an_analysis_and_of_a_problem(attention: tl.Analysis) -> No
     assert view.table["side 0"].tolist() == [
         attention.name_text[c.sides[0]] for c in attention.conflicts
     ]
-    cell: ConflictsCell = view._make()
+    cell: TableCell = view._make()
     cell.clicked(2)
     assert cell.session.selection.conflicts == (2,)
     assert cell.session.selection.names == attention.conflicts[2].sides
@@ -148,7 +147,7 @@ def test_colours(problem: tl.Problem) -> None:
     view = tl.views.colours(analysis)
     sizes = dict(zip(view.table["colour"], view.table["names"], strict=True))
     assert sizes == {g.name: g.n_names for g in analysis.groups if g.n_names > 1}
-    cell: ColoursCell = view._make()
+    cell: TableCell = view._make()
     cell.clicked(0)
     assert len(cell.session.selection.names) == sum(
         len(analysis.colours[c].names)
@@ -386,12 +385,9 @@ def test_tiles(problem: tl.Problem) -> None:
     result_path = problem.analysis.program.output_paths[0]
     assert tl.views.tiles(plan, result_path) is not None
     cell = view._make()
-    cell.pick(
-        problem.analysis.program.value_name.index("tokens")
-        if "tokens" in problem.analysis.program.value_name
-        else 0
-    )
-    assert len(cell.table.value) == 4
+    assert cell.table.value["dim 1"].tolist() == ["0:64", "64:128"] * 2
+    cell.tensor.value = problem.analysis.program.value_name.index("params['layers'][0]['w_down']")
+    assert cell.table.value["dim 0"].tolist() == ["0:64", "64:128"] * 2
 
 
 # -- wrong input -----------------------------------------------------------------------------------

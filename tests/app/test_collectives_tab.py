@@ -26,7 +26,7 @@ def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
     times_s = [collective.time_s for collective in item.cost.collectives]
     assert times_s != sorted(times_s, reverse=True), "else the order says nothing"
 
-    tab = Collectives(session, saver())
+    tab = Collectives(session, saver(session.notices.say))
     tab.refresh(item)
     assert tab._rows["predicted_s"].tolist() == sorted(times_s, reverse=True)
     tab.ask(0)
@@ -61,7 +61,7 @@ def test_prices_say_what_they_come_from(jobs: Registry) -> None:
 def test_the_same_export_twice_gives_two_files() -> None:
     session = Session(jobs=Registry())
     session.load("attention")
-    save, files = saver(), []
+    save, files = saver(session.notices.say), []
     save.hand_over = lambda file, text: files.append(file)  # type: ignore[method-assign]
     compare_run.Verbs(session, save)
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_one_plan_has_one_size_everywhere(
     session.plans.add_typed(", ".join(ACTIONS), "ours")
     item = session.plans.named("ours")
     assert item is not None
-    pane = PlanSide(session, saver())
+    pane = PlanSide(session, saver(session.notices.say))
     pane.show_plan(item)
     assert "not written yet" in pane.size.object
     pane._write()

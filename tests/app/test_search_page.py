@@ -73,7 +73,7 @@ def test_before_the_first_simulation_the_page_tells_what_is_to_be_beaten(jobs: R
     assert page.trajectories.centre not in page.curves.centre.objects
 
     session.step = "search"
-    page.step_now()
+    page.controls.step_now()
     while not session.searches.points:
         if points := session.tick():
             page.feed(points)

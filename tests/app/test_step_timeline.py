@@ -15,7 +15,7 @@ from toast_lab.jobs.job import Registry
 def test_a_bar_of_no_known_op_selects_nothing_and_says_why(jobs: Registry) -> None:
     session = Session(jobs=jobs)
     session.load("attention")
-    timeline = StepTimeline(session, saver(), lambda _: None)
+    timeline = StepTimeline(session, saver(session.notices.say), lambda _: None)
     timeline.refresh(session.plans.named("unsharded"))
     timeline._select(-1)
     assert session.selection.ops == []

@@ -15,7 +15,7 @@ from tests.audit import programs
 from toast_lab.audit.audit import WIDTH, _confirmation
 from toast_lab.audit.code_lines import code_of as code_of_edits
 from toast_lab.audit.code_lines import text_of
-from toast_lab.audit.findings import AvoidableCollective, Finding, PaddedTensor, Remedy
+from toast_lab.audit.findings import Finding, Kind, Remedy
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import _joined
 from toast_lab.errors import InvalidProblem
@@ -124,8 +124,9 @@ def test_clean_programs_stay_clean(name: str) -> None:
 
 
 # -- reports ---------------------------------------------------------------------------------------
-def finding_of(kind: type[Finding], remedy: Remedy, time_s: float) -> Finding:
-    return kind(
+def finding_of(kind: str, remedy: Remedy, time_s: float) -> Finding:
+    return Finding(
+        kind=kind,
         op=0,
         where="",
         place="",
@@ -165,15 +166,15 @@ def test_a_compiled_change_says_whether_the_gain_is_there(time_s: float, confirm
         return SimpleNamespace(refused="", topology="tpu:v5e:2x2", collectives=[], time_s=time_s)
 
     evidence: Any = SimpleNamespace(compiled=compiled(1.0))
-    finding = finding_of(AvoidableCollective, REMEDY, 0.2)
+    finding = finding_of(Kind.AVOIDABLE_COLLECTIVE, REMEDY, 0.2)
     sentence = _confirmation(evidence, finding, compiled(time_s))
     assert f"a step takes {time_s * 1e3:.3f} ms instead of 1000.000 ms" in sentence
     assert ("does not confirm" not in sentence) == confirms
 
 
 def test_a_change_stands_under_the_finding_that_counts() -> None:
-    uneven = finding_of(PaddedTensor, REMEDY, 0.0)
-    collective = finding_of(AvoidableCollective, REMEDY, 0.2)
+    uneven = finding_of(Kind.UNEVEN_DIM, REMEDY, 0.0)
+    collective = finding_of(Kind.AVOIDABLE_COLLECTIVE, REMEDY, 0.2)
     (joined,) = _joined([uneven, collective], 1.0)
     assert joined.kind == "collective"
     assert joined.also == ("uneven dim: x",)
@@ -226,10 +227,10 @@ def test_an_argument_without_a_sharding_is_not_said_to_have_one() -> None:
     program = tl.from_jax(lambda x, y: x + y, x, y).program
     edits = Edits(arguments=tuple((argument, (("data",), ())) for argument in (0, 1)))
     roles = PlacesAlike(program)
-    assert text_of(roles, [], edits) == (
+    assert text_of(roles, edits) == (
         "shard x as [data, -] instead of [-, model]; shard y as [data, -]"
     )
-    assert code_of_edits(roles, [], edits) == (
+    assert code_of_edits(roles, edits) == (
         'x: P("data", None)  # in its sharding, instead of P(None, "model")',
         'y: P("data", None)  # it has none',
     )

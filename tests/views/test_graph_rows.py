@@ -18,6 +18,7 @@ from toast_lab.views import overlay, selection_facts
 from toast_lab.views.graph_rows import LEVELS, op_scopes, scopes
 from toast_lab.views.palette import NEUTRAL
 from toast_lab.views.patterns import LONGEST, containing, matching
+from toast_lab.views.program_table import program_lines
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +170,9 @@ def test_only_python_is_read_as_source(tmp_path: object) -> None:
 
 def test_a_listing_travels_as_one_string_of_all_its_lines(three: Analysis) -> None:
     pytest.importorskip("panel")
-    from toast_lab.app.listing_pane import prepared
+    from toast_lab.app.listing_pane import packed
 
-    lines, packed = prepared(three)
-    sent = json.loads(packed)
+    lines, sent = program_lines(three), json.loads(packed(three))
     assert len(sent) == len(lines) > SMALL["layers"]
     assert ["".join(text for text, _ in pieces) for _, pieces, _ in sent] == [
         line.text for line in lines

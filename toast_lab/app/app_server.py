@@ -357,10 +357,7 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
 
 
 def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
-    """Is ``host`` or ``host:port`` of a request among those allowed?
-
-    Without a port, the default port of the scheme counts.
-    """
+    """Is a request's host allowed? Without a port, the default port of the scheme counts."""
     host = host.lower()
     ports = {"http": (80,), "https": (443,)}.get(scheme, (80, 443))
     names = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
@@ -422,16 +419,9 @@ def prepare(
     return server
 
 
-def start(
-    make: Callable[[], Any],
-    port: int,
-    address: str,
-    *,
-    show: bool = False,
-    origins: tuple[str, ...] = (),
-) -> None:
-    """Serve to each visitor what ``make`` returns, until interrupted."""
-    server = prepare(make, port, address, show=show, origins=origins)
+def start(make: Callable[[], Any], port: int, address: str, **options: Any) -> None:
+    """Serve to each visitor what ``make`` returns, until interrupted, as ``prepare`` does."""
+    server = prepare(make, port, address, **options)
     server.start()
     try:
         server.io_loop.start()

@@ -11,7 +11,7 @@ from toast_lab.app.notices import Notices
 from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
 from toast_lab.errors import ToastError
-from toast_lab.jobs.audit_job import RUN_AUDIT, AuditRequest
+from toast_lab.jobs.audit_job import RUN_AUDIT
 from toast_lab.jobs.job import Job
 from toast_lab.text import counted
 
@@ -41,18 +41,15 @@ class Audits(StatePart):
         with self._notices.guarded():
             if loaded.problem is None:
                 raise ToastError("Load a model first.")
-            request = AuditRequest(
-                loaded.model,
-                loaded.problem.machine,
-                self.topology or "",
-                search=self.search,
-                memory_limit_bytes=loaded.problem.memory_limit_bytes,
-            )
             self._work.start(
                 "audit",
                 f"auditing {loaded.model.name} as it is sharded",
                 RUN_AUDIT,
-                request,
+                loaded.model,
+                loaded.problem.machine,
+                self.topology or "",
+                search=self.search,
+                limit_bytes=loaded.problem.memory_limit_bytes,
                 time_limit_s=TIME_LIMIT_S,
                 context=loaded.analysis.program,
             )

@@ -21,7 +21,7 @@ class BesidePane(look.Pane):
         self.session = session
         self._head = look.text()
         self._list = look.text(stylesheets=[look.TEXT + LIST])
-        fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
+        fixed: dict[str, Any] = {"height": 30, "margin": (4, 0, 0, 6)}
         self.ask = look.button("Ask the search", session.hand.ask_search, width=124, **fixed)
         self.next = look.button("Take its next step", self._take, width=140, **fixed)
         self.view = look.filled_column(

@@ -13,7 +13,7 @@ from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import TIME_LIMIT_S, Searches
 from toast_lab.app.state_part import StatePart
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import Problem, price
+from toast_lab.cost.problem import price
 from toast_lab.errors import ToastError
 from toast_lab.jobs.confirm_job import (
     RUN_CONFIRMED,
@@ -143,18 +143,14 @@ class Confirmations(StatePart):
         problem = self.state.learned
         assert problem is not None
         plan = parts.plan(problem)
-        item = PlanItem(
-            name=self._plans.free_name(name, " #"),
-            origin="confirmed search",
-            plan=plan,
-            problem=problem,
-            cost=price(problem, plan),
-            compiled=self._compiled(parts, problem),
+        name, cost = self._plans.free_name(name, " #"), price(problem, plan)
+        compiled = self._compiled(parts)
+        self._plans.bring(
+            PlanItem(name, "confirmed search", plan, problem, cost=cost, compiled=compiled)
         )
-        self._plans.bring(item)
-        return item.name
+        return name
 
-    def _compiled(self, parts: PlanParts, problem: Problem) -> Any:
+    def _compiled(self, parts: PlanParts) -> Any:
         """The compiled plan, if the judge was a compiler."""
         verdict_index, end = self.state.verdict_of(parts.sharding.key()), self.state.end
         if verdict_index is None or end is None:

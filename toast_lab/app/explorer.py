@@ -10,7 +10,7 @@ import panel as pn
 
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
-from toast_lab.app.listing_pane import listing_pane, prepared
+from toast_lab.app.listing_pane import listing_pane, packed
 from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
 from toast_lab.app.page_stack import PAGES, PageStack, page_of, steps
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS
@@ -21,8 +21,7 @@ from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
 from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.markup import h, quiet
-from toast_lab.views.program_table import Line
-from toast_lab.views.selection_facts import conflicts_frame
+from toast_lab.views.selection_facts import CONFLICT_COLUMNS, conflicts_frame
 
 
 class Explorer(look.Pane):
@@ -39,7 +38,6 @@ class Explorer(look.Pane):
         super().__init__()
         self.session = session or Session()
         self.session.next_turn = look.next_turn
-        self._lines: list[Line] = []
         self._preparing = Pending()
         self._unlisted: Any = None  #: the analysis, until its listing is first looked at
         self._ticker: Any = None
@@ -59,7 +57,6 @@ class Explorer(look.Pane):
         self.cancel = look.button(
             "Cancel",
             self.session.cancel,
-            sizing_mode="fixed",
             width=70,
             height=30,
             disabled=True,
@@ -75,9 +72,7 @@ class Explorer(look.Pane):
         self.address = Address(self.session, self.shell, steps())
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
-        tour_button = start_button(
-            self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
-        )
+        tour_button = start_button(self.session, "Tour", width=56, height=30, margin=(2, 0, 0, 8))
         self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
             self._head,
@@ -132,7 +127,7 @@ class Explorer(look.Pane):
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
         self.listing = listing_pane()
-        look.watch_value(self.listing, self._line_picked, "picked")
+        self.listing.follow(self.session.selection)
         self.conflicts = look.table(CONFLICT_COLUMNS)
         self.conflicts.on_click(
             lambda event: self.session.selection.select(
@@ -156,7 +151,6 @@ class Explorer(look.Pane):
         self.fold = look.button(
             "Hide",
             self.toggle_drawer,
-            sizing_mode="fixed",
             width=64,
             height=26,
             margin=0,
@@ -179,10 +173,7 @@ class Explorer(look.Pane):
         self._draw_tab()
 
     def _draw_tab(self) -> None:
-        """Fill the open tab with its content when it is first looked at.
-
-        Behind the fold it is not shown either: it would be read aloud, and reached with Tab.
-        """
+        """Fill the open tab once it is seen; behind the fold it would be read aloud."""
         body, content = self._in_tabs[self.tabs.active]
         is_open = self.fold.name == "Hide"
         if is_open and not len(body):
@@ -201,14 +192,7 @@ class Explorer(look.Pane):
         is_seen = self.fold.name == "Hide" and self._in_tabs[self.tabs.active][1] is self.listing
         if analysis is not None and (is_seen or at_rest):
             self._unlisted = None
-            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
-
-    def _line_picked(self, picked: list[int]) -> None:
-        line = next(
-            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
-        )
-        if line is not None:
-            self.session.selection.select(line.names)
+            self._preparing.start_next(analysis, lambda: LISTINGS.submit(packed, analysis))
 
     # -- showing -----------------------------------------------------------------------------------
     def _to_step(self, step: str) -> None:
@@ -249,7 +233,7 @@ class Explorer(look.Pane):
         else:
             self._unlisted = None
             self._preparing.drop()
-            self._lines = self.listing.fill(analysis)
+            self.listing.packed = packed(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_selection()
@@ -365,7 +349,7 @@ class Explorer(look.Pane):
         self.address.flush()
         done = self._preparing.done()
         if done is not None and done.subject is self.session.loaded.analysis:
-            self._lines, self.listing.packed = done.future.result()
+            self.listing.packed = done.future.result()
         session = self.session
         points = session.tick()
         if self.session.job is not None:
@@ -417,18 +401,6 @@ class Explorer(look.Pane):
 
 DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
 LOG_TAB = 3
-CONFLICT_COLUMNS = [
-    "conflict",
-    "colour",
-    "tensor",
-    "dims",
-    "side 0",
-    "side 1",
-    "set",
-    "bit",
-    "line",
-]
-
 MANY_SELECTED = 40
 DOING = {
     "load": "loading",
@@ -450,17 +422,10 @@ NAV = assets.sheet("nav")
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:
-    """Conflicts with a selected name on one of their sides, if few names are selected.
-
-    Many names would select most of the table.
-    """
+    """Conflicts with a selected name; none if many names are selected."""
     few_names = set(names) if len(names) <= MANY_SELECTED else set()
-    return (
-        [
-            conflict.index
-            for conflict in analysis.conflicts
-            if not few_names.isdisjoint(conflict.sides)
-        ]
-        if few_names
-        else []
-    )
+    return [
+        conflict.index
+        for conflict in analysis.conflicts
+        if not few_names.isdisjoint(conflict.sides)
+    ]

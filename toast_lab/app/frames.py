@@ -146,6 +146,4 @@ def html(url: str, height: int, title: str, static: Safe) -> str:
     }
     # A title that contains the end tag of a script must not end ours
     script_argument = json.dumps(frame).replace("<", "\\u003c")
-    return join(
-        [static_box, Safe(f"<script>({assets.script('frame')})({script_argument})</script>")]
-    )
+    return join(static_box, Safe(f"<script>({assets.script('frame')})({script_argument})</script>"))

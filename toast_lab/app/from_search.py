@@ -26,11 +26,7 @@ def race_items(race: RaceState) -> list[PlanItem]:
         return []
     return [
         PlanItem(
-            name=race_name(race, method),
-            origin="race",
-            plan=plan,
-            problem=race.problem,
-            cost=race.result.costs[method],
+            race_name(race, method), "race", plan, race.problem, cost=race.result.costs[method]
         )
         for method, plan in race.result.race.plans.items()
     ]
@@ -53,15 +49,9 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
     if problem is not None:
         with session.notices.guarded():
             plan = plan_of_actions(problem.space, list(actions))
-            item = PlanItem(
-                name=session.plans.free_name(name),
-                origin="search tree",
-                plan=plan,
-                problem=problem,
-                cost=price(problem, plan),
-            )
-            session.plans.bring(item)
-            session.notices.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
+            name, cost = session.plans.free_name(name), price(problem, plan)
+            session.plans.bring(PlanItem(name, "search tree", plan, problem, cost=cost))
+            session.notices.say(f"Added the plan {name}: {', '.join(plan.actions)}", "good")
             session.step = "compare"
 
 

@@ -44,7 +44,6 @@ class GraphInspector:
         self.plan = look.text()
         hand = session.hand
         slim: dict[str, Any] = {
-            "sizing_mode": "fixed",
             "width": 52,
             "height": 26,
             "margin": (2, 0, 0, 4),
@@ -68,8 +67,10 @@ class GraphInspector:
 
     def show_selection(self) -> None:
         """Show the facts of the selection."""
-        if self.session.loaded.analysis is not None:
-            self._facts.object, self._why.object = self._words(), self._chain()
+        analysis = self.session.loaded.analysis
+        if analysis is not None:
+            self._facts.object = self._words()
+            self._why.object = chain_words(analysis, self.chain())
             self.show_actions()
 
     def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
@@ -99,7 +100,7 @@ class GraphInspector:
             lines.append(h("p", f"{step}, {bytes_text(item.cost.peak_bytes)}"))
         else:
             lines.append(quiet("Nothing is sharded yet."))
-        self.plan.object = join(lines)
+        self.plan.object = join(*lines)
         trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
 
@@ -110,58 +111,40 @@ class GraphInspector:
             more_count = len(session.selection.conflicts) - 1
             more_text = f" (and {more_count} more)" if more_count else ""
             return join(
-                [
-                    h("h2", f"conflict{more_text}"),
-                    facts(selection_facts.conflict_facts(analysis, conflict)),
-                ]
+                h("h2", f"conflict{more_text}"),
+                facts(selection_facts.conflict_facts(analysis, conflict)),
             )
         if len(session.selection.names) == 1:
             return join(
-                [
-                    h("h2", "dimension name"),
-                    facts(selection_facts.name_facts(analysis, session.selection.names[0])),
-                ]
+                h("h2", "dimension name"),
+                facts(selection_facts.name_facts(analysis, session.selection.names[0])),
             )
         if session.selection.names:
             return join(
-                [
-                    h("h2", f"{len(session.selection.names):,} names"),
-                    facts(_names_facts(analysis, session.selection.names)),
-                ]
+                h("h2", f"{len(session.selection.names):,} names"),
+                facts(_names_facts(analysis, session.selection.names)),
             )
         hint = (
             "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
             "below."
         )
-        return join(
-            [
-                h("h2", "nothing selected"),
-                quiet(hint),
-            ]
-        )
-
-    def _chain(self) -> Safe:
-        analysis, names = self.session.loaded.analysis, self.chain()
-        if not names:
-            return Safe("")
-        steps = chain_steps(analysis, names)
-        omitted_count = len(steps) - STEPS_SHOWN
-        omitted = quiet(f"… {omitted_count} more") if omitted_count > 0 else ""
-        return join(
-            [
-                h("h2", "why both dims have one colour"),
-                h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
-                omitted,
-            ]
-        )
+        return join(h("h2", "nothing selected"), quiet(hint))
 
 
-def chain_steps(analysis: Analysis, names: list[int]) -> list[Safe]:
-    """The names of a chain, each with its op."""
-    return [
+def chain_words(analysis: Analysis, names: list[int]) -> Safe:
+    """The names of a chain that causes a conflict, each with its op; empty without a chain."""
+    if not names:
+        return Safe("")
+    steps = [
         h("li", f"{analysis.name_text[name]}  {op_label(analysis, int(analysis.names.op[name]))}")
-        for name in names
+        for name in names[:STEPS_SHOWN]
     ]
+    omitted_count = len(names) - STEPS_SHOWN
+    return join(
+        h("h2", "why both dims have one colour"),
+        h("ol", *steps, cls="chain mono"),
+        quiet(f"… {omitted_count} more") if omitted_count > 0 else "",
+    )
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:

@@ -51,10 +51,8 @@ def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
             ) from None
     else:
         hits = containing(pattern, ops + names)
-    program, matched_names = (
-        analysis.program,
-        dict.fromkeys(hit - len(ops) for hit in hits if hit >= len(ops)),
-    )
+    program = analysis.program
+    matched_names = dict.fromkeys(hit - len(ops) for hit in hits if hit >= len(ops))
     for op in (hit for hit in hits if hit < len(ops)):
         matched_names.update(dict.fromkeys(program.factors(op)))
     return tuple(

@@ -88,10 +88,8 @@ class HistoryPane(look.Pane):
 
     def show_selected(self) -> None:
         """Show what the selected action did, and what branching there means."""
-        steps, action_count = (
-            self.session.hand.plans_after_actions(),
-            len(self.session.hand.actions),
-        )
+        hand = self.session.hand
+        steps, action_count = hand.plans_after_actions(), len(hand.actions)
         if self.at == 0:
             sentence: Any = (
                 "The unsharded program."
@@ -100,7 +98,7 @@ class HistoryPane(look.Pane):
             )
         else:
             sent = collective_changes(steps[self.at - 1].sent, steps[self.at].sent)
-            sentence = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
+            sentence = join(h("code", steps[self.at].action), ": ", sent_text(sent.items()))
         self._detail.object = quiet(
             sentence, style="max-height: 58px; overflow: auto; margin: 4px 0"
         )
@@ -129,7 +127,7 @@ class HistoryPane(look.Pane):
         table = h(
             "table", h("tr", *[h("th", heading) for heading in headings]), *table_rows, cls="costs"
         )
-        return join([title, table, note])
+        return join(title, table, note)
 
     def pick(self, row: int) -> None:
         """Select an action by the number of its row."""

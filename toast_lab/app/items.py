@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
@@ -11,6 +12,9 @@ from toast_lab.views.compare_table import PlanEntry
 
 MANUAL = "manual"  #: name of the plan that is made by hand
 
+
+#: the price of no plan, for tables that are still empty
+NO_COST: Any = SimpleNamespace(time_s=1.0, ops=(), collectives=(), at_peak=())
 
 Level = Literal["info", "good", "error"]
 

@@ -105,7 +105,7 @@ def _run(explorer: Any) -> None:
             session.notices.say("Paused." if session.work.paused else "Resumed.")
         return
     session.step = "search"
-    explorer.page("search").run_now()
+    explorer.page("search").controls.run_now()
 
 
 def _step(explorer: Any) -> None:
@@ -113,7 +113,7 @@ def _step(explorer: Any) -> None:
     if session.work.busy and session.work.job.kind != "search":
         return
     session.step = "search"
-    explorer.page("search").step_now()
+    explorer.page("search").controls.step_now()
 
 
 def _cancel(explorer: Any) -> None:

@@ -32,19 +32,6 @@ LARGEST_SIZE = 2**20
 MOST_REPEATS = 256  #: layers, steps, blocks: they make a program long, and its loading slow
 REPEATS = ("layers", "steps", "blocks", "hidden_layers")
 SERVER_FIELDS = ("state", "job")  #: fields that the server reads, before the link is read
-LINK_FIELDS = (
-    "step",
-    "level",
-    "mesh",
-    "machine",
-    "memory",
-    "program",
-    "names",
-    "conflicts",
-    "act",
-    "colours",
-    "model",
-)
 
 
 class LinkedView(NamedTuple):
@@ -114,10 +101,7 @@ def write(session: Any) -> list[tuple[str, str]]:
 
 
 def _renames(analysis: Any) -> dict[str, str]:
-    """Names that the user gave colours, by those of the analysis.
-
-    Colours that are numbered after others are left out: they are renamed along.
-    """
+    """Colours' own names, by the analysis's; without those numbered after others."""
     if analysis is None:
         return {}
     return {old: new for old, new in analysis.renames.items() if new in analysis.group_name}
@@ -137,7 +121,7 @@ def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     defaults = registry.sizes(which)
     return [("model", which)] + [
-        (key, _size_text(value))
+        (key, ",".join(map(str, value)) if isinstance(value, tuple) else str(value))
         for key, value in sizes.items()
         if key in defaults and value != defaults[key]
     ]
@@ -146,10 +130,6 @@ def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
 def query(pairs: list[tuple[str, str]]) -> str:
     """The query as the address holds it; characters that are harmless there stay readable."""
     return urlencode(pairs, safe="=,@>")
-
-
-def _size_text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -193,7 +173,7 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
                 sizes[key] = _size(model, key, defaults[key], value)
             elif key in _READERS:
                 values["memory_gib" if key == "memory" else key] = _READERS[key](value)
-            elif key not in LINK_FIELDS and key not in SERVER_FIELDS:
+            elif key not in ("model", "step", "act", *SERVER_FIELDS):
                 refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
         except (ValueError, OverflowError, ToastError) as error:
             refused.append(f"{key}={_short(value)}: {error}")
@@ -369,10 +349,8 @@ def _apply(session: Any, view: LinkedView) -> None:
         if any(old != new for old, new in names.items()):
             with session.notices.guarded():
                 session.rename_colours(names)
-        n_names, n_conflicts = (
-            session.loaded.analysis.names.n,
-            len(session.loaded.analysis.conflicts),
-        )
+        analysis = session.loaded.analysis
+        n_names, n_conflicts = analysis.names.n, len(analysis.conflicts)
         session.selection.select(
             tuple(name for name in view.names if name < n_names),
             tuple(key for key in view.conflicts if key < n_conflicts),

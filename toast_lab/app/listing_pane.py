@@ -15,8 +15,9 @@ import param
 from panel.custom import JSComponent
 
 from toast_lab.app import assets
+from toast_lab.app.loaded import Selection
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views.program_table import Line, Segment, program_lines
+from toast_lab.views.program_table import Segment, program_lines
 
 
 class ListingPane(JSComponent):
@@ -40,19 +41,19 @@ class ListingPane(JSComponent):
         """Show lines: (number that a click reports, pieces of text, source line)."""
         self.packed = pack(lines)
 
-    def fill(self, analysis: Analysis) -> list[Line]:
-        """Show a program; gives the lines."""
-        lines, self.packed = prepared(analysis)
-        return lines
+    def follow(self, selection: Selection) -> None:
+        """Select the names of a line's op that is clicked."""
+
+        def select(event: Any) -> None:
+            if event.new:
+                selection.select_op(event.new[0])
+
+        self.param.watch(select, "picked")
 
 
-def prepared(analysis: Analysis) -> tuple[list[Line], str]:
-    """The lines of a program, and the same lines as ``ListingPane.packed`` takes them.
-
-    Ten thousand ops take half a second.
-    """
-    lines = program_lines(analysis)
-    return lines, pack((line.op, line.segments, line.where) for line in lines)
+def packed(analysis: Analysis) -> str:
+    """The lines of a program as ``ListingPane.packed``; ten thousand ops take half a second."""
+    return pack((line.op, line.segments, line.where) for line in program_lines(analysis))
 
 
 def pack(lines: Iterable[tuple[int, Sequence[Segment], str]]) -> str:

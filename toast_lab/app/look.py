@@ -18,6 +18,7 @@ from panel.models.tabulator import CellClickEvent
 from toast_lab.app import assets
 from toast_lab.app.column_widths import column_widths
 from toast_lab.views.chart_scale import SCALES
+from toast_lab.views.race_curves import QUANTITY_TITLES
 
 TEXT = assets.sheet("text")
 
@@ -122,9 +123,10 @@ def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:
 def button(
     name: str, act: Callable[[], Any] | None = None, *, left: bool = False, **kwargs: Any
 ) -> pn.widgets.Button:
-    """A button that calls ``act``; its label is plain text."""
+    """A button that calls ``act``, as wide as its column unless it has a width; plain text."""
+    sizing = "fixed" if "width" in kwargs else "stretch_width"
     sheet = LEFT_BUTTON if left else BUTTON
-    defaults = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
+    defaults = {"sizing_mode": sizing, "margin": (2, 0), "stylesheets": [sheet]}
     button = pn.widgets.Button(name=name, **{**defaults, **kwargs})
     if act is not None:
         button.on_click(lambda _: act())
@@ -134,6 +136,8 @@ def button(
 def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
     """A row of buttons of which one is pressed."""
     defaults = {"button_type": "default", "margin": 0, "stylesheets": [BUTTON]}
+    if "width" in kwargs:
+        defaults["sizing_mode"] = "fixed"
     return pn.widgets.RadioButtonGroup(**{**defaults, **kwargs})
 
 
@@ -154,11 +158,18 @@ def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
         value=SCALES[0],
         width=180,
         height=28,
-        sizing_mode="fixed",
         stylesheets=[BUTTON + ".bk-btn { padding: 2px 8px; }"],
     )
     watch(scale, act, "value")
     return scale
+
+
+def quantity_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
+    """A switch for the quantity that a chart of a race shows; ``act`` redraws the chart."""
+    options = {title: name for name, title in QUANTITY_TITLES.items()}
+    kind = switch(options=options, value="score", margin=(0, 0, 4, 0))
+    watch(kind, act, "value")
+    return kind
 
 
 def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
@@ -251,10 +262,7 @@ class FittedTable(pn.widgets.Tabulator):
     _clicked_row: int | None = None
 
     def _process_event(self, event: Any) -> None:
-        """Treat a click beside the last column as a click on its row, too.
-
-        The browser reports the cell that is clicked, and then the row that this selects.
-        """
+        """Treat a click beside the last column as a click on its row, which follows it."""
         clicked_row, self._clicked_row = self._clicked_row, None
         if event.event_name == "cell-click":
             self._clicked_row = event.row

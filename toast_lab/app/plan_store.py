@@ -140,9 +140,7 @@ class PlanStore(StatePart):
         Measurements of an equal plan are kept.
         """
         problem = self._loaded.problem
-        item = PlanItem(
-            name=name, origin=origin, plan=plan, problem=problem, cost=price(problem, plan)
-        )
+        item = PlanItem(name, origin, plan, problem, cost=price(problem, plan))
         old = self.named(name)
         if old is None:
             self.items = [*self.items, item]

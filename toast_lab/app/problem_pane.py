@@ -163,9 +163,4 @@ def words(checked: CheckOutcome) -> Safe:
         return Safe("")
     sign = "✓ " if checked.good else "✗ "
     verdict = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
-    return join(
-        [
-            verdict,
-            *(quiet(line) for line in checked.lines[1:]),
-        ]
-    )
+    return join(verdict, *(quiet(line) for line in checked.lines[1:]))

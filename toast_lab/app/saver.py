@@ -18,6 +18,11 @@ class Saver(JSComponent):
 
     _esm = assets.script("download") + assets.script("saver")
 
+    def __init__(self, say: Callable[..., None], **params: Any) -> None:
+        """``say`` takes messages about what cannot be saved."""
+        super().__init__(**params)
+        self.say = say
+
     def hand_over(self, file: str, text: str) -> None:
         """Download ``text`` as ``file``.
 
@@ -27,33 +32,30 @@ class Saver(JSComponent):
         self._send_msg([file, text])
 
 
-def saver() -> Saver:
-    """A saver that takes no space."""
-    return Saver(width=0, height=0, margin=0, sizing_mode="fixed", styles={"position": "absolute"})
+def saver(say: Callable[..., None]) -> Saver:
+    """A saver that takes no space; ``say`` takes its messages."""
+    size: Any = {"width": 0, "height": 0, "margin": 0, "sizing_mode": "fixed"}
+    return Saver(say, styles={"position": "absolute"}, **size)
 
 
-def csv_button(
-    save: Saver, name: Callable[[], str], frame: Callable[[], Any], say: Callable[..., None]
-) -> Any:
+def csv_button(save: Saver, name: Callable[[], str], frame: Callable[[], Any]) -> Any:
     """A small button that saves a table as CSV, with all rows, in SI units.
 
     Args:
         save: the saver that hands the text over.
         name: gives the name of the file, without its ending.
         frame: gives the table.
-        say: takes messages.
     """
 
     def press() -> None:
         try:
             save.hand_over(f"{file_name(name())}.csv", frame().to_csv(index=False))
         except ToastError as error:
-            say(str(error), "error")
+            save.say(str(error), "error")
 
     return look.button(
         "CSV",
         press,
-        sizing_mode="fixed",
         width=46,
         height=26,
         margin=(2, 4),

@@ -30,7 +30,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import renaming
 from toast_lab.text import gap_text
 from toast_lab.views.compare_table import bytes_text, seconds_text
-from toast_lab.views.search_curves import CurvePoint, point
+from toast_lab.views.search_curves import CurvePoint, point, thinned
 
 #: of a search's curve; beyond that, every second point that is no improvement is dropped
 MAX_POINTS = 20_000
@@ -306,12 +306,7 @@ class Searches(StatePart):
             if simulation.improved:
                 self.best_actions = self._named(simulation.actions)
         if len(self.points) > MAX_POINTS:
-            last_index = len(self.points) - 1
-            self.points = [
-                point
-                for i, point in enumerate(self.points)
-                if point.improved or i % 2 or i == last_index
-            ]
+            self.points = thinned(self.points, 2)
 
     def _ended(self, job: Job) -> None:
         end: SearchResult[Any] = job.result

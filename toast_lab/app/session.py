@@ -137,21 +137,17 @@ class Session(StatePart):
         sizes, settings = dict(sizes or {}), {"mesh": mesh} if mesh else {}
         self.work.drop("load")
         with self.notices.guarded():
-            if ":" in which:
-                context = LoadingContext("", sizes, then, leads_to, settings=settings)
-                self._start_loading(
-                    f"loading {which}", context, load_own, which, sizes, self.loaded.platform
-                )
-                return
-            registry.built_in(which)
-            if loads_at_once(which, sizes):
-                self.show(load_at_once(which, sizes), which, sizes, then, settings=settings)
-                return
-            context = LoadingContext(which, sizes, then, leads_to, settings=settings)
-            target = "toast_lab.jobs.load_job:load_model"
-            self._start_loading(
-                f"loading {which}", context, target, which, sizes, self.loaded.platform
-            )
+            target: Any = load_own
+            if ":" not in which:
+                registry.built_in(which)
+                if loads_at_once(which, sizes):
+                    self.show(load_at_once(which, sizes), which, sizes, then, settings=settings)
+                    return
+                target = "toast_lab.jobs.load_job:load_model"
+            built_in = "" if target is load_own else which
+            context = LoadingContext(built_in, sizes, then, leads_to, settings=settings)
+            arguments = which, sizes, self.loaded.platform
+            self._start_loading(f"loading {which}", context, target, *arguments)
 
     def load_file(self, name: str, content: bytes) -> None:
         """Read a file that was dropped on the page.
@@ -194,10 +190,7 @@ class Session(StatePart):
         self.notices.say(message)
 
     def _loaded(self, job: Job) -> None:
-        """Take in the model that a child has loaded, and price it once the page shows it.
-
-        The first price of a large program takes half a second.
-        """
+        """Take in a model that a child has loaded; it is priced, for half a second, once shown."""
         which, sizes, then, leads_to, settings = self.work.context
         self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
         self._set_problem(settings)

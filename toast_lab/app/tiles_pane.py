@@ -5,18 +5,17 @@ Which part of a chosen tensor each device holds under the plan by hand.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.items import MANUAL
-from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.plan import Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.views.markup import h
 from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, parts, parts_frame
 
@@ -34,7 +33,7 @@ def tensors_of(
     """
     program = analysis.program
     if not names:
-        return [value for value in range(program.n_arguments) if program.dims(value)][:MAX_TENSORS]
+        return large_arguments(program)
     values = dict.fromkeys(
         place.value
         for conflict in conflicts[:MAX_TENSORS]
@@ -55,6 +54,11 @@ def tensors_of(
     return [*list(values)[:n_conflicting], *sorted(list(values)[n_conflicting:])][:MAX_TENSORS]
 
 
+def large_arguments(program: Program) -> list[int]:
+    """The first ``MAX_TENSORS`` arguments that are no scalars."""
+    return [value for value in range(program.n_arguments) if program.dims(value)][:MAX_TENSORS]
+
+
 def tensor_text(program: Program, value: int) -> str:
     """Name and shape of a value: ``x [32, 8]``."""
     return f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
@@ -66,13 +70,15 @@ class TilesPane(look.Pane):
     Above them are the choices of the tensor and of the two dims that are drawn.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, plan: Callable[[], ShardingPlan | None], tensors: Callable[[], Sequence[int]]
+    ) -> None:
+        """``plan`` gives the plan that cuts tensors, and ``tensors`` the values to choose from."""
         super().__init__()
-        self.session = session
+        self._plan, self._tensors = plan, tensors
         self._quiet = False
-        self._mesh: Mesh | None = None
         self._shown: Any = None
-        self._specs: tuple[Any, Any] = (None, None)
+        self._layouts: tuple[Any, Any] = (None, None)
         self.plot: TilesPlot | None = None
         field_options: dict[str, Any] = {
             "margin": (0, 6, 0, 0),
@@ -97,83 +103,61 @@ class TilesPane(look.Pane):
         )
 
     def refresh(self) -> None:
-        """Offer the tensors of the selection; keep the one that is shown if it is among them."""
-        analysis = self.session.loaded.analysis
-        if analysis is None or self.session.loaded.problem is None:
+        """Offer the tensors; keep the one that is shown if it is among them."""
+        plan = self._plan()
+        if plan is None:
             return
-        program = analysis.program
-        tensors = tensors_of(
-            analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
-        )
-        options = {tensor_text(program, value): value for value in tensors}
+        tensors = self._tensors()
+        options = {tensor_text(plan.program, value): value for value in tensors}
         if options != self.tensor.options:
             self._quiet = True
-            value = (
-                self.tensor.value
-                if self.tensor.value in tensors
-                else (tensors[0] if tensors else None)
-            )
+            kept = self.tensor.value in tensors
+            value = self.tensor.value if kept else next(iter(tensors), None)
             self.tensor.param.update(options=options, value=value)
             self._quiet = False
         self.draw()
 
     def spec(self) -> tuple[tuple[int, ...], Spec] | None:
-        """(shape, mesh axes of each dim) of the chosen tensor in the plan by hand.
-
-        None without a tensor.
-        """
-        session, value = self.session, self.tensor.value
-        if (
-            session.loaded.problem is None
-            or value is None
-            or value >= session.loaded.problem.analysis.program.n_values
-        ):
+        """(shape, mesh axes of each dim) of the chosen tensor in the plan; None: no tensor."""
+        plan, value = self._plan(), self.tensor.value
+        if plan is None or value is None or value >= plan.program.n_values:
             return None
-        shape = session.loaded.problem.analysis.program.dims(int(value))
-        item = session.plans.named(MANUAL)
-        if item is None or not session.hand.actions:
-            return shape, tuple(() for _ in shape)
-        if self._specs[0] is not item.plan:
-            self._specs = (item.plan, item.plan.kept_layouts())
-        return shape, item.plan.spec(int(self._specs[1][int(value)]), len(shape))
+        if self._layouts[0] is not plan:
+            self._layouts = (plan, plan.kept_layouts())
+        shape = plan.program.dims(int(value))
+        return shape, plan.spec(int(self._layouts[1][int(value)]), len(shape))
 
     def draw(self) -> None:
         """Draw the chosen tensor."""
-        layout, problem = self.spec(), self.session.loaded.problem
-        if layout is None or problem is None:
+        layout, plan = self.spec(), self._plan()
+        if layout is None or plan is None:
             return
+        mesh = plan.mesh
         shape, spec = layout
         self._offer_dims(len(shape))
         dims = tuple(
             int(widget.value) for widget in (self.down, self.across) if widget.value is not None
         )
-        drawn = (str(problem.mesh), self.tensor.value, shape, spec, dims)
+        drawn = (str(mesh), self.tensor.value, shape, spec, dims)
         if drawn == self._shown:
             return
         self._shown = drawn
-        if self.plot is None or problem.mesh != self._mesh:
-            self._mesh, self.plot = problem.mesh, TilesPlot(problem.mesh)
+        if self.plot is None or mesh != self.plot.mesh:
+            self.plot = TilesPlot(mesh)
             self.plot.show(shape, spec, dims)
             self._pane.object = self.plot.figure
         else:
             look.later(self.plot.show, shape, spec, dims)
-        rows = parts(problem.mesh, shape, spec)
-        self.table.value = parts_frame(problem.mesh, rows[:MAX_ROWS])
-        dims_text = (
-            "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
-        )
-        omitted_note = (
-            f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
-            if len(rows) > MAX_DRAWN
-            else ""
-        )
+        rows = parts(mesh, shape, spec)
+        self.table.value = parts_frame(mesh, rows[:MAX_ROWS])
+        dims_text = "; ".join(dim_texts(mesh, shape, spec)) or "a scalar, whole on every device"
+        omitted_note = ""
+        if len(rows) > MAX_DRAWN:
+            omitted_note = f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
         self._words.object = h("p", dims_text + omitted_note, cls="quiet one", title=dims_text)
 
     def _offer_dims(self, rank: int) -> None:
-        """Offer the dims to draw down and across.
-
-        A vector has only one; for tensors of higher rank, two different ones are drawn.
-        """
+        """Offer the dims to draw down and across: two different ones, or a vector's only one."""
         self._quiet = True
         dim_by_text = {str(dim): dim for dim in range(rank)}
         for widget, direction, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):

@@ -54,15 +54,14 @@ def rich(text: str) -> Safe:
             elements.append(h("b", piece[2:-2]))
         else:
             elements.append(piece)
-    return join(elements)
+    return join(*elements)
 
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
     """A button that begins the tour."""
-    button = look.button(
+    return look.button(
         name, lambda: setattr(session, "tour", session.tour or STEPS[0].key), **kwargs
     )
-    return button
 
 
 class TourStrip(look.Pane):
@@ -157,17 +156,15 @@ class TourStrip(look.Pane):
             role="presentation",
         )
         self._place.object = join(
-            [
-                h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
-                h("div", step.title, cls="title"),
-                h(
-                    "div",
-                    h("span", step.paper, cls="tag"),
-                    f" step {step_number} of {step_count}",
-                    cls="quiet one",
-                ),
-                bar,
-            ]
+            h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
+            h("div", step.title, cls="title"),
+            h(
+                "div",
+                h("span", step.paper, cls="tag"),
+                f" step {step_number} of {step_count}",
+                cls="quiet one",
+            ),
+            bar,
         )
         self._show_words(done)
         # A wrong answer takes one line, for which there is room from the start

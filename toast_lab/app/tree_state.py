@@ -229,16 +229,8 @@ class TreeState:
         )
         parent_visits = max(int(tally.visits[self.selected]), 1)
         rows = [
-            ActionRow(
-                action=action_text,
-                visits=int(count),
-                share=count / parent_visits,
-                mean_score=float(mean_cost),
-                best_score=float(best_cost),
-                prior=float(prior_weight),
-                upper_bound=float(score),
-            )
-            for action_text, count, mean_cost, best_cost, prior_weight, score in zip(
+            ActionRow(action, int(count), count / parent_visits, *map(float, numbers))
+            for action, count, *numbers in zip(
                 [*labels, *untried],
                 visits.tolist(),
                 scores_mean,

@@ -31,7 +31,7 @@ OWN_HELP = (
 
 
 def _door(width: int) -> dict[str, Any]:
-    return {"sizing_mode": "fixed", "width": width, "height": 33}
+    return {"width": width, "height": 33}
 
 
 class Welcome(look.Pane):

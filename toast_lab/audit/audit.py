@@ -24,12 +24,7 @@ from toast_lab import text
 from toast_lab.audit import asked
 from toast_lab.audit.conflict_sides import ConflictSides
 from toast_lab.audit.detecting import Evidence, detect
-from toast_lab.audit.findings import (
-    AuditRow,
-    Finding,
-    InvoluntaryRematerialisation,
-    PaddedTensor,
-)
+from toast_lab.audit.findings import AuditRow, Finding, Kind
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.remedies import with_remedies
 from toast_lab.audit.trials import Outcome, Trials
@@ -102,7 +97,7 @@ class Audit:
         return [
             finding
             for finding in self.findings
-            if (isinstance(finding, InvoluntaryRematerialisation) or self.share(finding) >= share)
+            if (finding.kind == Kind.REMATERIALISATION or self.share(finding) >= share)
             and not any(_is_allowed(finding, entry) for entry in allowed)
         ]
 
@@ -114,11 +109,8 @@ class Audit:
         memory = 0.0
         if remedy.saved_share >= -0.002 and self.cost.peak_bytes:
             memory = remedy.saved_bytes / self.cost.peak_bytes
-        padding = (
-            finding.time_s / self.time_s
-            if isinstance(finding, PaddedTensor) and self.time_s
-            else 0.0
-        )
+        is_padded = finding.kind == Kind.UNEVEN_DIM and self.time_s
+        padding = finding.time_s / self.time_s if is_padded else 0.0
         return max(remedy.saved_share, memory, padding)
 
     def to_json(self) -> JsonObject:
@@ -504,7 +496,7 @@ def _confirmation(evidence: Evidence, finding: Finding, compiled: Compiled) -> s
         return f"the compiler refuses it: {compiled}"
     before = evidence.compiled
     parts = []
-    if isinstance(finding, InvoluntaryRematerialisation):
+    if finding.kind == Kind.REMATERIALISATION:
         left = [remat for remat in compiled.rematerialised if remat.op in finding.ops]
         parts.append(
             "the rematerialisation stays" if left else "no rematerialisation is left there"

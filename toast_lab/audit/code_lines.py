@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 
-from toast_lab.audit.places_alike import PlacesAlike
+from toast_lab.audit.places_alike import PlacesAlike, without
 from toast_lab.ir.locations import frames, place_text
 from toast_lab.ir.source_lines import op_frame, source_text
 from toast_lab.lowering.specs import partition_text
@@ -28,13 +27,13 @@ def p_text(spec: Spec) -> str:
     return partition_text(spec).replace("'", '"')
 
 
-def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
+def text_of(roles: PlacesAlike, edits: Edits) -> str:
     """What edits change, as a phrase."""
     parts = []
     by_role = _by_role(roles, edits)
     for (paths, before, after), _ in list(by_role.items())[:3]:
-        instead = f" instead of {_words(before)}" if before is not None else ""
-        parts.append(f"shard {paths} as {_words(after)}{instead}")
+        instead = f" instead of {spec_text(before)}" if before is not None else ""
+        parts.append(f"shard {paths} as {spec_text(after)}{instead}")
     if len(by_role) > 3:
         parts.append(f"and {len(by_role) - 3} more arguments as their counterparts")
     for place, old, new in _by_place(roles, edits):
@@ -44,11 +43,11 @@ def text_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> str:
             else f"constrain to {spec_text(new)} instead of {spec_text(old)} at {place}"
         )
     for name, place, _, spec in _by_line(roles, edits):
-        parts.append(f"constrain {name} to {_words(spec)} at {place}")
+        parts.append(f"constrain {name} to {spec_text(spec)} at {place}")
     return "; ".join(parts)
 
 
-def code_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> tuple[str, ...]:
+def code_of(roles: PlacesAlike, edits: Edits) -> tuple[str, ...]:
     """The lines to write for some edits."""
     lines = []
     for paths, before, after in _by_role(roles, edits):
@@ -74,29 +73,17 @@ def code_of(roles: PlacesAlike, specs: Sequence[Spec], edits: Edits) -> tuple[st
     return (*lines[:_MOST_LINES], *([f"# and {more} more lines alike"] if more > 0 else ()))
 
 
-def _words(spec: Spec) -> str:
-    return spec_text(spec)
-
-
 def _by_role(roles: PlacesAlike, edits: Edits) -> dict[tuple[str, Spec | None, Spec], list[int]]:
     """Edited arguments by their new spec: (paths, old spec or None without one, new spec)."""
     grouped: dict[tuple[Spec | None, Spec], list[int]] = defaultdict(list)
     for argument, spec in edits.arguments:
         rank = len(roles.program.dims(argument))
         written = roles.written.get(argument)
-        before = (
-            tuple(tuple(axis for axis in dim if axis != "*") for dim in written)
-            if written is not None
-            else None
-        )
+        before = None if written is None else without(written, "*")
         grouped[before, spec if spec is not None else ((),) * rank].append(argument)
     return {
-        (
-            first_items_text(dict.fromkeys(roles.role[a] for a in arguments)),
-            before,
-            after,
-        ): arguments
-        for (before, after), arguments in grouped.items()
+        (first_items_text(dict.fromkeys(roles.role[a] for a in arguments)), *specs): arguments
+        for specs, arguments in grouped.items()
     }
 
 
@@ -106,7 +93,7 @@ def _by_place(roles: PlacesAlike, edits: Edits) -> list[tuple[str, Spec, Spec | 
     interface = {*roles.of_argument.values(), *roles.of_result.values()}
     for site in roles.constraint_sites:
         if {*site.ops} == {*replaced} - interface:
-            before = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
+            before = without(site.spec, "*")
             places.append((place_text(site.place, 2), before, replaced[site.ops[0]]))
     return places
 

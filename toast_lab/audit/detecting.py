@@ -8,20 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.audit.findings import (
-    AddedCollective,
-    AvoidableCollective,
-    Finding,
-    InvoluntaryRematerialisation,
-    PaddedTensor,
-    RepeatedCollective,
-    ReplicatedState,
-    ReplicatedWork,
-)
+from toast_lab.audit.findings import Finding, Kind
 from toast_lab.audit.places_alike import PlacesAlike
 from toast_lab.audit.trials import Outcome
 from toast_lab.cost.problem import CollectiveRow, Problem
@@ -31,7 +22,7 @@ from toast_lab.machines.collectives import named_time_s
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.diff import CompiledDiff
 from toast_lab.runtime.diff_rows import EXTRA, MISSING, DiffRow
-from toast_lab.sharding.plan import spec_text
+from toast_lab.sharding.plan import Spec, spec_text
 from toast_lab.text import bytes_text, first_items_text, line_text
 from toast_lab.written.meaning import Uneven
 
@@ -73,9 +64,15 @@ def tensor_text(program: Program, value: int) -> str:
     return f"{name} {program.value_dtype[value]}[{dims}]"
 
 
-def place_of(program: Program, op: int) -> str:
-    """The source line of an op and those that call it."""
-    return place_text(program.locations[int(program.location[op])])
+def _finding_at(program: Program, op: int, **fields: Any) -> Finding:
+    """A finding at an op."""
+    place = place_text(program.locations[int(program.location[op])])
+    return Finding(op=op, where=program.where(op), place=place, **fields)
+
+
+def _cut_by(*specs: Spec) -> set[str]:
+    """The axes that cut any dim of tensors."""
+    return {axis for spec in specs for dim in spec for axis in dim}
 
 
 # -- involuntary rematerialisation -----------------------------------------------------------------
@@ -97,7 +94,6 @@ def _rematerialised(evidence: Evidence) -> Iterator[Finding]:
         )
         if moved < 0:
             continue
-        reader = _reader(evidence, moved)
         sent = float(program.nbytes(moved))
         whole_s = named_time_s(
             "all_gather",
@@ -106,16 +102,17 @@ def _rematerialised(evidence: Evidence) -> Iterator[Finding]:
             mesh=evidence.problem.mesh,
             links=evidence.problem.links,
         )
-        yield InvoluntaryRematerialisation(
-            op=ops[0],
-            where=program.where(ops[0]),
-            place=place_of(program, ops[0]),
+        yield _finding_at(
+            program,
+            ops[0],
+            kind=Kind.REMATERIALISATION,
             subject=tensor_text(program, moved),
             axes=_axes_of(evidence, values),
             time_s=(whole_s or 0.0) * float(program.trips[ops[0]]) * len(ops),
             bytes=sent,
             count=len(ops),
-            why=reader + "; the partitioner knows no direct way between the two, so it makes the "
+            why=_reader(evidence, moved)
+            + "; the partitioner knows no direct way between the two, so it makes the "
             "whole tensor on every device and slices it again",
             ops=tuple(ops),
             values=tuple(dict.fromkeys(values)),
@@ -147,8 +144,7 @@ def _reader(evidence: Evidence, value: int) -> str:
 
 
 def _axes_of(evidence: Evidence, values: Sequence[int]) -> tuple[str, ...]:
-    specs = evidence.written.specs
-    used = {axis for value in values for dim in specs[value] for axis in dim}
+    used = _cut_by(*(evidence.written.specs[value] for value in values))
     return tuple(axis for axis in evidence.problem.mesh.axes if axis in used)
 
 
@@ -170,13 +166,8 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
     extra_bytes: dict[int, float] = {}
     for argument in range(program.n_arguments):
         for other in roles.siblings(argument):
-            axes = {axis for dim in specs[other] for axis in dim} - {
-                axis for dim in specs[argument] for axis in dim
-            }
-            ways = [
-                mesh.ways(axis for dim in specs[value] for axis in dim)
-                for value in (argument, other)
-            ]
+            own, others = _cut_by(specs[argument]), _cut_by(specs[other])
+            ways, axes = [mesh.ways(own), mesh.ways(others)], others - own
             if axes and ways[1] > ways[0]:
                 lacking[argument] = tuple(axis for axis in mesh.axes if axis in axes)
                 extra_bytes[argument] = program.nbytes(argument) * (1 / ways[0] - 1 / ways[1])
@@ -190,20 +181,16 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
     other = next(
         sibling
         for sibling in roles.siblings(largest)
-        if {axis for dim in specs[sibling] for axis in dim} >= set(lacking[largest])
+        if _cut_by(specs[sibling]) >= set(lacking[largest])
     )
     all_axes = tuple(a for a in mesh.axes if any(a in own for own in lacking.values()))
     whole = "whole" if not any(specs[largest]) else spec_text(specs[largest])
-    yield ReplicatedState(
-        op=-1,
-        where="",
-        place="",
+    yield Finding(
+        kind=Kind.REPLICATED_STATE,
         subject=f"{first_items_text(by_root)}: {len(lacking)} tensors, {bytes_text(total)} too "
         "much on every device",
         axes=all_axes,
-        time_s=0.0,
         bytes=total,
-        count=1,
         why=(
             f"{program.value_name[largest]} is {whole} on {', '.join(all_axes)}, and "
             f"{program.value_name[other]} is {spec_text(specs[other])}: what is computed from both "
@@ -216,14 +203,11 @@ def _state(evidence: Evidence) -> Iterator[Finding]:
 # -- uneven dims -----------------------------------------------------------------------------------
 def _padded(evidence: Evidence) -> Iterator[Finding]:
     program, written = evidence.problem.analysis.program, evidence.written
-    grouped: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
-    first: dict[tuple[int, tuple[str, ...]], Uneven] = {}
+    grouped: dict[tuple[int, tuple[str, ...]], list[Uneven]] = defaultdict(list)
     for uneven in written.meaning.uneven:
-        key = uneven.size, uneven.axes
-        grouped[key].append(uneven.value)
-        first.setdefault(key, uneven)
-    for (size, axes), values in grouped.items():
-        uneven, ways = first[size, axes], first[size, axes].ways
+        grouped[uneven.size, uneven.axes].append(uneven)
+    for (size, axes), (uneven, *alike) in grouped.items():
+        values = [uneven.value, *(other.value for other in alike)]
         op = int(program.value_op[uneven.value])
         waste = uneven.padded / size - 1.0
         busy_s = sum(
@@ -231,24 +215,18 @@ def _padded(evidence: Evidence) -> Iterator[Finding]:
             for row in written.cost.ops
             if any(int(v) in set(values) for v in program.results(row.op))
         )
-        yield PaddedTensor(
-            op=op,
-            where=program.where(op),
-            place=place_of(program, op),
+        yield _finding_at(
+            program,
+            op,
+            kind=Kind.UNEVEN_DIM,
             subject=tensor_text(program, uneven.value),
             axes=axes,
             time_s=waste * busy_s,
-            bytes=sum(
-                waste
-                * program.nbytes(value)
-                / evidence.problem.mesh.ways(a for dim in written.specs[value] for a in dim)
-                for value in {uneven.value}
-            ),
-            count=1,
+            bytes=waste * bytes_on_device(written, uneven.value),
             why=(
-                f"dim {uneven.dim} has size {size}, which {'+'.join(axes)} = {ways} does not "
-                f"divide: XLA pads it to {uneven.padded}, so that {waste:.0%} more is computed, "
-                "and reshards where shapes change"
+                f"dim {uneven.dim} has size {size}, which {'+'.join(axes)} = {uneven.ways} does "
+                f"not divide: XLA pads it to {uneven.padded}, so that {waste:.0%} more is "
+                "computed, and reshards where shapes change"
             ),
             ops=tuple(dict.fromkeys(int(program.value_op[value]) for value in values)),
             values=tuple(values),
@@ -265,15 +243,10 @@ def duplicated_s(
     repeated: dict[int, float] = {}
     for row in outcome.cost.ops:
         op = row.op
-        if plan.op_factor[op, axis] >= 0 or program.op_class[op] in (ARGUMENT, CONTROL):
+        is_split = plan.op_factor[op, axis] >= 0 or op in by_hand
+        if is_split or program.op_class[op] in (ARGUMENT, CONTROL):
             continue
-        if op in by_hand:
-            continue
-        can_be_shared = any(
-            shardable[factor] and program.factor_size[factor] % size == 0
-            for factor in program.factors(op)
-        )
-        if can_be_shared:
+        if any(shardable[f] and program.factor_size[f] % size == 0 for f in program.factors(op)):
             repeated[op] = repeated.get(op, 0.0) + row.time_s * (1.0 - 1.0 / size)
     return repeated
 
@@ -303,32 +276,26 @@ def _work(evidence: Evidence) -> Iterator[Finding]:
 
 def _regions(program: Program, repeated: set[int], factor: np.ndarray) -> list[list[int]]:
     """Connected components of ops that are whole on an axis, over the values between them."""
+    import networkx
+
     whole = {
         op
         for op in program.ops()
         if factor[program.owner[op]] < 0
         and not all(program.value_is_constant[value] for value in program.results(op))
     }
-    root = {op: op for op in whole}
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = root[root[op]]
-            op = root[op]
-        return op
-
-    for op in sorted(whole):
-        for value in program.operands(op):
-            maker = int(program.value_op[value])
-            if maker in root and not program.value_is_constant[value]:
-                root[find(op)] = find(maker)
-        owner = int(program.owner[op])
-        if owner in root:
-            root[find(op)] = find(owner)
-    grouped: dict[int, list[int]] = defaultdict(list)
-    for op in sorted(whole):
-        grouped[find(op)].append(op)
-    return [ops for ops in grouped.values() if not repeated.isdisjoint(ops)]
+    graph = networkx.Graph()
+    graph.add_nodes_from(sorted(whole))
+    for op in whole:
+        makers = [
+            int(program.value_op[value])
+            for value in program.operands(op)
+            if not program.value_is_constant[value]
+        ]
+        joined = whole.intersection([*makers, int(program.owner[op])])
+        graph.add_edges_from((op, other) for other in joined)
+    regions = networkx.connected_components(graph)
+    return [sorted(ops) for ops in regions if not repeated.isdisjoint(ops)]
 
 
 def _region_finding(
@@ -366,15 +333,14 @@ def _region_finding(
             f"nothing that these {len(region)} ops read is cut over {name}, so all "
             f"{evidence.problem.mesh.size(name)} devices of {name} compute the same"
         )
-    return ReplicatedWork(
-        op=op,
-        where=program.where(op),
-        place=place_of(program, op),
+    return _finding_at(
+        program,
+        op,
+        kind=Kind.REPLICATED_WORK,
         subject=tensor_text(program, subject_value),
         axes=(name,),
         time_s=time_s,
         bytes=float(program.nbytes(subject_value)),
-        count=1,
         why=why,
         ops=tuple(region),
         values=tuple(dict.fromkeys([*results, *lost, *entering])),
@@ -402,12 +368,11 @@ def _collectives(evidence: Evidence) -> Iterator[Finding]:
         row = rows[0]
         value = number[row.value]
         in_loop = row.times > 1 and row.kind in _MOVES
-        make = RepeatedCollective if in_loop else AvoidableCollective
         repeated = f", {row.times:g} times a step" if row.times > 1 else ""
-        yield make(
-            op=row.op,
-            where=row.where,
-            place=place_of(program, row.op),
+        yield _finding_at(
+            program,
+            row.op,
+            kind=Kind.REPEATED_COLLECTIVE if in_loop else Kind.AVOIDABLE_COLLECTIVE,
             subject=f"{row.kind} over {', '.join(row.axes)} of {tensor_text(program, value)}"
             f"{repeated}",
             axes=row.axes,
@@ -424,13 +389,9 @@ def _absent(evidence: Evidence) -> set[tuple[int, str, str]]:
     """Priced collectives that the compiled program does not have: (op, value, kind)."""
     rows = evidence.diff.rows if evidence.diff is not None else ()
     return {
-        (
-            row.predicted.op,
-            row.predicted.value,
-            row.predicted.kind.replace("collective_permute", "permute"),
-        )
+        (side.op, side.value, side.kind.replace("collective_permute", "permute"))
         for row in rows
-        if row.status == MISSING and row.predicted is not None
+        if row.status == MISSING and (side := row.predicted) is not None
     }
 
 
@@ -481,10 +442,10 @@ def _added(evidence: Evidence) -> Iterator[Finding]:
         assert row.compiled is not None
         axes = problem.mesh.axes if row.compiled.axes is None else row.compiled.axes
         results = [int(value) for value in program.results(row.op)]
-        yield AddedCollective(
-            op=row.op,
-            where=row.where,
-            place=place_of(program, row.op),
+        yield _finding_at(
+            program,
+            row.op,
+            kind=Kind.ADDED_COLLECTIVE,
             subject=f"{row.compiled.kind} over {', '.join(axes)} at {row.op_kind}",
             axes=tuple(axes),
             time_s=time_s,

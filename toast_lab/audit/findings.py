@@ -1,4 +1,4 @@
-"""What an audit finds, as frozen data: one class for each kind of finding.
+"""What an audit finds, as frozen data.
 
 Times are of one step, bytes on one device. Start reading at ``Finding``.
 """
@@ -6,7 +6,7 @@ Times are of one step, bytes on one device. Start reading at ``Finding``.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.text import bytes_text
 from toast_lab.written.annotated import Edits
@@ -58,22 +58,41 @@ def _changed(amount: str, saved: float, whole: float, of: str) -> str:
     return f"{amount}{share} {'saved' if saved >= 0 else 'more'}"
 
 
-@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Names of the kinds of findings, in the order that these have where changes save alike."""
+
+    #: the partitioner finds no way between two shardings but to make the tensor whole
+    REMATERIALISATION = "involuntary full rematerialisation"
+    #: arguments that are whole on an axis that cuts others of the same names and shapes
+    REPLICATED_STATE = "replicated state"
+    #: a dim cut by axes that do not divide it: every device works on padding
+    UNEVEN_DIM = "uneven dim"
+    #: ops that every device of an axis repeats, behind the place where a sharding is lost
+    REPLICATED_WORK = "replicated work"
+    #: a collective in a loop that could run once before it
+    REPEATED_COLLECTIVE = "collective in a loop"
+    #: a collective that a change of the annotations avoids at a gain
+    AVOIDABLE_COLLECTIVE = "collective"
+    #: a collective that the compiler adds to those that the shardings need
+    ADDED_COLLECTIVE = "collective added by the compiler"
+
+
+KINDS = tuple(value for name, value in vars(Kind).items() if name.isupper())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
     """One fault of a sharded program, at one source line."""
 
-    kind: ClassVar[str] = ""
-    #: order of kinds where changes save alike
-    rank: ClassVar[int] = 9
-
-    op: int  #: index in the program, -1: it belongs to an argument
-    where: str  #: source line, "" for an argument
-    place: str  #: the line and those that call it
+    kind: str  #: one of ``KINDS``
+    op: int = -1  #: index in the program, -1: it belongs to an argument
+    where: str = ""  #: source line, "" for an argument
+    place: str = ""  #: the line and those that call it
     subject: str  #: the tensor, with its shape
     axes: tuple[str, ...]  #: mesh axes concerned
-    time_s: float  #: that the fault costs in one step, as far as it is priced
+    time_s: float = 0.0  #: that the fault costs in one step, as far as it is priced
     bytes: float  #: sent, or held too much, by one device
-    count: int  #: places alike that it stands for, such as layers
+    count: int = 1  #: places alike that it stands for, such as layers
     why: str
     #: the sharding conflict behind it, "" if there is none
     conflict: str = ""
@@ -82,6 +101,11 @@ class Finding:
     also: tuple[str, ...] = ()  #: other findings that the same change removes
     ops: tuple[int, ...] = ()  #: all ops concerned
     values: tuple[int, ...] = ()  #: all tensors concerned
+
+    @property
+    def rank(self) -> int:
+        """Place of its kind among ``KINDS``."""
+        return KINDS.index(self.kind)
 
     @property
     def saved_share(self) -> float:
@@ -106,7 +130,6 @@ class Finding:
             if field.name not in ("remedy", "others")
         }
         return {
-            "kind": self.kind,
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in data.items()
@@ -114,62 +137,6 @@ class Finding:
             "remedy": None if self.remedy is None else self.remedy.to_json(),
             "others": [remedy.to_json() for remedy in self.others],
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class InvoluntaryRematerialisation(Finding):
-    """The partitioner finds no way between two shardings but to make the tensor whole."""
-
-    kind: ClassVar[str] = "involuntary full rematerialisation"
-    rank: ClassVar[int] = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicatedState(Finding):
-    """Arguments that are whole on an axis that cuts others of the same names and shapes."""
-
-    kind: ClassVar[str] = "replicated state"
-    rank: ClassVar[int] = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedTensor(Finding):
-    """A dim cut by axes that do not divide it: every device works on padding."""
-
-    kind: ClassVar[str] = "uneven dim"
-    rank: ClassVar[int] = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicatedWork(Finding):
-    """Ops that every device of an axis repeats, behind the place where a sharding is lost."""
-
-    kind: ClassVar[str] = "replicated work"
-    rank: ClassVar[int] = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class RepeatedCollective(Finding):
-    """A collective in a loop that could run once before it."""
-
-    kind: ClassVar[str] = "collective in a loop"
-    rank: ClassVar[int] = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class AvoidableCollective(Finding):
-    """A collective that a change of the annotations avoids at a gain."""
-
-    kind: ClassVar[str] = "collective"
-    rank: ClassVar[int] = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class AddedCollective(Finding):
-    """A collective that the compiler adds to those that the shardings need."""
-
-    kind: ClassVar[str] = "collective added by the compiler"
-    rank: ClassVar[int] = 6
 
 
 class AuditRow(NamedTuple):
@@ -183,18 +150,3 @@ class AuditRow(NamedTuple):
     compiled_s: float | None = None  #: of a step, by the compiler; None: not compiled, or no clock
     compiled_peak_bytes: float | None = None
     compiled_sent_bytes: float | None = None
-
-
-#: All kinds of findings by their names on the command line.
-KINDS: dict[str, type[Finding]] = {
-    kind.kind.replace(" ", "-"): kind
-    for kind in (
-        InvoluntaryRematerialisation,
-        ReplicatedState,
-        PaddedTensor,
-        ReplicatedWork,
-        RepeatedCollective,
-        AvoidableCollective,
-        AddedCollective,
-    )
-}

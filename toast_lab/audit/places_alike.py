@@ -63,10 +63,7 @@ class PlacesAlike:
 
     @functools.cached_property
     def _trees(self) -> dict[tuple[str, ...], dict[tuple[str, ...], list[int]]]:
-        """Arguments by the root of a tree of them, and by their path below it.
-
-        Only trees with a fair share of all arguments count: parameters and moments, not layers.
-        """
+        """Large trees of arguments (parameters, moments, not layers), by root and path below it."""
         trees: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
         for argument, words in enumerate(self.words):
             for depth in range(1, len(words)):
@@ -208,6 +205,11 @@ class PlacesAlike:
                     key = tuple(sorted(ops))
                     grouped.setdefault(key, ConstraintSite(place, key, spec))
         return tuple(grouped.values())
+
+
+def without(spec: Spec, *axes: str) -> Spec:
+    """A spec in which these axes cut no dim."""
+    return tuple(tuple(axis for axis in dim if axis not in axes) for dim in spec)
 
 
 def _words(path: str) -> list[str]:

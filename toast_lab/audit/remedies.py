@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +21,12 @@ from toast_lab import isolate
 from toast_lab.audit.code_lines import code_of, text_of
 from toast_lab.audit.detecting import Evidence, bytes_on_device, duplicated_s
 from toast_lab.audit.findings import (
-    AddedCollective,
+    KINDS,
     Finding,
-    InvoluntaryRematerialisation,
-    PaddedTensor,
+    Kind,
     Remedy,
-    ReplicatedState,
-    ReplicatedWork,
 )
+from toast_lab.audit.places_alike import without
 from toast_lab.audit.trials import Outcome, Trials
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.program import Program
@@ -49,6 +48,7 @@ LEAST_SAVING = 0.01
 LEADING_SHARE = 0.05
 #: A finding that costs a smaller share of what its remedy saves is not the reason for it.
 MINOR_SHARE = 0.1
+UNEVEN = KINDS.index(Kind.UNEVEN_DIM)
 #: Most other changes that a finding lists.
 MOST_OTHERS = 3
 
@@ -67,7 +67,7 @@ def with_remedies(
     Collectives and repeated work that no change avoids at a gain are left out: the sharding needs
     them. Findings with one remedy are joined.
     """
-    by_cost = sorted(findings, key=lambda finding: (finding.rank > 2, -finding.time_s))
+    by_cost = sorted(findings, key=lambda finding: (finding.rank > UNEVEN, -finding.time_s))
     candidates = {id(finding): list(_candidates(evidence, finding)) for finding in by_cost}
     # One of each finding in turn, so that the time is shared
     longest = max(map(len, candidates.values()), default=0)
@@ -101,15 +101,15 @@ def with_remedies(
             ),
         )
         best = remedies[0] if remedies else None
-        is_fault = finding.rank < PaddedTensor.rank or isinstance(finding, AddedCollective)
+        is_fault = finding.rank < UNEVEN or finding.kind == Kind.ADDED_COLLECTIVE
         # Slices such as tokens[:, 1:] leave uneven dims everywhere, most of which cost nothing
         is_fault |= (
-            isinstance(finding, PaddedTensor)
+            finding.kind == Kind.UNEVEN_DIM
             and finding.time_s >= LEAST_SAVING * evidence.written.time_s
         )
         if not is_fault and (best is None or best.saved_share < LEAST_SAVING):
             continue
-        if isinstance(finding, ReplicatedState) and (
+        if finding.kind == Kind.REPLICATED_STATE and (
             best is None or not _is_gain(best, evidence.written)
         ):
             continue
@@ -142,28 +142,21 @@ def _joined(findings: Sequence[Finding], step_s: float) -> list[Finding]:
     """
 
     def order(finding: Finding) -> tuple[object, ...]:
-        warned = isinstance(finding, InvoluntaryRematerialisation)
+        warned = finding.kind == Kind.REMATERIALISATION
         leads = warned and finding.cost_share(step_s) >= LEADING_SHARE
         saved_s = finding.remedy.saved_s if finding.remedy is not None else 0.0
         # A small fault is not what a change that saves much more is about
-        is_minor = finding.rank >= PaddedTensor.rank and finding.time_s < MINOR_SHARE * saved_s
+        is_minor = finding.rank >= UNEVEN and finding.time_s < MINOR_SHARE * saved_s
         saved = _rounded(finding.saved_share)
         return not leads, -saved, is_minor, finding.rank, -finding.time_s, finding.op
 
     ordered = sorted(findings, key=order)
     joined: list[Finding] = []
+    place_of_edits: dict[Edits, int] = {}
     for finding in ordered:
-        first = next(
-            (
-                i
-                for i, other in enumerate(joined)
-                if finding.remedy is not None
-                and other.remedy is not None
-                and other.remedy.edits == finding.remedy.edits
-            ),
-            None,
-        )
-        if first is None:
+        edits = None if finding.remedy is None else finding.remedy.edits
+        first = place_of_edits.setdefault(edits, len(joined)) if edits else len(joined)
+        if first == len(joined):
             joined.append(finding)
             continue
         line = f" at {line_text(finding.where)}" if finding.where else ""
@@ -196,54 +189,39 @@ def _candidates(evidence: Evidence, finding: Finding) -> Iterator[Edits]:
 def _all_candidates(evidence: Evidence, finding: Finding) -> Iterator[Edits]:
     program, roles, specs = evidence.roles.program, evidence.roles, evidence.written.specs
     mesh = evidence.problem.mesh
-    if isinstance(finding, ReplicatedState):
+    if finding.kind == Kind.REPLICATED_STATE:
         yield _state_edits(evidence, finding.values)
         return
-    near = _near(evidence, finding)
-    axes = finding.axes
-    as_sibling = [_sibling_edits(evidence, argument) for argument in near.arguments]
-    yield from as_sibling
-    streams: list[Iterator[Edits]] = [
+    near, axes = _near(evidence, finding), finding.axes
+    yield from (_sibling_edits(evidence, argument) for argument in near.arguments)
+    streams = [
         _constraint_edits(evidence, near.constraints, axes),
         *(_hoisted(evidence, value, axes) for value in finding.values),
-    ]
-    for argument in near.arguments:
-        streams.append(_argument_edits(evidence, argument, axes))
-    for value in near.computed[:MOST_TENSORS]:
-        streams.append(
+        *(_argument_edits(evidence, argument, axes) for argument in near.arguments),
+        *(
             _value_edits(roles, value, variants(mesh, program.dims(value), specs[value], axes))
-        )
-    yield from _round_robin(streams)
-
-
-def _round_robin(streams: list[Iterator[Edits]]) -> Iterator[Edits]:
-    """One of each in turn."""
-    while streams:
-        for stream in list(streams):
-            edits = next(stream, None)
-            if edits is None:
-                streams.remove(stream)
-            else:
-                yield edits
+            for value in near.computed[:MOST_TENSORS]
+        ),
+    ]
+    # One of each in turn
+    yield from filter(None, chain.from_iterable(zip_longest(*streams)))
 
 
 def variants(mesh: Mesh, dims: Sequence[int], spec: Spec, axes: Sequence[str]) -> Iterator[Spec]:
     """Specs in which one or more of ``axes`` cut another dim, one more dim, or none."""
     for axis in axes:
-        without = tuple(tuple(a for a in dim if a != axis) for dim in spec)
+        others = without(spec, axis)
         for position, size in enumerate(dims):
             moved = tuple(
                 tuple(sorted((*dim, axis), key=mesh.axes.index)) if i == position else dim
-                for i, dim in enumerate(without)
+                for i, dim in enumerate(others)
             )
             if moved != spec and size > 1 and mesh.divides(size, moved[position]):
                 yield moved
-        if without != spec:
-            yield without
-    if len(axes) > 1:
-        without = tuple(tuple(a for a in dim if a not in axes) for dim in spec)
-        if without != spec:
-            yield without
+        if others != spec:
+            yield others
+    if len(axes) > 1 and (others := without(spec, *axes)) != spec:
+        yield others
 
 
 def _near(evidence: Evidence, finding: Finding) -> _Near:
@@ -251,10 +229,10 @@ def _near(evidence: Evidence, finding: Finding) -> _Near:
     program, roles = evidence.roles.program, evidence.roles
     start = [finding.op] if finding.op >= 0 else []
     values = [*finding.values]
-    if isinstance(finding, PaddedTensor):
+    if finding.kind == Kind.UNEVEN_DIM:
         start = list(finding.ops[:4])
         values = list(finding.values[:4])
-    if isinstance(finding, ReplicatedWork):
+    if finding.kind == Kind.REPLICATED_WORK:
         values = [v for v in finding.values if v >= program.n_arguments]
     distance: dict[int, int] = dict.fromkeys(values, 0)
     frontier = [*values]
@@ -283,11 +261,10 @@ def _near(evidence: Evidence, finding: Finding) -> _Near:
         for v in large
         if v >= program.n_arguments
         and int(program.value_op[v]) not in repeated
-        and len(program.dims(v)) > 0
         and not program.kind[program.value_op[v]].startswith("while.")
     ]
     arguments = [v for v in large if v < program.n_arguments]
-    if isinstance(finding, ReplicatedWork):
+    if finding.kind == Kind.REPLICATED_WORK:
         entering = [v for v in finding.values if v < program.n_arguments]
         arguments = [*sorted(entering, key=lambda v: -program.nbytes(v))[:3], *arguments]
     # One tensor stands for those of its line, and those of a backward pass for its forward pass
@@ -339,13 +316,13 @@ def _reading_ops(program: Program, value: int) -> list[int]:
 def _state_edits(evidence: Evidence, arguments: Sequence[int]) -> Edits:
     """Every argument sharded as its counterpart in another tree."""
     specs = evidence.written.specs
-    wanted = {}
-    for argument in arguments:
-        best = max(
+    wanted = {
+        argument: max(
             (specs[other] for other in evidence.roles.siblings(argument)),
             key=lambda spec: evidence.problem.mesh.ways(a for dim in spec for a in dim),
         )
-        wanted[argument] = best
+        for argument in arguments
+    }
     return evidence.roles.argument_edits(wanted)
 
 
@@ -365,10 +342,7 @@ def _argument_edits(evidence: Evidence, argument: int, axes: Sequence[str]) -> I
     roles, specs, program = evidence.roles, evidence.written.specs, evidence.roles.program
     spec = specs[argument]
     members = roles.alike(argument)
-    together = [
-        *members,
-        *(s for m in members for s in roles.siblings(m) if specs[s] == spec),
-    ]
+    together = [*members, *(s for m in members for s in roles.siblings(m) if specs[s] == spec)]
     for other in variants(evidence.problem.mesh, program.dims(argument), spec, axes):
         yield roles.argument_edits(dict.fromkeys(together, other))
 
@@ -384,7 +358,7 @@ def _constraint_edits(
         yield Edits(replaced=tuple((op, None) for op in site.ops))
         value = int(program.results(site.ops[0])[0])
         operand = specs[int(program.operands(site.ops[0])[0])]
-        own = tuple(tuple(a for a in dim if a != "*") for dim in site.spec)
+        own = without(site.spec, "*")
         dims = program.dims(value)
         for spec in dict.fromkeys([operand, *variants(evidence.problem.mesh, dims, own, axes)]):
             if spec != own:
@@ -411,7 +385,7 @@ def _hoisted(evidence: Evidence, value: int, axes: Sequence[str]) -> Iterator[Ed
             op = int(program.value_op[current])
             if program.kind[op] == "while.enter":
                 outside = int(program.operands(op)[0])
-                spec = tuple(tuple(a for a in dim if a not in axes) for dim in specs[outside])
+                spec = without(specs[outside], *axes)
                 if spec != specs[outside]:
                     yield Edits(constraints=((outside, spec),))
                 continue
@@ -426,8 +400,8 @@ def _hoisted(evidence: Evidence, value: int, axes: Sequence[str]) -> Iterator[Ed
 def _remedy(evidence: Evidence, finding: Finding, outcome: Outcome) -> Remedy:
     written = evidence.written
     return Remedy(
-        text=text_of(evidence.roles, written.specs, outcome.edits),
-        code=code_of(evidence.roles, written.specs, outcome.edits),
+        text=text_of(evidence.roles, outcome.edits),
+        code=code_of(evidence.roles, outcome.edits),
         edits=outcome.edits,
         time_s=outcome.time_s,
         peak_bytes=outcome.cost.peak_bytes,
@@ -442,23 +416,23 @@ def _remedy(evidence: Evidence, finding: Finding, outcome: Outcome) -> Remedy:
 def _is_gone(evidence: Evidence, finding: Finding, outcome: Outcome) -> bool:
     """Is a finding gone in what some edits lead to?"""
     program, written = evidence.roles.program, evidence.written
-    if isinstance(finding, ReplicatedState):
+    if finding.kind == Kind.REPLICATED_STATE:
         return all(
             bytes_on_device(outcome, value) < bytes_on_device(written, value)
             for value in finding.values
         )
-    if isinstance(finding, PaddedTensor):
+    if finding.kind == Kind.UNEVEN_DIM:
         uneven = {(u.value, u.axes) for u in outcome.meaning.uneven}
         return not any((value, finding.axes) in uneven for value in finding.values)
-    if isinstance(finding, InvoluntaryRematerialisation):
+    if finding.kind == Kind.REMATERIALISATION:
         return all(_is_direct(outcome, op) for op in finding.ops)
     ops = set(finding.ops)
-    if isinstance(finding, ReplicatedWork):
+    if finding.kind == Kind.REPLICATED_WORK:
         axis = evidence.problem.mesh.axes.index(finding.axes[0])
         shardable = evidence.problem.analysis.names.shardable
         left = duplicated_s(outcome, program, axis, shardable)
         return sum(left.get(op, 0.0) for op in ops) <= LEFT_SHARE * finding.time_s
-    if isinstance(finding, AddedCollective):
+    if finding.kind == Kind.ADDED_COLLECTIVE:
         return all(
             outcome.specs[value] != written.specs[value]
             for op in finding.ops
@@ -473,10 +447,7 @@ def _is_gone(evidence: Evidence, finding: Finding, outcome: Outcome) -> bool:
 
 
 def _is_direct(outcome: Outcome, op: int) -> bool:
-    """Does an op read its tensors in shardings from which it can be computed in one known step?
-
-    That is a gather, a slice, or one axis that changes its dim.
-    """
+    """Are an op's tensors read such that a gather, a slice or one axis' move suffices?"""
     plan = outcome.meaning.plan
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     pairs = [(kept[program.use_value[use]], used[use]) for use in program.uses(op)]

@@ -25,7 +25,6 @@ from toast_lab.app.cells.searching import (
     Follower,
     race_points,
     search_snapshot,
-    thinned,
 )
 from toast_lab.app.cells.view import kind_text
 from toast_lab.confirm.confirmed_result import ConfirmedResult
@@ -51,7 +50,7 @@ from toast_lab.views.race_chart import race_chart
 from toast_lab.views.race_curves import QUANTITY_TITLES, points_frame
 from toast_lab.views.saved_chart import SIZE_PX, save_chart
 from toast_lab.views.search_chart import search_charts
-from toast_lab.views.search_curves import CurvePoint, SearchScales, curve_frame
+from toast_lab.views.search_curves import CurvePoint, SearchScales, curve_frame, thinned
 from toast_lab.views.step_chart import step_charts
 from toast_lab.views.step_timeline import bars_frame, memory_frame
 from toast_lab.views.time_memory import time_memory_frame
@@ -66,10 +65,7 @@ FOLLOW_EVERY_S = 1.0
 
 
 def _in_notebook() -> None:
-    """Load what a notebook needs to show elements, unless its user has done so.
-
-    It comes from this package and not from the network: what is on screen stays on this machine.
-    """
+    """Load what a notebook needs to show elements, unless done; nothing comes by network."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and hasattr(shell, "kernel") and not hv.extension._loaded:
         hv.extension(BOKEH, inline=True, logo=False)
@@ -185,7 +181,7 @@ def _search_frame(run: RunningSearch) -> Callable[[], pd.DataFrame]:
     def frame() -> pd.DataFrame:
         points.extend(log.read())
         if len(points) > 2 * MAX_POINTS:
-            points[:] = thinned(points, MAX_POINTS // 2)
+            points[:] = thinned(points, 4)
         return curve_frame(points)
 
     return frame

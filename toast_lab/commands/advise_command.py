@@ -22,11 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab advise``."""
     add_option = parser.add_argument
     command_options.model(parser)
-    add_option(
-        "--machine",
-        default="tpu-v5e",
-        help='a name from "toast-lab machines", or FILE.toml (%(default)s)',
-    )
+    command_options.priced_on(parser)
     add_option(
         "--devices",
         dest="counts",
@@ -43,7 +39,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="examples of a part of the batch; parts run one after the other, so that a step has "
         "the same examples (a half, a quarter and an eighth, where memory binds)",
     )
-    add_option("--whole-batch", action="store_true", help="never run the batch in parts")
+    command_options.flag(parser, "--whole-batch", "never run the batch in parts")
     add_option(
         "--recompute",
         nargs="?",
@@ -53,21 +49,12 @@ def add_options(parser: ArgumentParser) -> None:
         help="what layers keep for the backward pass, in all rows, which computes the rest again: "
         '"everything", "inputs" or "products" (all are tried where memory binds)',
     )
-    add_option(
-        "--as-written", action="store_true", help="do not choose what layers keep; take MODEL as is"
-    )
+    command_options.flag(parser, "--as-written", "do not choose what layers keep; take MODEL as is")
     add_option(
         "--price",
         type=command_options.positive,
         metavar="PRICE",
         help="price of a device for an hour, in any currency",
-    )
-    add_option(
-        "--memory-limit",
-        type=command_options.memory_gib,
-        metavar="SIZE",
-        help="memory limit of a device, in GiB or with a unit, such as 512MiB (the memory of the "
-        "machine)",
     )
     command_options.budget(parser, seconds=60.0)
     add_option(
@@ -75,11 +62,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="folder for rows.jsonl; rows that it already holds are not computed again",
     )
-    add_option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="address of a dask.distributed scheduler (default: workers on this machine)",
-    )
+    command_options.scheduler(parser)
     add_option(
         "--workers",
         type=command_options.not_negative_int,

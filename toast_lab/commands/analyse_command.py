@@ -25,12 +25,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", help='also list the dims that this mesh does not divide ("4x2" or data=4,model=2)'
     )
-    parser.add_argument(
-        "--listing", action="store_true", help="print the program, every dim with its colour"
-    )
-    parser.add_argument(
-        "--names", action="store_true", help="print the program, every dim with its own name"
-    )
+    command_options.flag(parser, "--listing", "print the program, every dim with its colour")
+    command_options.flag(parser, "--names", "print the program, every dim with its own name")
     command_options.everything(parser)
 
 
@@ -45,11 +41,7 @@ def run(args: Namespace) -> int:
     if texts and not args.json:
         return output.emit(args, texts, lambda console: print("\n\n".join(texts.values())))
     report = {**to_data(model, analysis, mesh), **texts} if args.json else {}
-    return output.emit(
-        args,
-        report,
-        lambda console: _show(console, model, analysis, mesh=mesh, everything=args.all),
-    )
+    return output.emit(args, report, lambda console: _show(console, analysis, mesh, args.all))
 
 
 def _listings(args: Namespace, analysis: Analysis) -> dict[str, str]:
@@ -123,15 +115,13 @@ def _place_data(analysis: Analysis, place: ConflictPlace) -> JsonObject:
     }
 
 
-def _show(
-    console: output.Out, model: Model, analysis: Analysis, *, mesh: Mesh | None, everything: bool
-) -> None:
+def _show(console: output.Out, analysis: Analysis, mesh: Mesh | None, everything: bool) -> None:
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
 
     limit = None if everything else SHOWN_ROWS
     program = analysis.program
-    console.print(str(model))
+    console.print(str(analysis.model))
     console.print(
         f"{program.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} "
         "groups, "

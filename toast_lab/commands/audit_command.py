@@ -20,27 +20,14 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", help="the mesh of the code's shardings, such as data=4,model=2 (taken from them)"
     )
-    parser.add_argument(
-        "--machine",
-        help='a name from "toast-lab machines" (tpu-v5e, or the machine of --topology)',
-    )
+    command_options.priced_on(parser, "tpu-v5e, or the machine of --topology")
     parser.add_argument(
         "--topology",
         help='what to compile for, as for "toast-lab compile" (a topology of the machine, or '
         "virtual CPU devices)",
     )
-    parser.add_argument(
-        "--memory-limit",
-        type=command_options.memory_gib,
-        metavar="SIZE",
-        help="memory limit of a device (the memory of the machine)",
-    )
-    parser.add_argument(
-        "--no-compile", action="store_true", help="price the propagated shardings alone"
-    )
-    parser.add_argument(
-        "--confirm", action="store_true", help="compile the changes of the first findings, too"
-    )
+    command_options.flag(parser, "--no-compile", "price the propagated shardings alone")
+    command_options.flag(parser, "--confirm", "compile the changes of the first findings, too")
     parser.add_argument(
         "--search-seconds",
         type=command_options.not_negative,
@@ -60,7 +47,7 @@ def add_options(parser: ArgumentParser) -> None:
         help='file of findings that are known: one a line, a kind ("uneven-dim"), a source line '
         '("model.py:31") or a part of a title, then " # " and the reason',
     )
-    parser.add_argument("--all", action="store_true", help="write out every finding")
+    command_options.flag(parser, "--all", "write out every finding")
 
 
 def run(args: Namespace) -> int:

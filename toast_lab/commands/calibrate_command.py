@@ -22,10 +22,8 @@ def add_options(parser: ArgumentParser) -> None:
         default="cpu:8",
         help='"cpu:8" (virtual devices), "gpu", "tpu:4" or "auto" (%(default)s)',
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="few and small sizes, to try the command out; its numbers mean little",
+    command_options.flag(
+        parser, "--quick", "few and small sizes, to try the command out; its numbers mean little"
     )
     parser.add_argument(
         "--output",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from toast_lab.commands import output
+from toast_lab.commands import command_options, output
 
 EXCEEDED = 1  #: exit status
 
@@ -12,14 +12,10 @@ EXCEEDED = 1  #: exit status
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab check``."""
     parser.add_argument("file", metavar="BUDGET.toml", help="model, mesh, plan and limits")
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="also compile the plan for the topology of the budget",
+    command_options.flag(
+        parser, "--compile", "also compile the plan for the topology of the budget"
     )
-    parser.add_argument(
-        "--update", action="store_true", help="write what holds today into the file's limits"
-    )
+    command_options.flag(parser, "--update", "write what holds today into the file's limits")
 
 
 def run(args: Namespace) -> int:

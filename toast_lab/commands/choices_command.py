@@ -15,31 +15,25 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab choices``."""
     command_options.model(parser)
-    parser.add_argument(
+    command_options.flag(
+        parser,
         "--written",
-        action="store_true",
-        help="rank the rules and constraints of the plan as people write it, not its actions",
+        "rank the rules and constraints of the plan as people write it, not its actions",
     )
     command_options.planned(parser)
 
 
 def run(args: Namespace) -> int:
     """Rank the choices of the plan that the arguments give, or of the best that a search finds."""
-    common.check_early(args)
     from toast_lab.plan_verbs import Plan
     from toast_lab.written.choices import choices
 
-    model, problem = common.load_problem(args)
-    plan, _ = common.plan_or_search(args, problem, model)
+    model, problem, plan, _ = common.load_planned(args)
     ranked: ShardingPlan | WrittenPlan = plan
     if args.written:
-        with output.working("finding its rules and constraints"):
+        with output.progress("finding its rules and constraints"):
             ranked = Plan.of(plan).written(problem=problem)
     rows = choices(ranked, problem)
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        "choices": rows.to_json(),
-    }
+    report = output.problem_data(model, problem, plan, choices=rows.to_json())
     return output.emit(args, report, lambda console: print(rows.rows_text(None)))

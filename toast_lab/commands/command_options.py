@@ -53,10 +53,13 @@ def command_parser(
     parser.set_defaults(module=module)
     parser.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
     if name not in WITHOUT_JSON:
-        parser.add_argument(
-            "--json", action="store_true", help="print one JSON object and nothing else"
-        )
+        flag(parser, "--json", "print one JSON object and nothing else")
     return parser
+
+
+def flag(parser: ArgumentParser, name: str, text: str) -> None:
+    """An option without a value; ``text`` says what it does."""
+    parser.add_argument(name, action="store_true", help=text)
 
 
 def model(parser: ArgumentParser) -> None:
@@ -111,6 +114,20 @@ def problem(parser: ArgumentParser, machine: str = "") -> None:
     parser.add_argument(
         "--mesh", help='such as "4x2" or data=4,model=2 (4x2, or the mesh of a given plan)'
     )
+    priced_on(parser, machine)
+    parser.add_argument(
+        "--pad",
+        type=padded_size,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLOUR=SIZE",
+        help="pad dims of a colour to a size that the mesh divides, such as vocabulary=50304",
+    )
+
+
+def priced_on(parser: ArgumentParser, machine: str = "") -> None:
+    """Options for the machine, see ``problem``, and the memory of its devices."""
     default = None if machine else "tpu-v5e"
     parser.add_argument(
         "--machine",
@@ -123,15 +140,6 @@ def problem(parser: ArgumentParser, machine: str = "") -> None:
         metavar="SIZE",
         help="memory limit of a device, in GiB or with a unit, such as 512MiB (the memory of the "
         "machine)",
-    )
-    parser.add_argument(
-        "--pad",
-        type=padded_size,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLOUR=SIZE",
-        help="pad dims of a colour to a size that the mesh divides, such as vocabulary=50304",
     )
 
 
@@ -262,25 +270,28 @@ def rows(parser: ArgumentParser, contents: str) -> None:
         required=True,
         help=f"folder for {contents}; rows that it already holds are not computed again",
     )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="address of a dask.distributed scheduler (default: workers on this machine)",
-    )
+    scheduler(parser)
     parser.add_argument(
         "--workers",
         type=positive_int,
         default=1,
         help="number of processes on this machine; they share its cores (%(default)s)",
     )
-    parser.add_argument(
-        "--retry-crashed", action="store_true", help="repeat searches that crashed or failed"
-    )
+    flag(parser, "--retry-crashed", "repeat searches that crashed or failed")
     parser.add_argument(
         "--retries",
         type=retries,
         default=1,
         help="how often to repeat a search whose process died (%(default)s)",
+    )
+
+
+def scheduler(parser: ArgumentParser) -> None:
+    """The option ``--scheduler``, for work on many workers."""
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of a dask.distributed scheduler (default: workers on this machine)",
     )
 
 
@@ -304,7 +315,7 @@ def timed(parser: ArgumentParser) -> None:
 
 def everything(parser: ArgumentParser) -> None:
     """The option ``--all``."""
-    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+    flag(parser, "--all", "print every row of long tables")
 
 
 def save(parser: ArgumentParser) -> None:

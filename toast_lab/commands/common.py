@@ -258,7 +258,7 @@ def _load_model(args: Namespace) -> Model:
     if getattr(args, "kernels", None):
         kernel_rules.read_file(args.kernels)
     _trace_on_cpu()
-    with output.working(f"loading {model_name}"):
+    with output.progress(f"loading {model_name}"):
         if model_name not in registry.MODELS and (
             model_name.endswith(FILE_SUFFIXES) or "/" in model_name or Path(model_name).is_file()
         ):
@@ -328,10 +328,7 @@ class ValueWords(NamedTuple):
 def _read_values(
     assignments: Iterable[str], defaults: dict[str, Any], message_words: ValueWords, *, closed: bool
 ) -> dict[str, Any]:
-    """Read key=value texts as values of the defaults' types; ``closed`` refuses other keys.
-
-    All offenders are listed.
-    """
+    """Read key=value texts as the defaults' types, listing offenders; ``closed`` bars others."""
     values: dict[str, Any] = {}
     offenders = []
     for assignment in assignments:
@@ -382,7 +379,7 @@ def analyse(args: Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
     from toast_lab.conflicts import analysis
 
-    with output.working(f"analysing {model.name}"):
+    with output.progress(f"analysing {model.name}"):
         return analysis.analyse(model, phases=args.phases)
 
 
@@ -404,7 +401,8 @@ def make_problem(args: Namespace, analysis: Analysis) -> Problem:
 
 
 def load_problem(args: Namespace) -> tuple[Model, Problem]:
-    """The model and the problem that the arguments describe."""
+    """The model and the problem that the arguments describe, once these are found right."""
+    check_early(args)
     model = load_model(args)
     if args.pad:
         from toast_lab.advice.padding_search import padded
@@ -462,6 +460,14 @@ def plan_names(paths: list[str]) -> list[str]:
     if repeated_names:
         raise InvalidPlan(f"plans given twice: {', '.join(repeated_names)}")
     return names
+
+
+def load_planned(
+    args: Namespace,
+) -> tuple[Model, Problem, ShardingPlan, SearchResult | None]:
+    """``load_problem``, and ``plan_or_search`` for it."""
+    model, problem = load_problem(args)
+    return model, problem, *plan_or_search(args, problem, model)
 
 
 def plan_or_search(
@@ -529,12 +535,9 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             options["judge"] = _judging(args, update)
         if getattr(args, "actions_within", None) is not None:
             options["actions_within"] = args.actions_within / 100.0
-        if getattr(args, "size", None) is not None:
-            options["size"] = args.size
-        if getattr(args, "recompute", False):
-            options["recompute"] = args.recompute
-        if getattr(args, "padding", False):
-            options["padding"] = True
+        for name in ("size", "recompute", "padding"):
+            if getattr(args, name, None):
+                options[name] = getattr(args, name)
         result = search(
             problem,
             method=method,

@@ -41,15 +41,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--machine",
         help='also predict times on a machine: a name from "toast-lab machines", or FILE.toml',
     )
-    add_option(
-        "--apart",
-        action="store_true",
-        help="hold one plan in memory at a time",
-    )
-    add_option(
+    command_options.flag(parser, "--apart", "hold one plan in memory at a time")
+    command_options.flag(
+        parser,
         "--no-gradients",
-        action="store_true",
-        help="compare only the outputs with the unsharded program, not the gradients",
+        "compare only the outputs with the unsharded program, not the gradients",
     )
     add_option(
         "--plan-time-limit",
@@ -94,7 +90,7 @@ def run(args: Namespace) -> int:
             machine=args.machine,
             processes=args.processes,
             apart=args.apart or None,
-            store=_store(args.store),
+            store=args.store != "none" and (args.store or True),
             time_limit_s=args.time_limit,
             plan_time_limit_s=args.plan_time_limit,
             on_event=output.stages_to(update),
@@ -116,12 +112,6 @@ def run(args: Namespace) -> int:
 def data_of(model: Any, comparison: Comparison) -> dict[str, Any]:
     """A comparison as JSON data."""
     return {"model": output.model_data(model), "comparison": comparison.to_json()}
-
-
-def _store(store_option: str | None) -> bool | str:
-    if store_option is None:
-        return True
-    return False if store_option == "none" else store_option
 
 
 def _show(console: output.Out, comparison: Comparison) -> None:

@@ -10,10 +10,8 @@ from toast_lab.commands.output import or_dash, time_text
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
-    from toast_lab.cost.problem import Cost, Problem
+    from toast_lab.cost.problem import Cost
     from toast_lab.runtime.compiled import Compiled
-    from toast_lab.runtime.diff import CompiledDiff
-    from toast_lab.sharding.plan import ShardingPlan
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -53,7 +51,6 @@ def run(args: Namespace) -> int:
     from toast_lab.runtime.topologies import machine_of
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem) or replicated(problem)
     keeping.keep_plan(args, plan, problem)
@@ -68,99 +65,90 @@ def run(args: Namespace) -> int:
         )
     cost = price(problem, plan)
     diff = None if compiled.refused else diff_compiled(problem, plan, compiled)
+    elsewhere = compiled.priced_elsewhere(problem.machine.name)
 
     def show(console: output.Out) -> None:
-        _show(console, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
+        output.show_plan(console, plan)
+        compile_text = f"compiled in {compiled.compile_s:.1f} s"
+        console.print(
+            f"{compiled}, {'taken from the kept results' if compiled.cached else compile_text}"
+        )
+        if elsewhere:
+            console.print(
+                f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot."
+            )
+        console.print()
+        memory = (compiled.total_needed_bytes, compiled.argument_bytes, compiled.temp_bytes)
+        sizes = [or_dash(bytes_text, nbytes) for nbytes in memory]
+        console.table(
+            f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
+            f"{problem.machine.name}",
+            ("", ">priced", ">compiled"),
+            [
+                ("peak memory of a device", bytes_text(cost.peak_bytes), sizes[0]),
+                ("  arguments", "", sizes[1]),
+                ("  temporaries", "", sizes[2]),
+                *_memory_rows(cost, compiled),
+                *_time_rows(cost, compiled),
+                *_step_rows(cost, compiled),
+                ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
+            ],
+        )
+        if compiled.times is not None and compiled.times.left_out:
+            console.table(
+                "Left out of XLA's own times",
+                (">instructions", "~why"),
+                [(str(count), why) for why, count in compiled.times.left_out_by_reason().items()],
+            )
+        _show_schedule(console, compiled)
+        if compiled.allocations:
+            console.table(
+                "Largest allocations of the refused program",
+                (">bytes", "~shape", "~op"),
+                [
+                    (bytes_text(allocation.bytes), allocation.shape, allocation.op_name)
+                    for allocation in compiled.allocations
+                ],
+                None if args.all else 10,
+            )
+        if diff is None:
+            return
+        console.table(
+            "Collectives of a step",
+            ("kind", ">priced", ">compiled"),
+            [(kind, *map(bytes_text, sizes)) for kind, sizes in diff.bytes_by_kind().items()],
+        )
+        if diff.different:
+            console.table(
+                f"Different ({len(diff.different)} of {len(diff.rows)})",
+                ("op", "~at", "~priced", "~compiled", "~why"),
+                [
+                    (
+                        row.op_kind,
+                        line_text(row.where),
+                        row.predicted or "-",
+                        row.compiled or "-",
+                        row.reason or "unexplained",
+                    )
+                    for row in diff.different
+                ],
+                None if args.all else 20,
+            )
 
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        "cost": output.cost_data(cost),
-        "compiled": compiled.to_json(),
-        "not_kept": compiled.not_kept,
-        "diff": diff.tidy() if diff else None,
-        "priced_elsewhere": compiled.priced_elsewhere(problem.machine.name),
-    }
+    report = output.problem_data(
+        model,
+        problem,
+        plan,
+        cost,
+        compiled=compiled.to_json(),
+        not_kept=compiled.not_kept,
+        diff=diff.tidy() if diff else None,
+        priced_elsewhere=elsewhere,
+    )
     if compiled.not_kept:
         keeping.say_later(args, f"the result is not kept: {compiled.not_kept}")
     output.emit(args, report, show)
     return 0 if compiled.fits else 1
-
-
-def _show(
-    console: output.Out,
-    problem: Problem,
-    plan: ShardingPlan,
-    *,
-    cost: Cost,
-    compiled: Compiled,
-    diff: CompiledDiff | None,
-    everything: bool,
-) -> None:
-    output.show_plan(console, plan)
-    compile_text = f"compiled in {compiled.compile_s:.1f} s"
-    console.print(
-        f"{compiled}, {'taken from the kept results' if compiled.cached else compile_text}"
-    )
-    if elsewhere := compiled.priced_elsewhere(problem.machine.name):
-        console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
-    console.print()
-    memory = (compiled.total_needed_bytes, compiled.argument_bytes, compiled.temp_bytes)
-    sizes = [or_dash(bytes_text, nbytes) for nbytes in memory]
-    console.table(
-        f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
-        f"{problem.machine.name}",
-        ("", ">priced", ">compiled"),
-        [
-            ("peak memory of a device", bytes_text(cost.peak_bytes), sizes[0]),
-            ("  arguments", "", sizes[1]),
-            ("  temporaries", "", sizes[2]),
-            *_memory_rows(cost, compiled),
-            *_time_rows(cost, compiled),
-            *_step_rows(cost, compiled),
-            ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
-        ],
-    )
-    if compiled.times is not None and compiled.times.left_out:
-        console.table(
-            "Left out of XLA's own times",
-            (">instructions", "~why"),
-            [(str(count), why) for why, count in compiled.times.left_out_by_reason().items()],
-        )
-    _show_schedule(console, compiled)
-    if compiled.allocations:
-        console.table(
-            "Largest allocations of the refused program",
-            (">bytes", "~shape", "~op"),
-            [
-                (bytes_text(allocation.bytes), allocation.shape, allocation.op_name)
-                for allocation in compiled.allocations
-            ],
-            None if everything else 10,
-        )
-    if diff is None:
-        return
-    console.table(
-        "Collectives of a step",
-        ("kind", ">priced", ">compiled"),
-        [(kind, *map(bytes_text, sizes)) for kind, sizes in diff.bytes_by_kind().items()],
-    )
-    if diff.different:
-        console.table(
-            f"Different ({len(diff.different)} of {len(diff.rows)})",
-            ("op", "~at", "~priced", "~compiled", "~why"),
-            [
-                (
-                    row.op_kind,
-                    line_text(row.where),
-                    row.predicted or "-",
-                    row.compiled or "-",
-                    row.reason or "unexplained",
-                )
-                for row in diff.different
-            ],
-            None if everything else 20,
-        )
 
 
 def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:

@@ -17,8 +17,7 @@ def run(args: Namespace) -> int:
     """Print the conflict board."""
     from toast_lab.explain.board import conflicts
 
-    common.check_early(args)
     model, problem = common.load_problem(args)
     board = conflicts(problem)
-    report = {**output.problem_data(model, problem), **board.to_json()}
+    report = output.problem_data(model, problem, **board.to_json())
     return output.emit(args, report, lambda console: print(board.text(None)))

@@ -19,7 +19,6 @@ def run(args: Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
 
-    common.check_early(args)
     # The mesh of this plan is used if --mesh is not given.
     args.plan = args.before
     model, problem = common.load_problem(args)
@@ -27,5 +26,5 @@ def run(args: Namespace) -> int:
         common.load_plan(path, problem.analysis, problem.mesh) for path in (args.before, args.after)
     )
     comparison = difference(problem, before, after)
-    report = {**output.problem_data(model, problem), **comparison.to_json()}
+    report = output.problem_data(model, problem, **comparison.to_json())
     return output.emit(args, report, lambda console: print(comparison))

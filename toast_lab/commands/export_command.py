@@ -36,10 +36,10 @@ def add_options(parser: ArgumentParser) -> None:
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )
     add_option("--stablehlo", metavar="FILE", help="the whole plan as Shardy's annotations")
-    add_option(
+    command_options.flag(
+        parser,
         "--explicit",
-        action="store_true",
-        help="write --python and --patch for a mesh of explicit axes (AxisType.Explicit)",
+        "write --python and --patch for a mesh of explicit axes (AxisType.Explicit)",
     )
     command_options.written(parser)
 
@@ -47,7 +47,6 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Write the plan as rules and constraints, and the files that were asked for."""
     path_of_output = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     written = None
@@ -57,11 +56,8 @@ def run(args: Namespace) -> int:
     files = {
         name: path for name, path in path_of_output.items() if _write(args, name, path, texts[name])
     }
-    report = {
-        **output.problem_data(model, problem),
-        "files": files,
-        "written": None if written is None else output.written_data(written),
-    }
+    written_data = None if written is None else output.written_data(written)
+    report = output.problem_data(model, problem, files=files, written=written_data)
 
     def show(console: output.Out) -> None:
         if written is not None:

@@ -24,7 +24,7 @@ def run(args: Namespace) -> int:
     from toast_lab.runtime import gpu_compiler
 
     folder = Path(args.folder) if args.folder else gpu_compiler.default_folder()
-    with output.working(f"installing {' and '.join(gpu_compiler.requirements())}"):
+    with output.progress(f"installing {' and '.join(gpu_compiler.requirements())}"):
         compiler = gpu_compiler.install(folder)
     is_default = folder.resolve() == gpu_compiler.default_folder().resolve()
     setting = f"{gpu_compiler.FOLDER_VARIABLE}={shlex.quote(str(folder.resolve()))}"

@@ -16,20 +16,19 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print only the listing, so that it can be kept or compared; ``--json`` has the rest."""
-    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing
 
-    model, problem = common.load_problem(args)
-    plan, result = common.plan_or_search(args, problem, model)
+    model, problem, plan, result = common.load_planned(args)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "search": search_data(result) if result else None,
-        "plan": output.plan_data(plan),
-        "cost": output.cost_data(price(problem, plan)),
-        "divisibility": reports.divisibility_data(problem.divisibility(plan)),
-        "listing": text,
-    }
+    report = output.problem_data(
+        model,
+        problem,
+        plan,
+        price(problem, plan),
+        search=search_data(result) if result else None,
+        divisibility=reports.divisibility_data(problem.divisibility(plan)),
+        listing=text,
+    )
     return output.emit(args, report, lambda console: print(text))

@@ -72,13 +72,6 @@ def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], No
 
 
 @contextlib.contextmanager
-def working(activity: str) -> Iterator[None]:
-    """Show a progress bar for work of unknown length."""
-    with progress(activity):
-        yield
-
-
-@contextlib.contextmanager
 def stoppable(activity: str) -> Iterator[tuple[Callable[[float | None, str], None], Cancel]]:
     """Show a progress bar for work that Ctrl-C or SIGTERM ends gently.
 
@@ -183,8 +176,14 @@ def model_data(model: Model) -> JsonObject:
     }
 
 
-def problem_data(model: Model, problem: Problem) -> JsonObject:
-    """A model and a problem as JSON data."""
+def problem_data(
+    model: Model,
+    problem: Problem,
+    plan: ShardingPlan | None = None,
+    cost: Cost | None = None,
+    **more: object,
+) -> JsonObject:
+    """A model, a problem and, if given, a plan and its price as JSON data, before ``more``."""
     time_s, peak_bytes = problem.baseline
     about = {
         "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)),
@@ -194,7 +193,12 @@ def problem_data(model: Model, problem: Problem) -> JsonObject:
         "unsharded_peak_bytes": peak_bytes,
         "pins": [] if problem.pins is None else problem.pins.texts,
     }
-    return {"model": model_data(model), "problem": about}
+    data = {"model": model_data(model), "problem": about}
+    if plan is not None:
+        data["plan"] = plan_data(plan)
+    if cost is not None:
+        data["cost"] = cost_data(cost)
+    return {**data, **more}
 
 
 def plan_data(plan: ShardingPlan) -> JsonObject:

@@ -44,7 +44,6 @@ def run(args: Namespace) -> int:
             "price needs a plan: give --actions ACTION ... (--actions alone for the unsharded "
             "program) or --plan FILE"
         )
-    common.check_early(args)
     from toast_lab.advice.padding_search import padding_prices
     from toast_lab.cost.problem import price
     from toast_lab.explain.acting_rules import price_rules
@@ -57,8 +56,7 @@ def run(args: Namespace) -> int:
     paddings = padding_prices(problem, plan) if args.padding else ()
     keeping.keep_plan(args, plan, problem)
     report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
+        **output.problem_data(model, problem, plan),
         "cost": {
             **output.cost_data(cost),
             "ops": [op._asdict() for op in cost.ops],

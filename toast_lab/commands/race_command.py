@@ -52,7 +52,6 @@ def run(args: Namespace) -> int:
 
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     racing.check(methods)
-    common.check_early(args)
     model, problem = common.load_problem(args)
     seconds = (
         args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds

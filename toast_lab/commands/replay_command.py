@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from toast_lab.commands import command_options, common, output
 
@@ -25,7 +24,6 @@ def run(args: Namespace) -> int:
     """Time the device-local program; its collectives are priced instead."""
     from toast_lab.compare.replay import replay
 
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     with output.stoppable("replaying") as (update, stopped):
@@ -40,8 +38,5 @@ def run(args: Namespace) -> int:
             on_event=output.stages_to(update),
             cancel=stopped,
         )
-    report: dict[str, Any] = {
-        **output.problem_data(model, problem),
-        "replay": replayed.to_json(),
-    }
+    report = output.problem_data(model, problem, replay=replayed.to_json())
     return output.emit(args, report, lambda console: print(replayed))

@@ -46,10 +46,10 @@ def add_options(parser: ArgumentParser) -> None:
         help='also compile the plans for this topology, as "toast-lab compile" does; without it '
         "the report shows results that were compiled before, if there are any",
     )
-    add_option(
+    command_options.flag(
+        parser,
         "--no-kept",
-        action="store_true",
-        help="leave out the results that compile and compare have kept for these plans",
+        "leave out the results that compile and compare have kept for these plans",
     )
     command_options.save(parser)
 
@@ -68,11 +68,10 @@ def run(args: Namespace) -> int:
     # The mesh of this plan is used if --mesh is not given.
     args.plan = args.plans[0] if args.plans else None
     names = common.plan_names(args.plans)
-    common.check_early(args)
     model, problem = common.load_problem(args)
     plans = _plans(args, names, model=model, problem=problem)
     compiled = _compiled(args, model, plans)
-    with output.working("writing the report"):
+    with output.progress("writing the report"):
         finished = report(
             problem,
             plans,

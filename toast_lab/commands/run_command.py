@@ -11,9 +11,7 @@ from toast_lab.commands.search_command import search_data, show_result
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
-    from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.runtime.run import Run
-    from toast_lab.sharding.plan import ShardingPlan
+    pass
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,12 +30,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Execute the plan that the arguments give, or the best plan that a search finds."""
-    common.check_early(args)
     from toast_lab.cost.problem import price
+    from toast_lab.runtime.agreement import verdict
     from toast_lab.runtime.run import run as execute
 
-    model, problem = common.load_problem(args)
-    plan, result = common.plan_or_search(args, problem, model)
+    model, problem, plan, result = common.load_planned(args)
     keeping.keep_plan(args, plan, problem)
     # After SIGTERM the plan is printed, but not run.
     if result is not None and stopping.terminated():
@@ -53,56 +50,48 @@ def run(args: Namespace) -> int:
             on_event=output.stages_to(update),
         )
     cost = price(problem, plan)
-    report = {
-        **output.problem_data(model, problem),
-        "search": search_data(result) if result else None,
-        "plan": output.plan_data(plan),
-        "cost": output.cost_data(cost),
-        "run": executed.to_json(),
-    }
-    return output.emit(
-        args, report, lambda console: _show(console, problem, plan, cost=cost, executed=executed)
+    searched = search_data(result) if result else None
+    report = output.problem_data(
+        model, problem, plan, cost, search=searched, run=executed.to_json()
     )
 
-
-def _show(
-    console: output.Out, problem: Problem, plan: ShardingPlan, *, cost: Cost, executed: Run
-) -> None:
-    from toast_lab.runtime.agreement import verdict
-
-    output.show_plan(console, plan)
-    error = executed.max_relative_error
-    estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
-    console.table(
-        f"{len(executed.step_times_s)} steps on {executed.n_devices} devices ({executed.devices}, "
-        f"{executed.device_kind})",
-        ("", ">measured", "~estimated"),
-        [
-            ("time of a step (median)", output.time_text(executed.median_s), estimate),
-            (
-                "peak memory of a device",
-                bytes_text(executed.peak_bytes),
-                bytes_text(cost.peak_bytes),
-            ),
-            ("time to compile", output.time_text(executed.compile_s), ""),
-            (
-                "largest relative error",
-                output.or_dash("{:.1e}".format, error),
-                executed.note or "against the unsharded program",
-            ),
-        ],
-    )
-    console.print(f"Against the unsharded program: {verdict(*executed.worst)}")
-    priced = Counter(collective.kind for collective in cost.collectives)
-    compiled = executed.collective_counts
-    kinds = sorted({*priced, *compiled})
-    if kinds:
-        counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
-        console.table("Collectives", ("kind", ">priced", ">compiled"), counts)
-    if (
-        executed.devices.startswith("cpu")
-        and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
-    ):
-        console.print(
-            "XLA's compiler for CPUs turns a reduce_scatter into an all_reduce and a local slice."
+    def show(console: output.Out) -> None:
+        output.show_plan(console, plan)
+        error = executed.max_relative_error
+        estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
+        console.table(
+            f"{len(executed.step_times_s)} steps on {executed.n_devices} devices "
+            f"({executed.devices}, {executed.device_kind})",
+            ("", ">measured", "~estimated"),
+            [
+                ("time of a step (median)", output.time_text(executed.median_s), estimate),
+                (
+                    "peak memory of a device",
+                    bytes_text(executed.peak_bytes),
+                    bytes_text(cost.peak_bytes),
+                ),
+                ("time to compile", output.time_text(executed.compile_s), ""),
+                (
+                    "largest relative error",
+                    output.or_dash("{:.1e}".format, error),
+                    executed.note or "against the unsharded program",
+                ),
+            ],
         )
+        console.print(f"Against the unsharded program: {verdict(*executed.worst)}")
+        priced = Counter(collective.kind for collective in cost.collectives)
+        compiled = executed.collective_counts
+        kinds = sorted({*priced, *compiled})
+        if kinds:
+            counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
+            console.table("Collectives", ("kind", ">priced", ">compiled"), counts)
+        if (
+            executed.devices.startswith("cpu")
+            and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
+        ):
+            console.print(
+                "XLA's compiler for CPUs turns a reduce_scatter into an all_reduce and a local "
+                "slice."
+            )
+
+    return output.emit(args, report, show)

@@ -26,10 +26,8 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.judge(parser)
     command_options.bound(parser)
     command_options.written(parser)
-    parser.add_argument(
-        "--front",
-        action="store_true",
-        help="also print what each further rule and constraint gains",
+    command_options.flag(
+        parser, "--front", "also print what each further rule and constraint gains"
     )
     parser.add_argument(
         "--actions-within",
@@ -48,10 +46,10 @@ def add_options(parser: ArgumentParser) -> None:
         help="also choose what layers keep for the backward pass, which computes the rest again; "
         'KEEPS fixes it: "everything", "inputs" or "products"',
     )
-    parser.add_argument(
+    command_options.flag(
+        parser,
         "--padding",
-        action="store_true",
-        help="also choose which sizes that the mesh does not divide are padded; --pad fixes it",
+        "also choose which sizes that the mesh does not divide are padded; --pad fixes it",
     )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
@@ -63,7 +61,6 @@ def run(args: Namespace) -> int:
 
     An interrupted or terminated search ends like any other, with the best plan so far.
     """
-    common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
     if (args.recompute or args.padding) and result.problem is not None:
@@ -108,21 +105,37 @@ def show_result(
     """Print the plan of a search, as it is written, its price and a summary of the search."""
     from toast_lab.confirm.confirmed_result import ConfirmedResult
 
+    front = getattr(args, "front", False)
     report = {
-        **output.problem_data(model, problem),
+        **output.problem_data(model, problem, result.plan, result.cost),
         "search": search_data(result),
         "recompute": [row._asdict() for row in model.recompute],
         "padding": None if model.padding is None else model.padding._asdict(),
         **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
         "written": None if written is None else output.written_data(written),
-        **({"front": front_data(result)} if getattr(args, "front", False) else {}),
-        "plan": output.plan_data(result.plan),
-        "cost": output.cost_data(result.cost),
+        **({"front": front_data(result)} if front else {}),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
 
     def show(console: output.Out) -> None:
-        _show(console, problem, result, written, front=getattr(args, "front", False))
+        output.show_pins(console, problem)
+        output.show_plan(console, result.plan, written)
+        if written is None:
+            show_path(console, result)
+        output.show_cost(console, problem, result.cost)
+        output.show_collectives(console, result.cost)
+        reports.show_divisibility(console, problem.divisibility(result.plan))
+        if front and written is not None:
+            console.print("Gain from each further rule and constraint", style="bold")
+            console.print(str(result.written_front), soft_wrap=True)  # type: ignore[attr-defined]
+            console.print()
+        if isinstance(result, ConfirmedResult):
+            console.print(result.in_brief(), soft_wrap=True)
+            console.print(result.verdict_table(), soft_wrap=True)
+            console.print()
+        console.print(
+            f"{result.method}, seed {result.seed}: {result.message} {result.proof}".rstrip()
+        )
 
     return output.emit(args, report, show)
 
@@ -196,31 +209,3 @@ def show_path(console: output.Out, result: SearchResult[Any]) -> None:
         for number, step in enumerate(result.path)
     ]
     console.table("Path", (">#", "action", ">step after", ">memory after", ">C(s)"), cells)
-
-
-def _show(
-    console: output.Out,
-    problem: Problem,
-    result: SearchResult[Any],
-    written: Written | None,
-    *,
-    front: bool,
-) -> None:
-    from toast_lab.confirm.confirmed_result import ConfirmedResult
-
-    output.show_pins(console, problem)
-    output.show_plan(console, result.plan, written)
-    if written is None:
-        show_path(console, result)
-    output.show_cost(console, problem, result.cost)
-    output.show_collectives(console, result.cost)
-    reports.show_divisibility(console, problem.divisibility(result.plan))
-    if front and written is not None:
-        console.print("Gain from each further rule and constraint", style="bold")
-        console.print(str(result.written_front), soft_wrap=True)  # type: ignore[attr-defined]
-        console.print()
-    if isinstance(result, ConfirmedResult):
-        console.print(result.in_brief(), soft_wrap=True)
-        console.print(result.verdict_table(), soft_wrap=True)
-        console.print()
-    console.print(f"{result.method}, seed {result.seed}: {result.message} {result.proof}".rstrip())

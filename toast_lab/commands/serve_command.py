@@ -31,7 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="a host and port under which browsers reach this server; may be repeated (needed with "
         "--address 0.0.0.0)",
     )
-    add_option("--show", action="store_true", help="open a browser window")
+    command_options.flag(parser, "--show", "open a browser window")
 
 
 def run(args: Namespace) -> int:

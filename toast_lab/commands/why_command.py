@@ -37,21 +37,15 @@ def run(args: Namespace) -> int:
 
     The plan is the one that the arguments give, or the best plan that a search finds.
     """
-    common.check_early(args)
     from toast_lab.explain.why import to_json, why
 
-    model, problem = common.load_problem(args)
-    plan, _ = common.plan_or_search(args, problem, model)
+    model, problem, plan, _ = common.load_planned(args)
     if args.question is None:
         keeping.keep_plan(args, plan, problem)
         return _list_collectives(args, model, problem, plan)
     reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        "reasons": to_json(reasons),
-    }
+    report = output.problem_data(model, problem, plan, reasons=to_json(reasons))
     return output.emit(args, report, lambda console: print("\n".join(map(str, reasons))))
 
 
@@ -60,11 +54,7 @@ def _list_collectives(args: Namespace, model: Model, problem: Problem, plan: Sha
     from toast_lab.cost.problem import price
 
     cost = price(problem, plan)
-    report = {
-        **output.problem_data(model, problem),
-        "plan": output.plan_data(plan),
-        "cost": output.cost_data(cost),
-    }
+    report = output.problem_data(model, problem, plan, cost)
 
     def show(console: output.Out) -> None:
         if not cost.collectives:

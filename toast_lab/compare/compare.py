@@ -106,7 +106,11 @@ def compare(
     carried = {name: carry(model, plan, platform) for name, plan in named.items()}
     run_model = next(iter(carried.values())).model
     run_plans = {name: each.plan for name, each in carried.items()}
-    traced = _gradients(run_model, list(run_plans.values()), turns)
+    traced = (
+        gradients.prepare(run_model, list(run_plans.values()), time_limit_s=turns.time_limit_s)
+        if turns.gradients and turns.reference
+        else gradients.none("gradients were not asked for", len(plans))
+    )
     entries = _entries(run_model, run_plans, chosen, traced=traced, turns=turns)
     on_accelerators = platform != "cpu"
     settings = _settings(
@@ -129,22 +133,19 @@ def compare(
     processes = len(distributed.exchange(None)) if is_distributed else turns.processes
     tolerance = turns.tolerance_for(model.program)
     prices = _prices(model, named, problem, machine)
-    rows = []
-    for entry, (name, plan), note in zip(
-        entries[-len(named) :], named.items(), traced.notes, strict=True
-    ):
-        row = _row(entry, processes)
-        rows.append(
-            dataclasses.replace(
-                row,
-                mesh=str(plan.mesh),
-                certificate=_certificate(
-                    entry, traced, note, tolerance, changes=entries[0].changes
-                ),
-                predicted=prices.get(name),
-                plan=plan_file.to_json(plan),
-            )
+    rows = [
+        _row(
+            entry,
+            processes,
+            mesh=str(plan.mesh),
+            certificate=_certificate(entry, traced, note, tolerance, changes=entries[0].changes),
+            predicted=prices.get(name),
+            plan=plan_file.to_json(plan),
         )
+        for entry, (name, plan), note in zip(
+            entries[-len(named) :], named.items(), traced.notes, strict=True
+        )
+    ]
     inputs = "non-negative" if non_negative else "normal"
     comparison = Comparison(
         model=model.name,
@@ -256,12 +257,6 @@ def _settings(
     )
 
 
-def _gradients(model: Model, plans: Sequence[ShardingPlan], turns: Turns) -> gradients.Gradients:
-    if not (turns.gradients and turns.reference):
-        return gradients.none("gradients were not asked for", len(plans))
-    return gradients.prepare(model, plans, time_limit_s=turns.time_limit_s)
-
-
 def _entries(
     model: Model,
     named: Mapping[str, ShardingPlan],
@@ -298,15 +293,15 @@ def _entries(
     return [MeasuredContender(request) for request in requests]
 
 
-def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
-    """The row of an entry with its measurements, without the fields that concern its plan."""
+def _row(entry: MeasuredContender, processes: int, mesh: str = "", **of_plan: Any) -> ComparisonRow:
+    """The row of an entry with its measurements, and with the fields that concern its plan."""
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
     return ComparisonRow(
         name=request.name,
         status=entry.status,
         message=entry.message,
-        mesh="",
+        mesh=mesh,
         devices=str(request.devices),
         device_kind=compiled.device_kind if compiled else "",
         n_devices=request.devices.count,
@@ -319,9 +314,7 @@ def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
         peak_bytes=memory.get("peak"),
         allocator_peak_bytes=entry.allocator_peak_bytes,
         collectives=compiled.collectives if compiled else (),
-        certificate=None,
-        predicted=None,
-        plan=None,
+        **of_plan,
     )
 
 
@@ -401,10 +394,7 @@ def _order(settings: MeasurementSettings, is_distributed: bool) -> str:
 
 
 def _kept(comparison: Comparison, where: bool | PathLike, is_distributed: bool) -> Comparison:
-    """Store the rows of a comparison, and add their numbers in the store to it.
-
-    A failure to store them is only noted, since the results matter more.
-    """
+    """Store the rows, and add their numbers in the store; a failure is only noted."""
     if where is False or (is_distributed and not is_first()):
         return comparison
     try:

@@ -120,7 +120,8 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
         kind = _kind(op)
         if kind in COLLECTIVES:
             removed.append(Removed(kind, _bytes(op)))
-            _replace(op, _stand_ins(op))
+            pairs = zip(op.operands, op.results, strict=True)
+            _replace(op, [_stand_in(op, operand, result.type) for operand, result in pairs])
         elif kind in _NUMBERS:
             _replace(op, [_number(op)])
         # Layouts are left to the platform that runs the program
@@ -252,13 +253,6 @@ def _number(op: Any) -> Any:
     return _barrier(outermost, _make(outermost, "constant", type_, [], value=zero))
 
 
-def _stand_ins(op: Any) -> list[Any]:
-    return [
-        _stand_in(op, operand, result.type)
-        for operand, result in zip(op.operands, op.results, strict=True)
-    ]
-
-
 def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
     """``operand`` turned into a value of type ``wanted``."""
     value = _barrier(op, operand)
@@ -291,10 +285,8 @@ def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
 
 
 def _donate(main: Any, donated: Sequence[bool]) -> None:
-    no_attributes, donor = (
-        ir.DictAttr.get({}),
-        ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)}),
-    )
+    no_attributes = ir.DictAttr.get({})
+    donor = ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(
         [donor if donate else no_attributes for donate in donated]
     )

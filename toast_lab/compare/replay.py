@@ -19,7 +19,7 @@ import collections
 import dataclasses
 import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -136,16 +136,6 @@ class Replay:
         return "\n".join(lines)
 
 
-class _Measured(NamedTuple):
-    device_kind: str
-    compile_s: float
-    step_times_s: tuple[float, ...]
-    flops: float | None
-    memory: Mapping[str, int]
-    allocator_peak_bytes: int | None
-    finite: bool
-
-
 def replay(
     model: Model,
     plan: ShardingPlan,
@@ -197,7 +187,7 @@ def replay(
     if on_event is not None:
         on_event(RunProgress("dividing", 0.0))
     local = divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
-    measured: _Measured = isolate.run_in_child(
+    measured: dict[str, Any] = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
         model.program,
         local,
@@ -215,20 +205,14 @@ def replay(
     return Replay(
         name=model.name,
         mesh=str(plan.mesh),
-        device_kind=measured.device_kind,
         machine=problem.machine.name,
-        step_times_s=measured.step_times_s,
-        compile_s=measured.compile_s,
-        flops=measured.flops,
         product_flops=None if model.program.regions else local.product_flops,
         planned_product_flops=None if model.program.regions else planned_product_flops(run_plan),
-        peak_bytes=measured.memory["peak"],
-        allocator_peak_bytes=measured.allocator_peak_bytes,
         removed=local.removed,
-        finite=measured.finite,
         priced_collectives_s=cost.comm_s,
         predicted_compute_s=cost.compute_s,
         predicted_time_s=cost.time_s,
+        **measured,
     )
 
 
@@ -278,8 +262,8 @@ def divided(
 
 def _measure(
     program: Program, local: LocalProgram, chosen: dev.Devices, timing: Timing
-) -> _Measured:
-    """Compile and time the local program. Runs in a child process."""
+) -> dict[str, Any]:
+    """Compile and time the local program: those fields of ``Replay``. Runs in a child process."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -296,12 +280,12 @@ def _measure(
     times_s = executable.times_s(
         arrays, timing.repeats, timing.warmup, on_step=report_step, on_results=results.extend
     )
-    return _Measured(
+    return dict(
         device_kind=devices[0].device_kind,
         compile_s=executable.compile_s,
         step_times_s=times_s,
         flops=_jax_private.flops(executable.loaded),
-        memory=executable.memory(),
+        peak_bytes=executable.memory()["peak"],
         allocator_peak_bytes=allocator_peak(devices[0]),
         finite=child.all_finite(results),
     )

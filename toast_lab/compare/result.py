@@ -94,9 +94,9 @@ class ComparisonRow:
     peak_bytes: int | None  #: see ``runtime.Run``
     allocator_peak_bytes: int | None
     collectives: tuple[Collective, ...]  #: of the compiled program
-    certificate: Certificate | None  #: None for the unsharded program itself
-    predicted: Predicted | None
-    plan: Mapping[str, Any] | None  #: as from ``Plan.to_json``
+    certificate: Certificate | None = None  #: None for the unsharded program itself
+    predicted: Predicted | None = None
+    plan: Mapping[str, Any] | None = None  #: as from ``Plan.to_json``
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
@@ -234,11 +234,7 @@ class Comparison:
     def to_json(self) -> JsonObject:
         """Everything as plain data."""
         return {
-            "model": self.model,
-            "program_digest": self.program_digest,
-            "inputs": self.inputs,
-            "seed": self.seed,
-            "order": self.order,
+            **vars(self),
             "fastest": self.fastest.name if self.fastest else None,
             "rows": [row.to_json() for row in self.rows],
             "reference": self.reference.to_json() if self.reference else None,

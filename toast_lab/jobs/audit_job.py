@@ -6,10 +6,10 @@ function, so models that were traced in another process are audited like all oth
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toast_lab import isolate
-from toast_lab.audit.audit import Audit, audit_model
+from toast_lab.audit.audit import audit_model
 from toast_lab.audit.findings import AuditRow, Finding
 from toast_lab.ir.model import Model
 from toast_lab.machines.machine_model import Machine
@@ -19,16 +19,6 @@ from toast_lab.prepare import load_present
 before_fork = load_present
 
 RUN_AUDIT = "toast_lab.jobs.audit_job:run_audit"
-
-
-class AuditRequest(NamedTuple):
-    """A request for a child process to audit a model."""
-
-    model: Model
-    machine: Machine  #: to price for
-    topology: str  #: to compile for; empty: the model is priced alone
-    search: bool = True  #: for a better plan on the same mesh
-    memory_limit_bytes: float | None = None  #: of a device; None: the machine's memory
 
 
 class AuditOutcome(NamedTuple):
@@ -43,28 +33,36 @@ class AuditOutcome(NamedTuple):
     notes: tuple[str, ...]
 
 
-def run_audit(request: AuditRequest) -> AuditOutcome:
+def run_audit(
+    model: Model,
+    machine: Machine,
+    topology: str = "",
+    *,
+    search: bool = True,
+    limit_bytes: float | None = None,
+) -> AuditOutcome:
     """Audit a model.
+
+    Args:
+        model: with shardings.
+        machine: to price for.
+        topology: to compile for; empty: the model is priced alone.
+        search: for a better plan on the same mesh.
+        limit_bytes: memory of a device; None: the machine's memory.
 
     Raises:
         InvalidProblem: as ``audit_model``.
         RunFailed: the compiler crashed, hung or refused the program.
     """
-    options: dict[str, Any] = {"topology": request.topology} if request.topology else {}
     audit = audit_model(
-        request.model,
-        machine=request.machine,
+        model,
+        machine=machine,
+        topology=topology or None,
         on_progress=isolate.report,
-        compile=bool(request.topology),
-        search=request.search,
-        memory_limit_bytes=request.memory_limit_bytes,
-        **options,
+        compile=bool(topology),
+        search=search,
+        memory_limit_bytes=limit_bytes,
     )
-    return outcome_of(audit)
-
-
-def outcome_of(audit: Audit) -> AuditOutcome:
-    """What a page shows of an audit."""
     return AuditOutcome(
         findings=audit.findings,
         shares=tuple(map(audit.share, audit.findings)),

@@ -404,10 +404,7 @@ def _check_problem(problem: object, who: str) -> None:
 
 @functools.cache
 def _cancel_jobs_at_exit() -> None:
-    """Cancel all running jobs when the interpreter exits.
-
-    If this process is killed instead, its children notice and end by themselves.
-    """
+    """Cancel all jobs at the interpreter's exit; children of a killed one notice and end."""
 
     def end() -> None:
         JOBS.cancel_all()

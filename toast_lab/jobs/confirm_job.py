@@ -296,7 +296,6 @@ class ConfirmState:
         step_since: ``time.monotonic()`` at which the latest step arrived.
         end: the outcome, once there is one.
         learned: the problem; once the search is over, with the prices that it learned.
-        changes: number of events that have arrived, the outcome included.
     """
 
     def __init__(
@@ -310,11 +309,9 @@ class ConfirmState:
         self.activity = ""
         self.step_since = time.monotonic()
         self.end: ConfirmEnd | None = None
-        self.changes = 0
 
     def take(self, event: Any) -> None:
         """Store an event that the job reported."""
-        self.changes += 1
         if isinstance(event, JudgeStep):
             self.most_compiles = event.most_compiles
         if isinstance(event, PricePoint):
@@ -329,7 +326,6 @@ class ConfirmState:
     def finish(self, end: ConfirmEnd) -> None:
         """Store the outcome once the search is over."""
         self.end = end
-        self.changes += 1
         if self.problem is not None and end.prices is not None:
             self.learned = self.problem.with_prices(end.prices)
 

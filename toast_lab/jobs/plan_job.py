@@ -22,28 +22,20 @@ if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
     from toast_lab.runtime.compiled import Compiled
 
-EXPORTS = {
-    "PartitionSpecs": "specs",
-    "Plan (JSON)": "json",
-    "Python with JAX alone": "python",
-    "Patch of the source": "patch",
-    "Python, explicit axes": "python explicit",
-    "Patch, explicit axes": "patch explicit",
-    "Axis rules for flax": "rules",
-    "Test that notices drift": "test",
-    "StableHLO with shardings": "stablehlo",
-}
-_FILE_ENDINGS = {
-    "specs": "_specs.py",
-    "json": ".json",
-    "python": "_sharding.py",
-    "patch": ".patch",
-    "python explicit": "_sharding.py",
-    "patch explicit": ".patch",
-    "test": "_test.py",
-    "rules": "_rules.py",
-    "stablehlo": ".mlir",
-}
+#: (title, kind, how the names of its files end)
+_FORMATS = (
+    ("PartitionSpecs", "specs", "_specs.py"),
+    ("Plan (JSON)", "json", ".json"),
+    ("Python with JAX alone", "python", "_sharding.py"),
+    ("Patch of the source", "patch", ".patch"),
+    ("Python, explicit axes", "python explicit", "_sharding.py"),
+    ("Patch, explicit axes", "patch explicit", ".patch"),
+    ("Axis rules for flax", "rules", "_rules.py"),
+    ("Test that notices drift", "test", "_test.py"),
+    ("StableHLO with shardings", "stablehlo", ".mlir"),
+)
+EXPORTS = {title: kind for title, kind, _ in _FORMATS}
+_FILE_ENDINGS = {kind: ending for _, kind, ending in _FORMATS}
 
 
 class Exported(NamedTuple):

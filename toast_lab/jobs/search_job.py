@@ -124,10 +124,7 @@ class Control:
         self._wait_until_allowed(None)
 
     def _wait_until_allowed(self, coming: Any) -> None:
-        """Wait until simulation ``coming`` may be shown.
-
-        If ``coming`` is None, wait until the search may continue.
-        """
+        """Wait until simulation ``coming`` may be shown, or, if None, the search may continue."""
         if self._allowed(coming):
             return
         self._flush()

@@ -14,7 +14,6 @@ from toast_lab.report.page_tables import (
     details,
     figure_box,
     frame_table,
-    paragraph,
     rows_table,
     unbroken,
 )
@@ -50,7 +49,7 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
             "that depend on each other are settled together, by one choice between two sides."
         )
     parts = [
-        paragraph(lead),
+        h("p", lead),
         h("h3", "Dimension graph"),
         _switch(),
         figure_box(
@@ -78,7 +77,7 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
             ),
         )
     )
-    return Section("conflicts", "Conflicts", "Conflicts and how they are settled", join(parts))
+    return Section("conflicts", "Conflicts", "Conflicts and how they are settled", join(*parts))
 
 
 def graph_height(row_count: int) -> int:
@@ -138,10 +137,11 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
     axes = [axis for axis in problem.mesh.axes if axis in frame.columns]
     return [
         h("h3", "Conflict board"),
-        paragraph(
+        h(
+            "p",
             "The price of each side of each choice on each mesh axis if only that colour is cut "
             "and everything else stays whole. ● marks what this plan's actions take, ✗ what does "
-            "not fit. Combined with other actions, prices differ."
+            "not fit. Combined with other actions, prices differ.",
         ),
         frame_table(frame, "sides of each choice with their prices", numbers=axes, picks=picks),
     ]

@@ -12,11 +12,9 @@ from toast_lab.ir.rounds import rounds_notes
 from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
-    code_text,
     details,
     figure_box,
     frame_table,
-    paragraph,
     rows_table,
 )
 from toast_lab.report.prose import AlikeCollectives, alike_collectives
@@ -61,7 +59,7 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     cost = subject.cost
     groups = alike_collectives(cost.collectives)
     if not groups:
-        body = paragraph("There is no communication: no op needs data from another device.")
+        body = h("p", "There is no communication: no op needs data from another device.")
         return Section("collectives", "Communication", "Communication", body)
     explained = groups[:MAX_EXPLAINED]
     reasons = why(subject.problem, subject.plan, [group.longest for group in explained])
@@ -87,27 +85,25 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     if len(groups) > len(explained):
         intro += f" The first {len(explained)} are explained; toast-lab why explains any."
     parts = [
-        paragraph(intro),
+        h("p", intro),
         rows_table(columns, rows, "collectives by source line", picks=picks),
         h("h3", "What caused them, and what would remove them"),
         *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
     ]
-    return Section("collectives", "Communication", "Communication, and why", join(parts))
+    return Section("collectives", "Communication", "Communication, and why", join(*parts))
 
 
 def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
     collective = reason.collective
     repeats = f" ×{len(group.rows)}" if len(group.rows) > 1 else ""
     summary = join(
-        [
-            h("b", f"{collective.kind} over {' and '.join(collective.axes)}{repeats}"),
-            " of ",
-            code_text(collective.value),
-            f", {seconds_text(group.time_s)}",
-        ]
+        h("b", f"{collective.kind} over {' and '.join(collective.axes)}{repeats}"),
+        " of ",
+        h("code", collective.value),
+        f", {seconds_text(group.time_s)}",
     )
     rows: list[tuple[str, object]] = [
-        ("at", join([code_text(reason.place), f", {reason.op_kind}"])),
+        ("at", join(h("code", reason.place), f", {reason.op_kind}")),
         ("because", reason.because),
         ("from", ", ".join(reason.causes) or "no action: the op cannot be split"),
     ]
@@ -124,13 +120,14 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
     frame = _breakdown(subject)
     plan_count = len(subject.entries)
     parts = [
-        paragraph(
+        h(
+            "p",
             "Estimated time of one step on one device, with collectives one after the other. An op "
             "counts as memory traffic if moving its bytes takes longer than its arithmetic, else "
-            "as computing."
+            "as computing.",
         ),
         *(
-            paragraph(f"{note[:1].upper()}{note[1:]}.")
+            h("p", f"{note[:1].upper()}{note[1:]}.")
             for note in rounds_notes(subject.problem.analysis.program)
         ),
         figure_box(
@@ -147,7 +144,7 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
             _ops_table(subject, links),
         ),
     ]
-    return Section("price", "Price", "Price, part by part", join(parts))
+    return Section("price", "Price", "Price, part by part", join(*parts))
 
 
 def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
@@ -209,7 +206,7 @@ def timeline_section(subject: ReportSubject) -> Section:
                 numbers=("exposed, compiled", "exposed, estimated"),
             ),
         ]
-    return Section("timeline", "Timeline", "One step as a timeline", join(parts))
+    return Section("timeline", "Timeline", "One step as a timeline", join(*parts))
 
 
 def _schedule(subject: ReportSubject) -> Any:
@@ -254,7 +251,7 @@ def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
             picks=[links.pick_of_op(int(op)) for op in held["op"].head(MOST_HELD)],
         ),
     ]
-    return Section("memory", "Memory", "Memory", join(parts))
+    return Section("memory", "Memory", "Memory", join(*parts))
 
 
 def memory_figure(subject: ReportSubject) -> Any:

@@ -105,17 +105,15 @@ def document(
     ]
     contents = [h("a", section.name, href=f"#{section.anchor}") for section in sections]
     body = join(
-        [
-            h("a", "Skip to the report", href="#summary", cls="skip"),
-            h(
-                "header",
-                h("p", f"TOAST Lab {__version__}, sharding report", cls="quiet"),
-                h("h1", title),
-                h("p", subtitle, cls="quiet"),
-            ),
-            h("nav", *contents, aria_label="Contents"),
-            h("div", h("main", *chapters), _inspector(), cls="columns"),
-        ]
+        h("a", "Skip to the report", href="#summary", cls="skip"),
+        h(
+            "header",
+            h("p", f"TOAST Lab {__version__}, sharding report", cls="quiet"),
+            h("h1", title),
+            h("p", subtitle, cls="quiet"),
+        ),
+        h("nav", *contents, aria_label="Contents"),
+        h("div", h("main", *chapters), _inspector(), cls="columns"),
     )
     return "\n".join(
         [

@@ -11,10 +11,8 @@ from toast_lab.explain.difference import Difference, difference
 from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
-    code_text,
     details,
     frame_table,
-    paragraph,
     rows_table,
 )
 from toast_lab.report.subject import ReportSubject
@@ -75,7 +73,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
     parts += [h("p", note, cls="quiet") for note in _notes(subject)]
     if compiled is not None and not compiled.refused:
         parts.append(_compiled_collectives(subject, compiled))
-    return Section("evidence", "Evidence", "Compiled and measured, beside the price", join(parts))
+    return Section("evidence", "Evidence", "Compiled and measured, beside the price", join(*parts))
 
 
 def _compute_s(compiled: Any) -> float | None:
@@ -131,7 +129,7 @@ def _compiled_collectives(subject: ReportSubject, compiled: Any) -> Safe:
     equal = len(diff.rows) - len(diff.different)
     parts: list[object] = [
         h("h3", "Collectives, priced and compiled"),
-        paragraph(f"{equal:,} of {len(diff.rows):,} collectives are the same on both sides."),
+        h("p", f"{equal:,} of {len(diff.rows):,} collectives are the same on both sides."),
         rows_table(columns, rows, "collectives by kind, priced and compiled"),
     ]
     if len(different):
@@ -144,7 +142,7 @@ def _compiled_collectives(subject: ReportSubject, compiled: Any) -> Safe:
                 ),
             )
         )
-    return join(parts)
+    return join(*parts)
 
 
 # -- other plans -----------------------------------------------------------------------------------
@@ -170,7 +168,7 @@ def comparison_section(subject: ReportSubject) -> Section | None:
             h("h3", f"From {entry.name} to {subject.entry.name}"),
             *_difference_parts(change),
         ]
-    return Section("plans", "Other plans", "Compared with other plans", join(parts))
+    return Section("plans", "Other plans", "Compared with other plans", join(*parts))
 
 
 def _difference_parts(change: Difference) -> list[Safe]:
@@ -186,7 +184,7 @@ def _difference_parts(change: Difference) -> list[Safe]:
     ]
     parts = [rows_table(("", ">before", ">after", ">change"), totals, "totals of both plans")]
     if not (change.tensors or change.collectives or change.compute):
-        return [*parts, paragraph("The plans are the same.")]
+        return [*parts, h("p", "The plans are the same.")]
     if change.collectives:
         rows = [
             (
@@ -235,11 +233,11 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
         ("made", f"{minute_text(subject.time_utc)} UTC"),
     ]
     if subject.command:
-        rows.append(("command", code_text(subject.command)))
+        rows.append(("command", h("code", subject.command)))
     rows += [
         ("model", str(model)),
         ("from", model.source or "–"),
-        ("program", join([code_text(program.digest()), f", {program.n_ops:,} ops"])),
+        ("program", join(h("code", program.digest()), f", {program.n_ops:,} ops")),
         ("mesh", str(problem.mesh)),
         ("machine", problem.machine.name),
         ("memory limit", bytes_text(limit) if math.isfinite(limit) else "none"),
@@ -249,7 +247,7 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     for entry, plan in zip(subject.entries, subject.plans, strict=True):
         digest = plan_digest(plan)
         actions = " ".join(plan.history[:40]) or "no actions"
-        rows.append((f"plan {entry.name}", join([code_text(digest), ": ", code_text(actions)])))
+        rows.append((f"plan {entry.name}", join(h("code", digest), ": ", h("code", actions))))
     for name, result in subject.results.items():
         rows.append(
             (
@@ -264,12 +262,13 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     save = h(
         "button", "Save this plan as a file", type="button", data_save="plan.json", cls="screen"
     )
-    use = paragraph(
+    use = h(
+        "p",
         save,
         " The file can be read by ",
-        code_text("toast-lab price MODEL --plan plan.json"),
+        h("code", "toast-lab price MODEL --plan plan.json"),
         ", ",
-        code_text("tl.Plan.load"),
+        h("code", "tl.Plan.load"),
         " and the explorer.",
     )
-    return Section("origin", "Origin", "How this was made", join([facts_list, use]))
+    return Section("origin", "Origin", "How this was made", join(facts_list, use))

@@ -126,16 +126,6 @@ def figure_box(name: str, height_px: int, label: str, caption: object) -> Safe:
     return h("figure", canvas, h("figcaption", caption))
 
 
-def paragraph(*parts: object) -> Safe:
-    """A paragraph."""
-    return h("p", *parts)
-
-
-def code_text(content: object) -> Safe:
-    """A name or a line of code inside a sentence."""
-    return h("code", content)
-
-
 def unbroken(text: str) -> str:
     """A short text that stays on one line."""
     return text.replace(" ", "\N{NO-BREAK SPACE}")
@@ -147,5 +137,5 @@ def enumeration(items: Sequence[object], most: int = 4) -> Safe:
     if len(items) > most:
         shown.append(f"{len(items) - most} more")
     if len(shown) < 2:
-        return join(shown)
-    return join([join(shown[:-1], ", "), " and ", shown[-1]])
+        return join(*shown)
+    return join(join(*shown[:-1], between=", "), " and ", shown[-1])

@@ -77,7 +77,7 @@ def plan_panel(
         "div",
         prose.headline(problem, cost),
         h("div", *map(_drawn, [*own_tiles, *tiles]), cls="tiles"),
-        h("dl", *[join([h("dt", topic), h("dd", text)]) for topic, text in topics], cls="points"),
+        h("dl", *[join(h("dt", topic), h("dd", text)) for topic, text in topics], cls="points"),
         cls="plan-panel",
     )
 

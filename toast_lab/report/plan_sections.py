@@ -16,10 +16,8 @@ from toast_lab.report import prose
 from toast_lab.report.page_tables import (
     Section,
     box,
-    code_text,
     details,
     frame_table,
-    paragraph,
     rows_table,
 )
 from toast_lab.report.plan_panel import Tile, best_of, plan_panel
@@ -132,10 +130,11 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     cut_count = sum(row.places for row in rows if any(row.spec))
     parts += [
         h("h3", "Arguments"),
-        paragraph(
+        h(
+            "p",
             f"{cut_count:,} of {plan.program.n_arguments:,} arguments are cut; a device holds "
             f"{bytes_text(sum(row.local_bytes for row in rows))} of them. "
-            "Those of repeated layers share a row, with * for the layer."
+            "Those of repeated layers share a row, with * for the layer.",
         ),
         rows_table(columns, cells, "arguments and how they are cut", picks=picks),
     ]
@@ -156,7 +155,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     ):
         if len(frame):
             parts.append(details(f"{heading} ({len(frame):,})", frame_table(frame, heading)))
-    return Section("plan", "Whole plan", "The whole plan", join(parts))
+    return Section("plan", "Whole plan", "The whole plan", join(*parts))
 
 
 def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
@@ -197,7 +196,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
                 prose.refined_text(problem, subject.plan)
                 or "some ops and values are sharded differently from what the actions say",
                 seconds_text(cost.time_s),
-                bytes_text(cost.peak_bytes) + ("" if cost.fits else " ✗"),
+                _memory(cost),
                 "see the collectives",
             )
         )
@@ -210,14 +209,13 @@ def _actions_part(subject: ReportSubject) -> Safe:
         "change in collectives",
     )
     return join(
-        [
-            paragraph(
-                "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
-                "cut together, along one axis of the mesh. Time and memory are those of the plan "
-                "after each action; ✗: does not fit."
-            ),
-            rows_table(columns, rows, "actions of the plan, in order"),
-        ]
+        h(
+            "p",
+            "A plan is a list of actions. Each cuts a colour, that is all dims that have to be "
+            "cut together, along one axis of the mesh. Time and memory are those of the plan "
+            "after each action; ✗: does not fit.",
+        ),
+        rows_table(columns, rows, "actions of the plan, in order"),
     )
 
 
@@ -240,7 +238,7 @@ def _pins_part(subject: ReportSubject) -> list[Safe]:
     pins = subject.problem.pins
     if pins is None or not pins.texts:
         return []
-    return [paragraph("Pinned: ", join([*map(code_text, pins.texts)], ", "), ".")]
+    return [h("p", "Pinned: ", join(*(h("code", text) for text in pins.texts), between=", "), ".")]
 
 
 # -- the listing -----------------------------------------------------------------------------------
@@ -340,13 +338,12 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
         aria_label="lines of the local program",
     )
     body = join(
-        [
-            paragraph(
-                "What one device runs. A size in braces is cut along that axis: ",
-                code_text("[256{data}, 64]"),
-                f". {note}.",
-            ),
-            box(listing_body, "the local program", tall=True),
-        ]
+        h(
+            "p",
+            "What one device runs. A size in braces is cut along that axis: ",
+            h("code", "[256{data}, 64]"),
+            f". {note}.",
+        ),
+        box(listing_body, "the local program", tall=True),
     )
     return Section("program", "Program", "The program of one device", body)

@@ -16,7 +16,7 @@ from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain.board import Board, Dispute, named_tensor
 from toast_lab.explain.plan_by_hand import side_on
-from toast_lab.report.page_tables import code_text, enumeration
+from toast_lab.report.page_tables import enumeration
 from toast_lab.report.subject import ReportSubject
 from toast_lab.search.action_path import refinements_of
 from toast_lab.sharding.plan import ShardingPlan
@@ -167,15 +167,19 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
         axis = problem.mesh.axes[action.axis]
         groups[axis].append(problem.analysis.groups[action.group].name)
     phrases = [
-        join([enumeration([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
+        join(
+            enumeration([h("code", name) for name in dict.fromkeys(names)], 6),
+            " over ",
+            h("b", axis),
+        )
         for axis, names in groups.items()
     ]
     if history.exact:
         no_cuts = Safe("Nothing: every device holds and computes everything.")
-        return join([join(phrases, "; "), "."]) if phrases else no_cuts
+        return join(join(*phrases, between="; "), ".") if phrases else no_cuts
     refined = refined_text(problem, plan) or "refined op by op"
-    opening = join([join(phrases, "; "), "; then ", refined]) if phrases else "Op by op"
-    return join([opening, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
+    opening = join(join(*phrases, between="; "), "; then ", refined) if phrases else "Op by op"
+    return join(opening, ". Shares of each colour that are cut ", cut_shares(problem, plan), ".")
 
 
 def refined_text(problem: Problem, plan: ShardingPlan) -> str:
@@ -207,10 +211,10 @@ def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
             if group.n_names > 1 and cuts[axis, group.index]
         }
         largest = sorted(shares.items(), key=lambda share: -share[1])
-        texts = [join([code_text(name), f" {share:.0%}"]) for name, share in largest]
+        texts = [join(h("code", name), f" {share:.0%}") for name, share in largest]
         if texts:
-            phrases.append(join(["over ", h("b", axis), ": ", enumeration(texts, 5)]))
-    return join(phrases, "; ") if phrases else Safe("none")
+            phrases.append(join("over ", h("b", axis), ": ", enumeration(texts, 5)))
+    return join(*phrases, between="; ") if phrases else Safe("none")
 
 
 def time_text(cost: Cost) -> str:
@@ -241,11 +245,9 @@ def costliest_text(cost: Cost) -> Safe | None:
     repeats = f"{len(costliest.rows)} × " if len(costliest.rows) > 1 else ""
     share = costliest.time_s / cost.time_s if cost.time_s else 0.0
     return join(
-        [
-            f"{repeats}{costliest.kind} over {' and '.join(costliest.axes)} at ",
-            code_text(line_text(costliest.where) or "an unknown line"),
-            f": {seconds_text(costliest.time_s)}, {share:.0%} of the step.",
-        ]
+        f"{repeats}{costliest.kind} over {' and '.join(costliest.axes)} at ",
+        h("code", line_text(costliest.where) or "an unknown line"),
+        f": {seconds_text(costliest.time_s)}, {share:.0%} of the step.",
     )
 
 
@@ -262,7 +264,7 @@ def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
         for row, dispute in enumerate(board.disputes)
     ]
     remark = f" {len(sentences) - 3} more are in the table." if len(sentences) > 3 else ""
-    return join([opening, join(sentences[:3], " "), remark])
+    return join(opening, join(*sentences[:3], between=" "), remark)
 
 
 def matters_text(problem: Problem, plan: ShardingPlan) -> Safe | None:
@@ -271,8 +273,8 @@ def matters_text(problem: Problem, plan: ShardingPlan) -> Safe | None:
         rows = choices(plan, problem)
     except InvalidPlan:
         return None
-    most = [join([code_text(row.text), f" {saves(row)}"]) for row in rows[:3]]
-    return join(["Compared with the plan without it, ", join(most, "; "), "."])
+    most = [join(h("code", row.text), f" {saves(row)}") for row in rows[:3]]
+    return join("Compared with the plan without it, ", join(*most, between="; "), ".")
 
 
 def chosen_sides(
@@ -294,12 +296,10 @@ def side_text(
     """Which side of a choice a plan takes, and at how many conflicts that has an effect."""
     tensor = named_tensor(dispute.tensors)
     question = join(
-        [
-            "Between ",
-            f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
-            code_text(f"{tensor.value} {list(tensor.shape)}"),
-            f" ({line_text(tensor.where)})",
-        ]
+        "Between ",
+        f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
+        h("code", f"{tensor.value} {list(tensor.shape)}"),
+        f" ({line_text(tensor.where)})",
     )
     places = [
         place
@@ -330,7 +330,7 @@ def side_text(
         )
     else:
         choice = " the plan cuts neither."
-    return join([question, choice])
+    return join(question, choice)
 
 
 NEITHER_DIM = "neither dim"
@@ -397,7 +397,11 @@ def action_text(problem: Problem, action: Action) -> Safe:
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
     carriers_text = (
-        join(["This colour is ", enumeration([*map(_carrier, carriers)], 2), "."])
+        join(
+            "This colour is ",
+            enumeration([join(f"dim {dim} of ", h("code", name)) for dim, name in carriers], 2),
+            ".",
+        )
         if carriers
         else "No argument has this colour: it first appears inside the program."
     )
@@ -408,19 +412,12 @@ def action_text(problem: Problem, action: Action) -> Safe:
     )
     mirrored = f" in each of {len(group.colours)} layers" if len(group.colours) > 1 else ""
     return join(
-        [
-            "cuts ",
-            code_text(group.name),
-            f" ({group.size:,}{mirrored}) into {parts} parts over {axis}. ",
-            carriers_text,
-            side_note,
-        ]
+        "cuts ",
+        h("code", group.name),
+        f" ({group.size:,}{mirrored}) into {parts} parts over {axis}. ",
+        carriers_text,
+        side_note,
     )
-
-
-def _carrier(argument_dim: tuple[int, str]) -> Safe:
-    dim, name = argument_dim
-    return join([f"dim {dim} of ", code_text(name)])
 
 
 def argument_dims(analysis: Analysis, group: int) -> list[tuple[int, str]]:

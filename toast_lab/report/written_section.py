@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toast_lab.plan_verbs import Written
-from toast_lab.report.page_tables import Section, paragraph, rows_table
+from toast_lab.report.page_tables import Section, rows_table
 from toast_lab.report.subject import ReportSubject
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
@@ -22,13 +22,13 @@ def written_section(subject: ReportSubject) -> Section:
     parts: list[Safe] = []
     if written is None:
         reason = subject.not_written or "its constraints were not asked for"
-        parts.append(paragraph(f"Not written: {reason}. It shards the arguments so:"))
+        parts.append(h("p", f"Not written: {reason}. It shards the arguments so:"))
         rules = rules_of(plan.program, list(plan.argument_specs().values()))
         rows = [(rule.words, spec_code(rule.spec), len(rule.arguments)) for rule in rules]
         parts.append(rows_table(("~arguments", "=spec", ">number"), rows, "arguments"))
     else:
         parts += _tables(written)
-    return Section("written", "Written", "The plan as people write it", join(parts))
+    return Section("written", "Written", "The plan as people write it", join(*parts))
 
 
 def _tables(written: Written) -> list[Safe]:
@@ -45,10 +45,11 @@ def _tables(written: Written) -> list[Safe]:
 
     fits = "" if cost.fits else ", does not fit"
     parts = [
-        paragraph(
+        h(
+            "p",
             f"Written in {written.size}: {seconds_text(cost.time_s)} a step, "
             f"{bytes_text(cost.peak_bytes)} a device{fits}; C(s) {written.loss:+.1%} compared with "
-            "the whole plan, which the other sections are about. JAX decides all else."
+            "the whole plan, which the other sections are about. JAX decides all else.",
         )
     ]
     rules = [
@@ -59,7 +60,7 @@ def _tables(written: Written) -> list[Safe]:
         columns = ("~arguments", "=pattern of paths", "=spec", ">number", *WITHOUT)
         parts += [
             h("h3", "Rules"),
-            paragraph("The first pattern that is found in a path decides; others stay whole."),
+            h("p", "The first pattern that is found in a path decides; others stay whole."),
             rows_table(columns, rules, "rules and what each gains"),
         ]
     constraints = [

@@ -67,4 +67,4 @@ def changes(findings: Sequence[Finding]) -> Safe:
         paragraphs.append(quiet(finding.why))
         if finding.remedy is not None:
             paragraphs += [h("pre", line) for line in finding.remedy.code]
-    return join(paragraphs)
+    return join(*paragraphs)

@@ -79,32 +79,28 @@ def board_frame(
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
     """``+2 all_reduce{data}, −1 all_gather{model}``, from ``collective_changes``."""
-    return _signed((f"{kind}{{{', '.join(axes)}}}", *counts) for (kind, axes), counts in sent) or (
-        "no collectives added or removed"
-    )
-
-
-def _signed(rows: Iterable[tuple[str, int, int]], between: str = ", ") -> str:
-    """``+2 AR, −1 AG``, from (text, added, removed)."""
-    return between.join(
-        f"{sign}{count} {text}"
-        for text, *counts in rows
+    changes = [
+        f"{sign}{count} {kind}{{{', '.join(axes)}}}"
+        for (kind, axes), counts in sent
         for sign, count in zip("+−", counts, strict=True)
         if count
-    )
+    ]
+    return ", ".join(changes) or "no collectives added or removed"
 
 
 def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]]) -> str:
     """``+2 AR −1 AG``."""
-    added: Counter[str] = Counter()
-    removed: Counter[str] = Counter()
+    by_sign: dict[str, Counter[str]] = {"+": Counter(), "−": Counter()}
     for (kind, _), counts in sent.items():
-        added[kind] += counts[0]
-        removed[kind] += counts[1]
-    names = {kind: COLLECTIVE_ABBREVIATIONS.get(kind, kind) for kind in added}
-    gained = _signed(((name, added[kind], 0) for kind, name in names.items()), " ")
-    lost = _signed(((name, 0, removed[kind]) for kind, name in names.items()), " ")
-    return " ".join(filter(None, (gained, lost))) or "–"
+        for changed, count in zip(by_sign.values(), counts, strict=True):
+            changed[COLLECTIVE_ABBREVIATIONS.get(kind, kind)] += count
+    changes = [
+        f"{sign}{count} {name}"
+        for sign, changed in by_sign.items()
+        for name, count in changed.items()
+        if count
+    ]
+    return " ".join(changes) or "–"
 
 
 def taken_frame(steps: Sequence[PlanAfterAction]) -> pd.DataFrame:

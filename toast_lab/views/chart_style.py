@@ -142,28 +142,15 @@ def grid_across(plot: Any, _: Any) -> None:
     figure.ygrid.grid_line_color = None
 
 
-def chart(
-    elements: Sequence[Any],
-    *,
-    name: str,
-    xlabel: str,
-    ylabel: str,
-    xlim: tuple[float | None, float | None] = (None, None),
-    ylim: tuple[float | None, float | None] = (None, None),
-    **options: Any,
-) -> Any:
+def chart(elements: Sequence[Any], *, name: str, **options: Any) -> Any:
     """Elements on one pair of axes, in the look of the pages.
 
     Args:
         elements: elements in the order in which they are drawn.
         name: name of the figure, by which its buttons find it.
-        xlabel: what the x axis shows, with its unit.
-        ylabel: the same for the y axis.
-        xlim: ends of the x axis; None: from the data.
-        ylim: the same for the y axis.
         options: ``legend`` ("top", "right" or None), ``legend_columns``, ``zoom`` ("both", "width",
             "time" or None), ``tappable`` (names of renderers that can be clicked), ``hooks``, and
-            any option of a HoloViews overlay.
+            any option of a HoloViews overlay, such as ``xlabel`` with the unit, and ``xlim``.
     """
     marks = [element for element in elements if not isinstance(element, hv.HLine | hv.VLine)]
     if len(marks) == 1:
@@ -181,10 +168,6 @@ def chart(
         *options.pop("hooks", ()),
     ]
     defaults: dict[str, Any] = {
-        "xlabel": xlabel,
-        "ylabel": ylabel,
-        "xlim": xlim,
-        "ylim": ylim,
         "show_legend": legend is not None,
         "default_tools": [],
         "toolbar": "right" if zoom else None,

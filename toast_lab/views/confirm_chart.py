@@ -60,9 +60,24 @@ def confirm_charts(
     rows = frame.assign(**{name: frame[name] / scale for name in TIMES})
     price, clock = _price(rows, x), _clock(rows, x, unit, apart=apart)
     title = f"step time ({unit})"
+    heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
+    last = float(rows[x].max()) if len(rows) else 1.0
 
     def overlay(elements: Sequence[Any], figure: str, title: str) -> Any:
-        return _overlay(elements, rows, x, figure=figure, title=title, scale_type=scale_type)
+        return chart(
+            elements,
+            name=figure,
+            title=title,
+            xlabel=X_LABELS[x],
+            ylabel="",
+            xlim=(0, 1.02 * last or 1.0),
+            ylim=height_limits(heights, _ends(rows), 0.15, scale_type),
+            logy=scale_type == "log",
+            legend="top",
+            zoom="width",
+            hooks=[plain_ticks, _few_ticks],
+            min_height=150,
+        )
 
     if not apart:
         joint_title = f"{title}: estimated, and by the judge's clock"
@@ -141,33 +156,6 @@ def _clock(rows: pd.DataFrame, x: str, unit: str, *, apart: bool) -> list[Any]:
             **hover(tooltips),
         ),
     ]
-
-
-def _overlay(
-    elements: Sequence[Any],
-    rows: pd.DataFrame,
-    x: str,
-    *,
-    figure: str,
-    title: str,
-    scale_type: str,
-) -> Any:
-    heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
-    last = float(rows[x].max()) if len(rows) else 1.0
-    return chart(
-        elements,
-        name=figure,
-        title=title,
-        xlabel=X_LABELS[x],
-        ylabel="",
-        xlim=(0, 1.02 * last or 1.0),
-        ylim=height_limits(heights, _ends(rows), 0.15, scale_type),
-        logy=scale_type == "log",
-        legend="top",
-        zoom="width",
-        hooks=[plain_ticks, _few_ticks],
-        min_height=150,
-    )
 
 
 def _ends(rows: pd.DataFrame) -> list[float]:

@@ -63,7 +63,7 @@ def graph_legend(folded: bool, overlay: Overlay | None = None) -> Safe:
     if overlay is None:
         return _list(rows)
     steps = [((_dot(step_hue),), meaning) for step_hue, meaning in overlay.key]
-    return join([quiet("Hue: ", overlay.about, "."), _list(steps), _list(rows)])
+    return join(quiet("Hue: ", overlay.about, "."), _list(steps), _list(rows))
 
 
 _FOLDED = "a marker is all names of a colour in a row; the number counts them, none is one name"
@@ -72,7 +72,7 @@ _SINGLE = "a marker is one dimension name; the number tells names of a colour ap
 
 def _list(rows: Sequence[tuple[Sequence[Safe], str]]) -> Safe:
     size = {"width": "34", "height": "16", "viewBox": "0 0 34 16", "aria_hidden": "true"}
-    terms = [join([h("dt", h("svg", *mark, **size)), h("dd", text)]) for mark, text in rows]
+    terms = [join(h("dt", h("svg", *mark, **size)), h("dd", text)) for mark, text in rows]
     return h("dl", *terms, cls="legend")
 
 

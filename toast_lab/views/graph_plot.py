@@ -568,10 +568,7 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None) -> dict[str, Any
 
 
 def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
-    """Parabolas in Bokeh's form.
-
-    Their ends and control points are plain arrays, which are sent quickly.
-    """
+    """Parabolas in Bokeh's form, as plain arrays, which are sent quickly."""
     xs = np.array([edge.xs for edge in layout.edges], dtype=float).reshape(-1, 3)
     ys = np.array([edge.ys for edge in layout.edges], dtype=float).reshape(-1, 3)
     return {

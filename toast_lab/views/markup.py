@@ -41,7 +41,7 @@ def text(value: object) -> Safe:
     return value if isinstance(value, Safe) else Safe(html.escape(str(value)))
 
 
-def join(parts: Iterable[object], between: str = "") -> Safe:
+def join(*parts: object, between: str = "") -> Safe:
     """Escape parts and join them with ``between``."""
     return Safe(html.escape(between).join(text(part) for part in parts))
 
@@ -58,12 +58,12 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
     )
-    return Safe(f"<{tag}{attribute_text}>{join(children)}</{tag}>")
+    return Safe(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Safe:
     """Pairs as a definition list in two columns."""
-    return h("dl", *[join([h("dt", label), h("dd", value)]) for label, value in rows], cls="facts")
+    return h("dl", *[join(h("dt", label), h("dd", value)) for label, value in rows], cls="facts")
 
 
 def quiet(*children: object, **attributes: str) -> Safe:

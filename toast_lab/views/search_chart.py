@@ -8,6 +8,7 @@ needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import holoviews as hv
@@ -21,7 +22,7 @@ from toast_lab.views.chart_style import chart, drawn, growing_figure, hover, pla
 from toast_lab.views.compare_table import byte_unit, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
-from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, curve_frame
+from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, curve_frame, thinned
 
 #: most points of a chart that grows
 MOST_DRAWN = 800
@@ -226,9 +227,9 @@ class SearchCurves:
         the search needs, too. Beyond ``MOST_DRAWN`` points, every second one that is no improvement
         is dropped, and later points are thinned likewise.
         """
-        points = self._thinned(points)
         if not points:
             return
+        first, self._count = self._count, self._count + len(points)
         _, time, memory = self._quantities
         scaled_points = [
             point._replace(
@@ -237,32 +238,17 @@ class SearchCurves:
                 best_bytes=point.best_bytes / memory.unit,
                 tried_bytes=point.tried_bytes / memory.unit,
             )
-            for point in points
+            for point in thinned(points, self._every, first)
         ]
-        new_columns: dict[str, Any] = dict(
-            zip(COLUMNS, map(list, zip(*scaled_points, strict=True)), strict=True)
-        )
         if len(self.source.data["simulation"]) + len(scaled_points) <= MOST_DRAWN:
-            self.source.stream(new_columns)
-            self._show_last()
-            return
-        all_columns = {name: [*self.source.data[name], *new_columns[name]] for name in COLUMNS}
-        last_index = len(all_columns["simulation"]) - 1
-        while True:
-            kept_indices = [
-                index
-                for index, better in enumerate(all_columns["improved"])
-                if better or index % 2 == 0 or index == last_index
-            ]
-            all_columns = {
-                name: [values[index] for index in kept_indices]
-                for name, values in all_columns.items()
-            }
-            self._every *= 2
-            last_index = len(kept_indices) - 1
-            if last_index < MOST_DRAWN or all(all_columns["improved"]):
-                break
-        self.source.data = all_columns
+            self.source.stream(_columns(scaled_points))
+        else:
+            drawn_rows = zip(*(self.source.data[name] for name in COLUMNS), strict=True)
+            kept = [*(CurvePoint(*row) for row in drawn_rows), *scaled_points]
+            while len(kept) > MOST_DRAWN and not all(point.improved for point in kept):
+                kept = thinned(kept, 2)
+                self._every *= 2
+            self.source.data = _columns(kept)
         self._show_last()
 
     def _show_last(self) -> None:
@@ -276,20 +262,11 @@ class SearchCurves:
         self.source.data = {name: [] for name in COLUMNS}
         self.append(points)
 
-    def _thinned(self, points: list[CurvePoint]) -> list[CurvePoint]:
-        """The improvements among ``points``, the last point and some of the others.
-
-        The others are thinned like the points before them.
-        """
-        first_index, self._count = self._count, self._count + len(points)
-        last_index = len(points) - 1
-        return [
-            point
-            for index, point in enumerate(points)
-            if point.improved or index == last_index or (first_index + index) % self._every == 0
-        ]
-
     def mark(self, at: int | None) -> None:
         """Veil everything after simulation ``at``; None: nothing."""
         for veil in self.veils:
             veil.update(left=at, visible=at is not None)
+
+
+def _columns(points: Sequence[CurvePoint]) -> dict[str, Any]:
+    return dict(zip(COLUMNS, map(list, zip(*points, strict=True)), strict=True))

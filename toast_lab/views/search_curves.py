@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -57,6 +57,16 @@ def point(simulation: Any) -> CurvePoint:
         best_score=simulation.best_score,
         tried_score=simulation.score,
     )
+
+
+def thinned(points: Sequence[CurvePoint], every: int, first: int = 0) -> list[CurvePoint]:
+    """All improvements, the last point, and one of ``every`` others; ``first`` is their index."""
+    last = first + len(points) - 1
+    return [
+        point
+        for index, point in enumerate(points, first)
+        if point.improved or index == last or index % every == 0
+    ]
 
 
 def curve_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:

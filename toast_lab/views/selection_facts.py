@@ -14,6 +14,17 @@ from toast_lab.views.graph_layout import linked_names, place_text
 from toast_lab.views.graph_rows import op_label, where
 
 Facts = list[tuple[str, str]]
+CONFLICT_COLUMNS = [
+    "conflict",
+    "colour",
+    "tensor",
+    "dims",
+    "side 0",
+    "side 1",
+    "set",
+    "bit",
+    "line",
+]
 
 
 def name_facts(analysis: Analysis, name: int) -> Facts:
@@ -160,10 +171,7 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
                 "line": where(analysis, place.op(analysis.program)),
             }
         )
-    return pd.DataFrame(
-        table,
-        columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"],
-    )
+    return pd.DataFrame(table, columns=CONFLICT_COLUMNS)
 
 
 def _place(analysis: Analysis, place: ConflictPlace) -> str:

@@ -177,18 +177,12 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
 
 
 def _leftwards(xs: list[float]) -> list[bool]:
-    """Which names stand left of their marker, for positions from 0 to 1 across the chart.
-
-    They are those near the right edge, and those with a neighbour to the right.
-    """
+    """Which names stand left of their marker: near the right edge, or a neighbour's left."""
     return [x > 0.6 or (x > 0.2 and any(x < other < x + 0.18 for other in xs)) for x in xs]
 
 
 def _apart(xs: list[float], ys: list[float]) -> list[int]:
-    """Vertical label offsets in pixels, for positions from 0 to 1 across the chart and up.
-
-    Plans that lie close together get their names one below the other.
-    """
+    """Vertical label offsets in pixels: names of plans that lie close go one below the other."""
     offsets: list[int] = []
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         neighbours = sum(

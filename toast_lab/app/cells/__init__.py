@@ -23,17 +23,9 @@ if TYPE_CHECKING:
     from toast_lab.app.cells.searching import race, search, tree
 
 _MODULES = {
-    "colours": "program_views",
-    "compare": "plans",
-    "conflicts": "program_views",
-    "graph": "program_views",
-    "listing": "program_views",
-    "memory": "plans",
-    "plan": "plans",
-    "race": "searching",
-    "search": "searching",
-    "tiles": "plans",
-    "tree": "searching",
+    **dict.fromkeys(("compare", "memory", "plan", "tiles"), "plans"),
+    **dict.fromkeys(("colours", "conflicts", "graph", "listing"), "program_views"),
+    **dict.fromkeys(("race", "search", "tree"), "searching"),
 }
 
 __all__ = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +12,11 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
+from toast_lab.app.cells.view import kind_text, refused, shown, table_html
 from toast_lab.app.plan_words import step_words
-from toast_lab.app.tiles_pane import tensor_text
+from toast_lab.app.tiles_pane import TilesPane, large_arguments, tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
-from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.ir.program import Program
 from toast_lab.plan_verbs import Plan
@@ -22,13 +24,14 @@ from toast_lab.report.plan_panel import best_of, plan_panel, styled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
-from toast_lab.text import line_text
+from toast_lab.text import counted
 from toast_lab.views.breakdown import breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_style import bokeh_figure
-from toast_lab.views.compare_table import COLLECTIVE_ABBREVIATIONS, PlanEntry, compare_frame
+from toast_lab.views.compare_table import PlanEntry, compare_frame, shown_frame
 from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.views.memory_chart import memory_chart
+from toast_lab.views.memory_timeline import held_frame, shown_held
 from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame
 
@@ -38,7 +41,20 @@ ACCEPTED_PLANS = (
 EXAMPLE = 'tl.{call}({{"searched": result.plan, "by hand": plan}}, problem)'
 WIDTH_PX = 720.0  #: width of a static chart
 BARS_PX, BAR_PX = 100.0, 28.0  #: base height of a static bar chart, and height of each bar
-MAX_TENSORS = 60
+#: titles of the columns of ``shown_frame`` that a cell has
+TITLES = {
+    "plan": "plan",
+    "step": "step, predicted",
+    "peak": "peak, predicted",
+    "fits": "fits",
+    "collectives": "collectives, predicted",
+}
+MEASURED_TITLES = {
+    "measured": "step, measured",
+    "compiled collectives": "collectives, compiled",
+    "compiled": "peak, compiled",
+    "error": "error",
+}
 
 
 def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
@@ -59,25 +75,21 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
     entries = plan_entries(plans, problem, "views.compare")
     known_problem = problem or problem_of(plans)
 
-    def table() -> pd.DataFrame:
-        return compare_frame(entries)
-
     def static() -> Safe:
         chart = _breakdown(entries, known_problem)
         height = BARS_PX + BAR_PX * len(entries)
         picture = "" if chart is None else Safe(chart_svg(chart, size_px=(WIDTH_PX, height)))
-        return join([table_html(texts_frame(entries)), picture])
+        return join(table_html(texts_frame(entries)), picture)
 
-    height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
-    view = CellView(
+    return shown(
+        inline,
         kind="compare",
         about=_summary(entries),
         make=lambda: CompareCell(entries, known_problem),
         static=static,
-        height=height,
-        table=table,
+        height=150 + 25 * len(entries) + max(260, 60 + 28 * len(entries)),
+        table=lambda: compare_frame(entries),
     )
-    return shown(view, inline)
 
 
 def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
@@ -99,34 +111,30 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
     lines = program_of(plans, problem).source_lines()
 
     def table() -> pd.DataFrame:
-        rows = [
-            (plan.name, float(plan.cost.peak_bytes), plan.cost.peak_op, *_largest_held(plan.cost))
-            for plan in entries
-        ]
-        return pd.DataFrame(
-            rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
-        )
+        rows = []
+        for name, cost in ((entry.name, entry.cost) for entry in entries):
+            held = cost.at_peak[0] if cost.at_peak else None
+            largest = ("", 0.0) if held is None else (held.value or held.kind, held.bytes)
+            rows.append((name, float(cost.peak_bytes), cost.peak_op, *largest))
+        columns = ["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
+        return pd.DataFrame(rows, columns=columns)
 
     def static() -> Safe:
         first_plan = entries[0]
         return join(
-            [
-                Safe(chart_svg(_timeline(entries, lines), size_px=(WIDTH_PX, 260.0))),
-                h("p", f"In memory where {first_plan.name} peaks:"),
-                table_html(held_frame(first_plan.cost), 8),
-            ]
+            Safe(chart_svg(_timeline(entries, lines), size_px=(WIDTH_PX, 260.0))),
+            h("p", f"In memory where {first_plan.name} peaks:"),
+            table_html(shown_held(held_frame(first_plan.cost)), 8),
         )
 
     return shown(
-        CellView(
-            kind="memory",
-            about=_summary(entries),
-            make=lambda: MemoryCell(entries, lines),
-            static=static,
-            height=620,
-            table=table,
-        ),
         inline,
+        kind="memory",
+        about=_summary(entries),
+        make=lambda: MemoryCell(entries, lines),
+        static=static,
+        height=620,
+        table=table,
     )
 
 
@@ -149,7 +157,8 @@ def plan(given: Any, problem: Problem | None = None, *, inline: bool = False) ->
     if known_problem is None or not isinstance(sharding, ShardingPlan):
         raise refused("plan", "a plan or a search result", given, "tl.views.plan(result)")
     panel = styled(plan_panel(known_problem, sharding, entries[0].cost, best=best_of(entries[1:])))
-    view = CellView(
+    return shown(
+        inline,
         kind="plan",
         about=_summary(entries),
         make=lambda: look.text(panel, margin=12),
@@ -157,7 +166,6 @@ def plan(given: Any, problem: Problem | None = None, *, inline: bool = False) ->
         height=430,
         table=lambda: compare_frame(entries),
     )
-    return shown(view, inline)
 
 
 def tiles(
@@ -186,8 +194,12 @@ def tiles(
     def spec(tensor_value: int) -> Any:
         return sharding.spec(int(layouts[tensor_value]), len(program.dims(tensor_value)))
 
-    def about() -> str:
-        return f"{tensor_text(program, value)} as {spec_text(spec(value))}"
+    def make() -> TilesPane:
+        arguments = large_arguments(program)
+        pane = TilesPane(lambda: sharding, lambda: list(dict.fromkeys([value, *arguments])))
+        pane.view.stylesheets = [look.CANVAS]
+        pane.refresh()
+        return pane
 
     def static() -> Safe:
         shape = program.dims(value)
@@ -197,20 +209,20 @@ def tiles(
         plot = TilesPlot(sharding.mesh)
         plot.show(shape, spec(value), range(min(len(shape), 2)))
         picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
-        return join([picture, h("p", part_texts)])
+        return join(picture, h("p", part_texts))
 
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
 
-    view = CellView(
+    return shown(
+        inline,
         kind="tiles",
-        about=about,
-        make=lambda: TilesCell(sharding, value, spec),
+        about=lambda: f"{tensor_text(program, value)} as {spec_text(spec(value))}",
+        make=make,
         static=static,
         height=420,
         table=table,
     )
-    return shown(view, inline)
 
 
 # -- data ------------------------------------------------------------------------------------------
@@ -269,15 +281,10 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
         )
     entries = []
     for name, item in plans.items():
-        plan = item.plan if isinstance(item, SearchResult) else item
-        cost = (
-            item.cost
-            if isinstance(item, SearchResult)
-            else price(problem, item)
-            if problem is not None
-            else None
-        )
-        entries.append(PlanEntry(str(name), plan.history, cost))
+        if isinstance(item, SearchResult):
+            entries.append(PlanEntry(str(name), item.plan.history, item.cost))
+        elif problem is not None:
+            entries.append(PlanEntry(str(name), item.history, price(problem, item)))
     return _numbered(entries)
 
 
@@ -312,94 +319,33 @@ def _listed(plans: Any) -> list[Any]:
     return list(plans.values()) if isinstance(plans, Mapping) else list(plans)
 
 
-class _ExecutedRow:
-    """Adapts a row of a comparison to what the table of plans expects of an executed plan."""
-
-    def __init__(self, row: ComparisonRow) -> None:
-        self._row = row
-
-    @property
-    def max_relative_error(self) -> float | None:
-        certificate = self._row.certificate
-        return None if certificate is None else certificate.max_relative_error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, name)
-
-
 def _comparison_entry(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
     cost: Any = None
     actions: tuple[str, ...] = tuple((row.plan or {}).get("actions", ()))
     if problem is not None and row.plan is not None:
         cost = price(problem, Plan.from_json(dict(row.plan), problem, row.name))
-    elif row.predicted is not None:
-        prediction = row.predicted
-        collectives = [
-            SimpleNamespace(kind=key)
-            for key, value in prediction.collective_counts.items()
-            for _ in range(value)
-        ]
-        cost = SimpleNamespace(
-            time_s=prediction.time_s,
-            peak_bytes=prediction.peak_bytes,
-            fits=True,
-            collectives=collectives,
-        )
     else:
+        predicted = row.predicted
+        counts = {} if predicted is None else predicted.collective_counts
         cost = SimpleNamespace(
-            time_s=float("nan"), peak_bytes=float("nan"), fits=True, collectives=()
+            time_s=math.nan if predicted is None else predicted.time_s,
+            peak_bytes=math.nan if predicted is None else predicted.peak_bytes,
+            fits=True,
+            collectives=[SimpleNamespace(kind=kind) for kind in Counter(counts).elements()],
         )
-    return PlanEntry(
-        row.name, actions, cost, _ExecutedRow(row) if row.median_s is not None else None
-    )
+    return PlanEntry(row.name, actions, cost, None if row.median_s is None else row)
 
 
 def _summary(entries: Sequence[PlanEntry]) -> str:
-    return (
-        f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
-        f"{', '.join(entry.name for entry in entries)}"
-    )
+    return f"{counted(len(entries), 'plan')}: {', '.join(entry.name for entry in entries)}"
 
 
 def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
-    """``compare_frame`` formatted for reading; values of plans not executed are dashes."""
-    frame = compare_frame(entries)
-    columns = {
-        "plan": frame["plan"],
-        "step, predicted": [seconds_text(value) for value in frame["time_s"]],
-        "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
-        "fits": ["yes" if value else "no" for value in frame["fits"]],
-        "collectives, predicted": [_abbreviated(collective) for collective in frame["collectives"]],
-    }
+    """The table of plans as text; what was measured is left out if no plan was executed."""
+    titles = TITLES
     if any(entry.run is not None for entry in entries):
-        columns |= {
-            "step, measured": [seconds_text(value) for value in frame["measured_s"]],
-            "collectives, compiled": [_compiled_collectives(entry) for entry in entries],
-            "peak, compiled": [bytes_text(value) for value in frame["measured_peak_bytes"]],
-            "error": [
-                "–" if value is None or value != value else f"{value:.0e}"
-                for value in frame["max_relative_error"]
-            ],
-        }
-    return pd.DataFrame({key: list(value) for key, value in columns.items()})
-
-
-def _compiled_collectives(entry: PlanEntry) -> str:
-    counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
-    return (
-        _abbreviated(
-            ", ".join(
-                f"{value} {key}" for key, value in sorted(counts.items(), key=lambda item: -item[1])
-            )
-        )
-        or "–"
-    )
-
-
-def _abbreviated(text: str) -> str:
-    for long, short in (("collective_permute", "CP"), *COLLECTIVE_ABBREVIATIONS.items()):
-        text = text.replace(long, short)
-    return text
+        titles = {**TITLES, **MEASURED_TITLES}
+    return shown_frame(entries)[[*titles]].rename(columns=titles)
 
 
 def _breakdown(entries: Sequence[PlanEntry], problem: Problem | None) -> Any:
@@ -418,35 +364,10 @@ def _timeline(entries: Sequence[PlanEntry], lines: Sequence[str]) -> Any:
     return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
 
 
-def _largest_held(cost: Cost) -> tuple[str, float]:
-    return (
-        (cost.at_peak[0].value or cost.at_peak[0].kind, cost.at_peak[0].bytes)
-        if cost.at_peak
-        else ("", 0.0)
-    )
-
-
-def held_frame(cost: Cost) -> pd.DataFrame:
-    """The values in memory when a plan peaks, the largest first."""
-    return pd.DataFrame(
-        [
-            (
-                bytes_text(held.bytes),
-                f"{held.bytes / cost.peak_bytes:.1%}",
-                held.kind,
-                held.value,
-                line_text(held.where),
-            )
-            for held in cost.at_peak
-        ],
-        columns=["bytes", "share", "what", "value", "line"],
-    )
-
-
 def _value_index(plan: ShardingPlan, tensor: str | int | None) -> int:
     program = plan.program
     if tensor is None:
-        return next((value for value in range(program.n_arguments) if program.dims(value)), 0)
+        return next(iter(large_arguments(program)), 0)
     if isinstance(tensor, str):
         if tensor in program.value_name:
             return program.value_name.index(tensor)
@@ -506,12 +427,10 @@ class CompareCell(look.Pane):
                 ("peak", f"{bytes_text(cost.peak_bytes)} of {bytes_text(cost.memory_limit_bytes)}"),
             ]
         self._words.object = join(
-            [
-                h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
-                facts(rows),
-                h("h2", "actions"),
-                h("ol", *actions, cls="chain mono") if actions else quiet("none"),
-            ]
+            h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
+            facts(rows),
+            h("h2", "actions"),
+            h("ol", *actions, cls="chain mono") if actions else quiet("none"),
         )
 
 
@@ -531,7 +450,7 @@ class MemoryCell(look.Pane):
         )
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
         look.on_row(self.table, self.pick)
-        self.held = look.table(held_frame(entries[0].cost), selectable=False)
+        self.held = look.table(shown_held(held_frame(entries[0].cost)), selectable=False)
         self.figure = bokeh_figure(_timeline(entries, lines))
         self.view = look.canvas(
             look.figure(self.figure, least_px=200), look.filled_row(self.table, self.held)
@@ -541,47 +460,4 @@ class MemoryCell(look.Pane):
     def pick(self, row: int) -> None:
         """Select a plan and show the values in memory at its peak."""
         self.table.selection = [row]
-        self.held.value = held_frame(self.entries[row].cost)
-
-
-class TilesCell(look.Pane):
-    """A choice of tensors, with a picture and a table of the parts on all devices."""
-
-    def __init__(self, plan: ShardingPlan, value: int, spec: Any) -> None:
-        super().__init__()
-        self.plan, self._spec = plan, spec
-        program = plan.program
-        offered = dict.fromkeys(
-            [value, *(value for value in range(program.n_arguments) if program.dims(value))][
-                :MAX_TENSORS
-            ]
-        )
-        options = {tensor_text(program, value): value for value in offered}
-        self.tensor = pn.widgets.Select(
-            options=options,
-            value=value,
-            margin=0,
-            sizing_mode="stretch_width",
-            stylesheets=[look.INPUT],
-        )
-        look.watch_value(self.tensor, self.pick)
-        self.picture = TilesPlot(plan.mesh)
-        self._words = look.text()
-        self.table = look.table(
-            parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
-        )
-        self.view = look.canvas(
-            self.tensor,
-            self._words,
-            look.filled_row(look.figure(self.picture.figure, least_px=150), self.table),
-        )
-        self.pick(value)
-
-    def pick(self, value: int) -> None:
-        """Show another tensor."""
-        shape, spec = self.plan.program.dims(value), self._spec(value)
-        look.later(self.picture.show, shape, spec, range(min(len(shape), 2)))
-        self.table.value = parts_frame(self.plan.mesh, parts(self.plan.mesh, shape, spec))
-        self._words.object = h(
-            "p", "; ".join(dim_texts(self.plan.mesh, shape, spec)) or "a scalar", cls="quiet one"
-        )
+        self.held.value = shown_held(held_frame(self.entries[row].cost))

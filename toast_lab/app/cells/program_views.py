@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
-from toast_lab.app.graph_inspector import chain_steps
-from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.cells.view import beside, every_tick, refused, shown, table_html
+from toast_lab.app.graph_inspector import chain_words
+from toast_lab.app.listing_pane import listing_pane, packed
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.understand_page import UnderstandPage
 from toast_lab.app.session import Session
@@ -21,7 +22,7 @@ from toast_lab.views.graph_layout import GraphFilter, graph_layout
 from toast_lab.views.graph_plot import GraphPlot, nodes_frame
 from toast_lab.views.graph_rows import LEVELS, start_level
 from toast_lab.views.markup import Safe, facts, h, join, quiet
-from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
+from toast_lab.views.program_table import colours_frame, program_frame, program_lines
 from toast_lab.views.saved_chart import chart_svg
 
 MAX_NODES = 400  #: most nodes of a static graph; more would be unreadable at its size
@@ -84,19 +85,15 @@ def graph(
         )
         if len(laid_out.nodes) > MAX_NODES:
             return join(
-                [
-                    h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
-                    _colour_table(),
-                ]
+                h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
+                table_html(colours_frame(analysis)),
             )
         plot = GraphPlot(laid_out)
         picture = Safe(chart_svg(plot.figure, size_px=plot.size_px))
-        return join([picture, h("p", h("small", legend))])
+        return join(picture, h("p", h("small", legend)))
 
-    def _colour_table() -> Safe:
-        return table_html(colours_frame(analysis))
-
-    view = CellView(
+    return shown(
+        inline,
         kind="graph",
         about=lambda: _about(analysis),
         make=make,
@@ -104,7 +101,6 @@ def graph(
         height=760,
         table=lambda: nodes_frame(layout()),
     )
-    return shown(view, inline)
 
 
 def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -125,7 +121,7 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         lines = program_lines(analysis)
         rows = [
             join(
-                [
+                *[
                     h("span", segment.text, style=f"color: {segment.hue}; font-weight: 650")
                     if segment.hue
                     else segment.text
@@ -137,10 +133,13 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         remainder = (
             f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
         )
-        return h("pre", join(rows, "\n"), f"\n{remainder}" if remainder else "", style=LISTING)
+        return h(
+            "pre", join(*rows, between="\n"), f"\n{remainder}" if remainder else "", style=LISTING
+        )
 
     height = min(620, 60 + _listing_height(analysis))
-    view = CellView(
+    return shown(
+        inline,
         kind="listing",
         about=lambda: _about(analysis),
         make=lambda: ListingCell(_session(analysis, None)),
@@ -148,7 +147,6 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         height=max(height, 300),
         table=lambda: program_frame(analysis),
     )
-    return shown(view, inline)
 
 
 def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -168,22 +166,21 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     analysis, problem = _program(analysed, "conflicts")
 
     def table() -> Any:
-        return (
-            selection_facts.conflicts_frame(analysis)
-            if problem is None
-            else board_frame(conflict_board(problem))
-        )
+        if problem is None:
+            return selection_facts.conflicts_frame(analysis)
+        return board_frame(conflict_board(problem))
 
     def make() -> Any:
         session = _session(analysis, problem)
-        return BoardCell(session) if problem is not None else ConflictsCell(session)
+        return BoardCell(session) if problem is not None else conflicts_cell(session)
 
     def static() -> Safe:
         if not analysis.conflicts:
             return h("p", "No tensor of this program has two dims of one colour.")
         return table_html(table())
 
-    view = CellView(
+    return shown(
+        inline,
         kind="conflicts",
         about=lambda: _about(analysis),
         make=make,
@@ -191,7 +188,6 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         height=_board_height(analysis) if problem is not None else _table_height(analysis),
         table=table,
     )
-    return shown(view, inline)
 
 
 def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
@@ -211,15 +207,15 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     def table() -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
-    view = CellView(
+    return shown(
+        inline,
         kind="colours",
         about=lambda: _about(analysis),
-        make=lambda: ColoursCell(_session(analysis, None)),
+        make=lambda: colours_cell(_session(analysis, None)),
         static=lambda: table_html(table()),
         height=460,
         table=table,
     )
-    return shown(view, inline)
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -229,16 +225,9 @@ class Listing:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.pane = listing_pane()
-        self._lines: list[Line] = self.pane.fill(session.loaded.analysis)
-        look.watch_value(self.pane, self._picked, "picked")
+        self.pane.packed = packed(session.loaded.analysis)
+        self.pane.follow(session.selection)
         look.watch(session.selection, self._mark, "names")
-
-    def _picked(self, picked: list[int]) -> None:
-        line = next(
-            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
-        )
-        if line is not None:
-            self.session.selection.select(line.names)
 
     def _mark(self) -> None:
         self.pane.chosen = self.session.selection.ops
@@ -257,27 +246,19 @@ class SelectionWords:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
             conflict = session.selection.conflicts[0]
-            chain = chain_steps(analysis, selection_facts.chain(analysis, conflict)[:14])
-            why = h("h2", "why both dims have one colour")
             self.pane.object = join(
-                [
-                    h("h2", "conflict"),
-                    facts(selection_facts.conflict_facts(analysis, conflict)),
-                    why,
-                    h("ol", *chain, cls="chain mono"),
-                ]
+                h("h2", "conflict"),
+                facts(selection_facts.conflict_facts(analysis, conflict)),
+                chain_words(analysis, selection_facts.chain(analysis, conflict)),
             )
         elif session.selection.names:
             name_facts = [
-                join([h("h2", "name"), facts(selection_facts.name_facts(analysis, name))])
+                join(h("h2", "name"), facts(selection_facts.name_facts(analysis, name)))
                 for name in session.selection.names[:6]
             ]
             hidden_count = len(session.selection.names) - 6
             self.pane.object = join(
-                [
-                    *name_facts,
-                    quiet(f"and {hidden_count:,} names more") if hidden_count > 0 else "",
-                ]
+                *name_facts, quiet(f"and {hidden_count:,} names more") if hidden_count > 0 else ""
             )
         else:
             self.pane.object = quiet(self.hint)
@@ -333,48 +314,45 @@ class ListingCell(look.Pane):
 class TableCell(look.Pane):
     """A table whose rows select names, above the listing; on the right, the selection in words."""
 
-    def __init__(self, session: Session, table: Any, hint: str, *, words_px: int = 310) -> None:
+    def __init__(
+        self,
+        session: Session,
+        table: Any,
+        hint: str,
+        clicked: Callable[[int], None],
+        *,
+        words_px: int = 310,
+    ) -> None:
         super().__init__()
-        self.session, self.table = session, table
-        look.on_row(self.table, self.clicked)
+        self.session, self.table, self.clicked = session, table, clicked
+        look.on_row(table, clicked)
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
         left = look.filled_column(self.table, look.canvas(self.listing.pane))
         self.view = beside(left, self.words.pane, width=words_px)
 
-    def clicked(self, row: int) -> None:
-        """Select the names or the conflict of the row that was clicked."""
-        raise NotImplementedError
 
-
-class ConflictsCell(TableCell):
+def conflicts_cell(session: Session) -> TableCell:
     """A table with one row for each conflict."""
-
-    def __init__(self, session: Session) -> None:
-        frame = selection_facts.conflicts_frame(session.loaded.analysis)
-        table = look.table(frame, height=look.rows_height(len(frame), MOST_TABLE))
-        super().__init__(
-            session, table, "Click a conflict to see where it is and why both dims have one colour."
-        )
-
-    def clicked(self, row: int) -> None:
-        """Select the conflict."""
-        self.session.selection.select((), (int(self.table.value["conflict"].iloc[row]),))
+    frame = selection_facts.conflicts_frame(session.loaded.analysis)
+    return TableCell(
+        session,
+        look.table(frame, height=look.rows_height(len(frame), MOST_TABLE)),
+        "Click a conflict to see where it is and why both dims have one colour.",
+        lambda row: session.selection.select((), (int(frame["conflict"].iloc[row]),)),
+    )
 
 
-class ColoursCell(TableCell):
+def colours_cell(session: Session) -> TableCell:
     """A table with one row for each colour group."""
-
-    def __init__(self, session: Session) -> None:
-        frame = colours_frame(session.loaded.analysis)
-        table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
-        self._groups = frame["group"].tolist()
-        hint = "Click a colour to mark its names in the listing."
-        super().__init__(session, table, hint, words_px=250)
-
-    def clicked(self, row: int) -> None:
-        """Select all names of the colour group."""
-        self.session.selection.select_group(self._groups[row])
+    frame = colours_frame(session.loaded.analysis)
+    return TableCell(
+        session,
+        look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240)),
+        "Click a colour to mark its names in the listing.",
+        lambda row: session.selection.select_group(int(frame["group"].iloc[row])),
+        words_px=250,
+    )
 
 
 class BoardCell(look.Pane):

@@ -10,7 +10,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import (
-    CellView,
     beside,
     every_tick,
     refused,
@@ -29,7 +28,7 @@ from toast_lab.jobs.mirror import METHOD_COLUMNS, Mirror
 from toast_lab.jobs.race_job import UNFINISHED
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
-from toast_lab.search.race import Race, RaceRow
+from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint, improvement
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
@@ -49,7 +48,7 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.race_chart import RaceCurves, race_chart
-from toast_lab.views.race_curves import QUANTITY_TITLES, points_frame, race_frame
+from toast_lab.views.race_curves import points_frame, race_frame
 from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.search_chart import SearchCurves, search_charts
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
@@ -59,6 +58,7 @@ from toast_lab.views.search_curves import (
     improvements_frame,
     point,
     shown_frame,
+    thinned,
 )
 
 MAX_POINTS = 2000  #: approximate limit for a curve that is drawn at once
@@ -84,22 +84,14 @@ def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any
     if not isinstance(result, SearchResult | RunningSearch):
         raise refused("search", ACCEPTED_SEARCHES, result, "tl.views.search(tl.search(problem))")
 
-    def static() -> Safe:
-        return _static_search(search_snapshot(result))
-
-    def table() -> pd.DataFrame:
-        return improvements_frame(search_snapshot(result).points)
-
     return shown(
-        CellView(
-            kind="search",
-            about=lambda: _about(result),
-            make=lambda: SearchCell(result),
-            static=static,
-            height=620,
-            table=table,
-        ),
         inline,
+        kind="search",
+        about=lambda: _about(result),
+        make=lambda: SearchCell(result),
+        static=lambda: _static_search(search_snapshot(result)),
+        height=620,
+        table=lambda: improvements_frame(search_snapshot(result).points),
     )
 
 
@@ -140,10 +132,8 @@ def tree(
         plot.show(scene)
         height = 40.0 * (1 + int(scene.blocks.level.max()))
         return join(
-            [
-                Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
-                h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
-            ]
+            Safe(chart_svg(plot.figure, size_px=(WIDTH_PX, height))),
+            h("p", h("small", "Width: visits; dark: low C(s) at or below.")),
         )
 
     def table() -> pd.DataFrame:
@@ -156,15 +146,13 @@ def tree(
         return action_frame(state.action_rows(priced.legal if priced is not None else ())[1])
 
     return shown(
-        CellView(
-            kind="tree",
-            about=lambda: _about(result),
-            make=lambda: TreeCell(result, problem),
-            static=static,
-            height=700,
-            table=table,
-        ),
         inline,
+        kind="tree",
+        about=lambda: _about(result),
+        make=lambda: TreeCell(result, problem),
+        static=static,
+        height=700,
+        table=table,
     )
 
 
@@ -185,29 +173,25 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         )
 
     def about() -> str:
-        return (
-            repr(result)
-            if isinstance(result, RunningRace)
-            else (f"{result.problem.describe()}, seed {result.seed}")
-        )
+        if isinstance(result, RunningRace):
+            return repr(result)
+        return f"{result.problem.describe()}, seed {result.seed}"
 
     def static() -> Safe:
         rows = list(result.rows)
         frame = points_frame(race_points(result), {row.method: row.elapsed_s for row in rows})
         chart = race_chart(frame, list(race_points(result)), unsharded=result.problem.baseline)
         picture = Safe(chart_svg(chart, size_px=(WIDTH_PX, 260.0)))
-        return join([picture, table_html(race_frame(rows))])
+        return join(picture, table_html(race_frame(rows)))
 
     return shown(
-        CellView(
-            kind="race",
-            about=about,
-            make=lambda: RaceCell(result),
-            static=static,
-            height=600,
-            table=lambda: race_frame(result.rows),
-        ),
         inline,
+        kind="race",
+        about=about,
+        make=lambda: RaceCell(result),
+        static=static,
+        height=600,
+        table=lambda: race_frame(result.rows),
     )
 
 
@@ -236,7 +220,7 @@ def _trace(result: SearchResult) -> Trace:
 def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
     """The state of a search, with at most about ``MAX_POINTS`` of its simulations."""
     if isinstance(result, RunningSearch):
-        return _run_snapshot(result, thinned(Follower(result).read()))
+        return _run_snapshot(result, _at_most(MAX_POINTS, Follower(result).read()))
     trace, cost = _trace(result), result.cost
     count = trace.row.n
     points = [
@@ -278,18 +262,9 @@ def _run_snapshot(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapsho
     )
 
 
-def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
-    """``at_most`` points, or a few more.
-
-    They are all improvements, the last point, and an evenly spaced sample of the others.
-    """
-    every = max(1, len(points) // at_most)
-    last = len(points) - 1
-    return [
-        curve_point
-        for i, curve_point in enumerate(points)
-        if curve_point.improved or i % every == 0 or i == last
-    ]
+def _at_most(count: int, points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """``count`` points, or a few more, with all improvements."""
+    return thinned(points, max(1, len(points) // count))
 
 
 class Follower:
@@ -329,12 +304,12 @@ def race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Improvement
 def _static_search(snapshot: SearchSnapshot) -> Safe:
     if not snapshot.points:
         return h("p", "No simulation yet.")
-    frame = curve_frame(thinned(snapshot.points, STATIC_POINTS))
+    frame = curve_frame(_at_most(STATIC_POINTS, snapshot.points))
     scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded)
     _, *charts = search_charts(frame, scales, legend_at=1)
     pictures = [Safe(chart_svg(chart, size_px=(WIDTH_PX, 220.0))) for chart in charts]
     twin = table_html(shown_frame(snapshot.points), 8)
-    return join([*pictures, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
+    return join(*pictures, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin)
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -344,17 +319,9 @@ class Controls(look.Pane):
     def __init__(self, run: Running | None) -> None:
         super().__init__()
         self.run = run
-        button_options: dict[str, Any] = {
-            "sizing_mode": "fixed",
-            "width": 76,
-            "height": 30,
-            "margin": (0, 5, 6, 0),
-        }
-        self.pause, self.stop = (
-            look.button("Pause", **button_options),
-            look.button("Stop", **button_options),
-        )
-        self.step = look.button("Step", **button_options)
+        size: dict[str, Any] = {"width": 76, "height": 30, "margin": (0, 5, 6, 0)}
+        self.pause, self.stop = look.button("Pause", **size), look.button("Stop", **size)
+        self.step = look.button("Step", **size)
         buttons: list[Any] = [self.pause, self.stop]
         if run is not None:
             self.pause.on_click(lambda _: self._pause())
@@ -390,7 +357,9 @@ class SearchCell(look.Pane):
         snapshot = search_snapshot(result)
         self.curves = SearchCurves(SearchScales(snapshot.limit_bytes, *snapshot.unsharded))
         self._drawn = (
-            thinned(self._follower.read()) if self._follower is not None else snapshot.points
+            _at_most(MAX_POINTS, self._follower.read())
+            if self._follower is not None
+            else snapshot.points
         )
         self.curves.append(self._drawn)
         self.score = RaceCurves([snapshot.method], "score")
@@ -428,7 +397,7 @@ class SearchCell(look.Pane):
             self._drawn = [*self._drawn, *new]
             # All improvements stay; the other points are thinned more and more
             if len(self._drawn) > 2 * MAX_POINTS:
-                self._drawn = thinned(self._drawn, MAX_POINTS // 2)
+                self._drawn = thinned(self._drawn, 4)
                 look.later(self.curves.restart, list(self._drawn))
             else:
                 look.later(self.curves.append, new)
@@ -479,13 +448,11 @@ class SearchCell(look.Pane):
             ]
         actions = [h("li", step_words(action)) for action in snapshot.actions]
         self._words.object = join(
-            [
-                h("h2", "search ", ESTIMATED),
-                facts(rows),
-                h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
-                quiet(snapshot.note),
-            ]
+            h("h2", "search ", ESTIMATED),
+            facts(rows),
+            h("h2", "actions of the best plan"),
+            h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
+            quiet(snapshot.note),
         )
 
 
@@ -558,12 +525,7 @@ class RaceCell(look.Pane):
         self.subject = result
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
-        self.kind = look.switch(
-            options={value: name for name, value in QUANTITY_TITLES.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
-        )
-        look.watch(self.kind, self._new_chart, "value")
+        self.kind = look.quantity_switch(self._new_chart)
         self._pane = look.figure(least_px=200)
         rows = len(race_points(result))
         self.table = look.table(
@@ -603,10 +565,8 @@ class RaceCell(look.Pane):
         if best is not None:
             summary += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [
-            h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
+            h("p", f"{row.method}: {row.message}", cls="red")
+            for row in rows
+            if row.status in ("CRASHED", "FAILED")
         ]
-        self._words.object = join([h("p", summary, cls="one"), *troubles])
-
-
-def _in_trouble(row: RaceRow) -> bool:
-    return row.status in ("CRASHED", "FAILED")
+        self._words.object = join(h("p", summary, cls="one"), *troubles)

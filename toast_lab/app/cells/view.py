@@ -67,7 +67,7 @@ class CellView:
 
     def to_html(self) -> str:
         """The static picture: HTML without scripts."""
-        return h("div", join([self._static(), h("p", h("small", repr(self)))]))
+        return h("div", join(self._static(), h("p", h("small", repr(self)))))
 
     def save(self, path: str | Path) -> None:
         """Write the static picture as an HTML page."""
@@ -95,11 +95,9 @@ class CellView:
         return f"toast_lab.views.{self.kind}: {about}"
 
 
-def shown(view: CellView, inline: bool) -> Any:
-    """The view itself, or with ``inline`` a Panel object that communicates through the notebook.
-
-    The latter is for kernels on another machine.
-    """
+def shown(inline: bool, **parts: Any) -> Any:
+    """A ``CellView`` of these parts; with ``inline``, its page, for kernels on another machine."""
+    view = CellView(**parts)
     if not inline:
         return view
     pn.extension("tabulator", inline=True)
@@ -137,7 +135,7 @@ def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
     ]
     hidden_count = len(frame) - at_most
     footer = h("p", f"and {hidden_count:,} rows more") if hidden_count > 0 else ""
-    return join([h("table", h("thead", header), h("tbody", *rows)), footer])
+    return join(h("table", h("thead", header), h("tbody", *rows)), footer)
 
 
 def _cell(value: object) -> str:

@@ -138,20 +138,17 @@ class AdvisePage:
         self.y = pn.widgets.Select(
             name="upwards", options=CHOICES, value="devices", stylesheets=sheets, **fixed
         )
-        self.value = look.switch(
-            options=VALUES, value="time_s", width=200, sizing_mode="fixed", align="end", height=30
-        )
+        self.value = look.switch(options=VALUES, value="time_s", width=200, align="end", height=30)
         self._head = look.text()
         self._map = look.figure(least_px=180)
         self._map_box = look.filled_column(self._map, stylesheets=[look.FILL], visible=False)
         self.table = look.table(list(COLUMNS), height=200)
         look.on_row(self.table, lambda row: self._choose(str(self._rows[row])))
-        save = saver()
-        session = self.session
+        save = saver(self.session.notices.say)
         self._below = look.column(
             heading(
                 look.text(h("h2", "set-ups, the best first")),
-                csv_button(save, lambda: "set-ups", self._raw, session.notices.say),
+                csv_button(save, lambda: "set-ups", self._raw),
             ),
             self.table,
             save,

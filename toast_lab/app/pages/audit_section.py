@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -66,10 +68,10 @@ class AuditSection(look.Pane):
             mesh = checked_mesh(model, None)
         except InvalidProblem as error:  # on several meshes
             self._asked.visible = False
-            self._written.object = join([heading, h("p", str(error), cls="red")])
+            self._written.object = join(heading, h("p", str(error), cls="red"))
             return
         self._asked.visible = True
-        self._written.object = join([heading, quiet(_count_text(model, mesh))])
+        self._written.object = join(heading, quiet(_count_text(model, mesh)))
         self._offer(topologies(mesh.n_devices, problem.machine.name), problem.machine.name)
         self.show_job()
 
@@ -92,66 +94,101 @@ class AuditSection(look.Pane):
         self._progress.object = progress(work.job, "") if work.runs("audit") else ""
 
 
-class AuditReport:
-    """The findings as a table, the figures above it and the changes below; a tab of the page."""
+class TableReport:
+    """One table below the graph, with a line above it that explains it.
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        sheets = [look.TEXT + assets.sheet("audit_report")]
-        self._head = look.text(margin=(4, 0), stylesheets=sheets)
-        self._changes = look.text(margin=(8, 0), stylesheets=sheets)
+    Long texts wrap, so that none is cut off.
+    """
+
+    scrolls = False
+    options: Mapping[str, Any] = MappingProxyType({"selectable": False})  #: of the table
+
+    def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
+        self._columns, self._widths = columns, widths
+        self._head, self._below = look.text(), list[Any]()
+        self._frame = pd.DataFrame(columns=columns)
         self._table: Any = None  #: created when the tab is first opened
-        self._frame = pd.DataFrame(columns=FINDING_COLUMNS)
-        self._body = look.filled_column(scroll=True)
-
-    @property
-    def title(self) -> str:
-        """The title of the tab."""
-        return f"Audit ({len(self._frame)})"
+        self.view()
 
     def view(self) -> pn.Column:
-        """A column for a tab, empty until the tab is opened."""
-        self._body = look.filled_column(scroll=True)
+        """A column for a tab, empty until the tab is opened.
+
+        Each call creates a new one, since Panel redraws a tab's title only with its content.
+        """
+        self._body = look.filled_column(scroll=self.scrolls)
         return self._body
 
     def open(self) -> None:
         """Fill the tab when it is opened."""
         if self._table is None:
             self._table = look.table(
-                FINDING_COLUMNS,
+                self._columns,
                 layout="fit_data_stretch",
-                widths=WIDTHS,
+                widths=self._widths,
                 wraps=True,
-                sizing_mode="stretch_width",  # as high as its rows: the tab scrolls
+                **self.options,
             )
-            look.on_row(self._table, self.open_finding)
+            look.on_row(self._table, self.open_row)
             self._fill()
         if not len(self._body):
-            self._body.objects = [self._head, self._table, self._changes]
-
-    def show(self) -> None:
-        """Show the outcome of the session's audit."""
-        outcome = self.session.audits.outcome
-        self._frame = findings_frame(outcome.findings, outcome.shares)
-        target = f", compiled for {outcome.compiled_for}" if outcome.compiled_for else ""
-        sentence = CLICK if outcome.findings else CLEAN
-        self._head.object = join(
-            [
-                h("p", h("b", f"On {outcome.mesh}, priced for {outcome.machine}{target}.")),
-                figures(outcome.contenders),
-                *(quiet(f"Note: {note}") for note in outcome.notes),
-                quiet(sentence),
-            ]
-        )
-        self._changes.object = _changes_words(outcome)
-        if self._table is not None:
-            self._fill()
+            self._body.objects = [self._head, self._table, *self._below]
 
     def _fill(self) -> None:
         self._table.value = self._frame
         self._table.visible = bool(len(self._frame))
 
-    def open_finding(self, row: int) -> None:
+    def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
+        """Show ``frame`` below ``verdict`` and ``sentence``; an empty table is hidden."""
+        self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
+        self._put(frame)
+
+    def open_row(self, row: int) -> None:
+        """Show what a row is about, once it is clicked; of most tables nothing."""
+
+    def _put(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+        if self._table is not None:
+            self._fill()
+
+
+class AuditReport(TableReport):
+    """The findings as a table, the figures above it and the changes below; a tab of the page."""
+
+    scrolls = True
+    options = MappingProxyType({"sizing_mode": "stretch_width"})  # as high as its rows
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(FINDING_COLUMNS, WIDTHS)
+        self.session = session
+        sheets = [look.TEXT + assets.sheet("audit_report")]
+        self._head = look.text(margin=(4, 0), stylesheets=sheets)
+        self._changes = look.text(margin=(8, 0), stylesheets=sheets)
+        self._below = [self._changes]
+
+    @property
+    def title(self) -> str:
+        """The title of the tab."""
+        return f"Audit ({len(self._frame)})"
+
+    def show_outcome(self) -> None:
+        """Show the outcome of the session's audit."""
+        outcome = self.session.audits.outcome
+        self._put(findings_frame(outcome.findings, outcome.shares))
+        target = f", compiled for {outcome.compiled_for}" if outcome.compiled_for else ""
+        sentence = CLICK if outcome.findings else CLEAN
+        self._head.object = join(
+            h("p", h("b", f"On {outcome.mesh}, priced for {outcome.machine}{target}.")),
+            figures(outcome.contenders),
+            *(quiet(f"Note: {note}") for note in outcome.notes),
+            quiet(sentence),
+        )
+        self._changes.object = (
+            join(h("h2", "what to write"), quiet(COPY), changes(outcome.findings))
+            if outcome.findings
+            else Safe("")
+        )
+
+    def open_row(self, row: int) -> None:
         """Select a finding's op, or its arguments, and show it in the graph."""
         session, finding = self.session, self.session.audits.outcome.findings[row]
         if finding.op >= 0:
@@ -169,12 +206,6 @@ def _count_text(model: Model, mesh: Mesh) -> str:
     by_hand = len(model.program.shard_maps)
     beside = f" and {counted(by_hand, 'shard_map')}" if by_hand else ""
     return f"{counted(_shardings(model), 'sharding')}{beside} of its own, on {mesh}."
-
-
-def _changes_words(outcome: Any) -> Safe:
-    if not outcome.findings:
-        return Safe("")
-    return join([h("h2", "what to write"), quiet(COPY), changes(outcome.findings)])
 
 
 WIDTHS = {"": 26, "finding": 140, "line": 88, "costs": 80, "saves": 96}

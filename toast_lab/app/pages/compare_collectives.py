@@ -11,7 +11,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.items import PlanItem
+from toast_lab.app.items import NO_COST, PlanItem
 from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
@@ -55,7 +55,7 @@ class Collectives:
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
         self._item: PlanItem | None = None
-        self._rows = collective_rows(_EmptyCollectives, None)
+        self._rows = collective_rows(NO_COST, None)
         self._pending_match, self._asked = Pending(), Pending()
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
@@ -78,12 +78,8 @@ class Collectives:
         look.on_row(self.table, self.ask)
         look.on_row(self.sums, self.ask_of_kind)
         self.answer = look.text(quiet(HINT), margin=(0, 6))
-        sums_button = csv_button(
-            save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
-        )
-        rows_button = csv_button(
-            save, lambda: self._file("collectives"), lambda: self._rows, session.notices.say
-        )
+        sums_button = csv_button(save, lambda: self._file("sums"), self._sums)
+        rows_button = csv_button(save, lambda: self._file("collectives"), lambda: self._rows)
         answer_column = pn.Column(
             self.answer,
             width=300,  # leaves the tables room for bytes at 1280 px
@@ -155,7 +151,7 @@ class Collectives:
         answered = self._asked.done()
         if answered is not None:
             with self.session.notices.guarded():
-                self.answer.object = join(_reason(reason) for reason in answered.future.result())
+                self.answer.object = join(*(_reason(reason) for reason in answered.future.result()))
 
     def _show(self, rows: Any, summary: str) -> None:
         # The costliest come first; those that only the compiler has come last
@@ -180,10 +176,8 @@ class Collectives:
         if int(row_shown["number"]) < 0:
             reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
-                [
-                    h("h2", "not priced"),
-                    h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
-                ]
+                h("h2", "not priced"),
+                h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
             )
             return
         future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
@@ -202,10 +196,6 @@ class Collectives:
             if is_match.any():
                 self.ask(int(is_match.to_numpy().argmax()))
                 return
-
-
-class _EmptyCollectives:
-    collectives = ()
 
 
 def _change(change: Change) -> Safe:
@@ -254,4 +244,4 @@ def _reason(reason: CollectiveReason) -> Safe:
         if reason.cheapest
         else quiet("No change that was tried removes it.")
     )
-    return join(elements)
+    return join(*elements)

@@ -53,7 +53,6 @@ class SideBySide:
             value="Listings",
             height=28,
             width=186,
-            sizing_mode="fixed",
             margin=(0, 6, 0, 0),
             stylesheets=[look.BUTTON + ONE_LINE],
         )
@@ -65,9 +64,7 @@ class SideBySide:
         self.pane = pair_pane()
         look.watch_value(self.pane, self._picked, "picked")
         self.changes = look.table(_changes(None), selectable=False, min_height=80)
-        csv = csv_button(
-            save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
-        )
+        csv = csv_button(save, lambda: f"from {self.a.value} to {self.b.value}", self._raw)
         self._listing = look.filled_column(look.row(*self._heads, height=20), self.pane)
         self._table = look.filled_column(heading(look.text(), csv), self.changes)
         self._table.visible = False
@@ -103,16 +100,7 @@ class SideBySide:
         a, b = (self.session.plans.named(str(widget.value)) for widget in (self.a, self.b))
         if a is None or b is None:
             return
-        shown = (
-            a.plan.key,
-            b.plan.key,
-            a.name,
-            b.name,
-            id(a.plan),
-            id(b.plan),
-            a.problem,
-            b.problem,
-        )
+        shown = tuple((item.name, item.plan.key, id(item.plan), item.problem) for item in (a, b))
         if shown == self._shown:
             return
         self._shown = shown
@@ -202,29 +190,28 @@ def _changes(difference: Difference | None) -> Any:
 
     rows = []
     if difference is not None:
-        for collective in difference.collectives:
-            rows.append(
-                (
-                    f"{collective.kind} {{{','.join(collective.axes)}}}",
-                    line_text(collective.where),
-                    str(collective.before),
-                    str(collective.after),
-                    seconds_text(collective.before_time_s),
-                    seconds_text(collective.after_time_s),
-                )
+        rows = [
+            (
+                f"{row.kind} {{{','.join(row.axes)}}}",
+                line_text(row.where),
+                str(row.before),
+                str(row.after),
+                seconds_text(row.before_time_s),
+                seconds_text(row.after_time_s),
             )
-        for tensor in difference.tensors:
-            name = tensor.value + (f" ×{tensor.places}" if tensor.places > 1 else "")
-            rows.append(
-                (
-                    name,
-                    line_text(tensor.where),
-                    spec_text(tensor.before),
-                    spec_text(tensor.after),
-                    bytes_text(tensor.before_bytes),
-                    bytes_text(tensor.after_bytes),
-                )
+            for row in difference.collectives
+        ]
+        rows += [
+            (
+                row.value + (f" ×{row.places}" if row.places > 1 else ""),
+                line_text(row.where),
+                spec_text(row.before),
+                spec_text(row.after),
+                bytes_text(row.before_bytes),
+                bytes_text(row.after_bytes),
             )
+            for row in difference.tensors
+        ]
     return pd.DataFrame(
         rows, columns=["collective or tensor", "line", "in A", "in B", "costs in A", "costs in B"]
     )

@@ -64,7 +64,7 @@ class ComparePage:
         self._stale = False
         self._kept = Pending()
         self._kept_of: list[PlanItem] = []  #: what runs were last looked up for
-        save = saver()
+        save = saver(session.notices.say)
         self.table = look.table(
             shown_frame([]),
             height=150,
@@ -119,7 +119,6 @@ class ComparePage:
         """The table of plans, below the ways to add some."""
         session = self.session
         small: dict[str, Any] = {
-            "sizing_mode": "fixed",
             "height": 26,
             "margin": (2, 0, 2, 4),
             "stylesheets": [look.BUTTON + SMALL],
@@ -146,7 +145,6 @@ class ComparePage:
         add = look.button(
             "Add typed plan",
             self._add_typed,
-            sizing_mode="fixed",
             width=136,
             margin=(23, 0, 0, 0),
         )
@@ -155,12 +153,7 @@ class ComparePage:
         session.choices.keep("compare, typing", typing)
         session.choices.keep("compare, actions", self.typed)
         session.choices.keep("compare, name", self.typed_name)
-        csv = csv_button(
-            save,
-            lambda: "plans",
-            lambda: compare_frame(session.plans.entries()),
-            session.notices.say,
-        )
+        csv = csv_button(save, lambda: "plans", lambda: compare_frame(session.plans.entries()))
         help_line = look.text(
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import panel as pn
-from bokeh.models import TapTool
 
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.items import PlanItem
+from toast_lab.app.items import NO_COST, PlanItem
 from toast_lab.app.saver import ONE_LINE, SMALL, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
@@ -45,24 +44,25 @@ class Picture:
     figure = ""  #: name of the Bokeh figure
     words = ""
     twin_height = 120
+    tappable: Sequence[str] = ()  #: names of renderers
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
         self._pane = look.figure(least_px=180)
         self._words = look.text(one_line(self.words), margin=(5, 0, 0, 2))
-        self._frame = self.frame([])
+        self._frame = self._rows([])
         if self.twin_height:
-            self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
-        self.view = look.filled_column(*self.parts(), stylesheets=[look.SCROLLING])
+            self.twin = look.table(self._twin_rows([]), height=self.twin_height, selectable=False)
+        self.view = look.filled_column(*self._parts(), stylesheets=[look.SCROLLING])
 
-    def parts(self) -> list[Any]:
+    def _parts(self) -> list[Any]:
         """The parts from top to bottom."""
         menu = figure_menu(self.figure)
-        csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
+        csv = csv_button(self.save, lambda: self.figure, self.raw)
         twins = [self.twin] if self.twin_height else []
-        return [heading(self._words, *self.controls(), menu, csv), self._pane, *twins]
+        return [heading(self._words, *self._controls(), menu, csv), self._pane, *twins]
 
-    def controls(self) -> Sequence[Any]:
+    def _controls(self) -> Sequence[Any]:
         """Widgets to the right of the words."""
         return ()
 
@@ -71,23 +71,33 @@ class Picture:
         if self.session.loaded.problem is None:
             return
         entries = self.session.plans.entries()
-        self._frame = self.frame(entries)
-        self._pane.object = self.draw(entries)
+        self._frame = self._rows(entries)
+        self._pane.object = self._drawn(entries)
         if self.twin_height:
-            self.twin.value = self.twin_frame(entries)
+            self.twin.value = self._twin_rows(entries)
 
     def follow(self, _: PlanItem | None) -> None:
         """Follow the selection of another plan; most pictures show all plans alike."""
 
-    def frame(self, entries: list[PlanEntry]) -> Any:
+    def _rows(self, entries: list[PlanEntry]) -> Any:
         """The data to draw, in SI units."""
         raise NotImplementedError
 
-    def draw(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
+    def _drawn(self, entries: list[PlanEntry]) -> Any:
+        """The figure; a click on one of its ``tappable`` markers selects the plan."""
+        from toast_lab.views.chart_style import bokeh_figure
+
+        plot = bokeh_figure(self._chart(entries))
+        for renderer in plot.renderers:
+            if renderer.name in self.tappable:
+                on_pick(renderer.data_source, "plan", self.select)
+        return plot
+
+    def _chart(self, entries: list[PlanEntry]) -> Any:
+        """What the figure shows, as HoloViews elements."""
         raise NotImplementedError
 
-    def twin_frame(self, entries: list[PlanEntry]) -> Any:
+    def _twin_rows(self, entries: list[PlanEntry]) -> Any:
         """The table, formatted for reading."""
         raise NotImplementedError
 
@@ -95,21 +105,15 @@ class Picture:
         """The table in SI units, for saving."""
         return self._frame
 
-    def on_tap(self, figure: Any, renderers: str) -> None:
-        """Select the plan whose marker is clicked."""
-        tool = figure.select_one(TapTool)
-        for renderer in (
-            [renderer for renderer in figure.renderers if renderer.name in renderers.split()]
-            if tool is not None
-            else ()
-        ):
-            source = renderer.data_source
 
-            def chosen(_: str, __: Any, indices: list[int], source: Any = source) -> None:
-                if indices:
-                    self.select(str(source.data["plan"][indices[0]]))
+def on_pick(source: Any, column: str, act: Callable[[Any], Any]) -> None:
+    """Call ``act`` with a cell of the row whose mark is clicked."""
 
-            source.selected.on_change("indices", chosen)
+    def chosen(_: str, __: Any, indices: list[int]) -> None:
+        if indices:
+            act(source.data[column][indices[0]])
+
+    source.selected.on_change("indices", chosen)
 
 
 class TimeMemory(Picture):
@@ -119,20 +123,16 @@ class TimeMemory(Picture):
     figure = "time against memory"
     words = "Hollow: estimated. Filled: measured. Lines join the best trade-offs of both."
     twin_height = 0  # the table of plans has the same numbers
+    tappable = ("estimated", "measured")
 
-    def frame(self, entries: list[PlanEntry]) -> Any:
-        """The data to draw, in SI units."""
+    def _rows(self, entries: list[PlanEntry]) -> Any:
         return time_memory_frame(entries)
 
-    def draw(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
-        from toast_lab.views.chart_style import bokeh_figure
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.time_memory_chart import time_memory_chart
 
         limit_bytes = self.session.loaded.problem.memory_limit_bytes
-        plot = bokeh_figure(time_memory_chart(self._frame, entries, limit_bytes))
-        self.on_tap(plot, "estimated measured")
-        return plot
+        return time_memory_chart(self._frame, entries, limit_bytes)
 
 
 class Breakdown(Picture):
@@ -145,37 +145,31 @@ class Breakdown(Picture):
         "arithmetic."
     )
 
-    def controls(self) -> Sequence[Any]:
-        """A switch: collectives by kind or by axis."""
+    def _controls(self) -> Sequence[Any]:
         self.by = look.switch(
             options=GROUPINGS,
             value="kind",
             margin=(0, 6),
             height=28,
             width=200,
-            sizing_mode="fixed",
             stylesheets=[look.BUTTON + ONE_LINE],
         )
         self.session.choices.keep("breakdown, by", self.by)
         look.watch(self.by, lambda: self.refresh(None), "value")
         return (self.by,)
 
-    def frame(self, entries: list[PlanEntry]) -> Any:
-        """The data to draw, in SI units."""
+    def _rows(self, entries: list[PlanEntry]) -> Any:
         rates = {item.name: breakdown_rates(item.problem) for item in self.session.plans.items}
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
         )
 
-    def draw(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.breakdown_chart import breakdown_chart
-        from toast_lab.views.chart_style import bokeh_figure
 
-        return bokeh_figure(breakdown_chart(self._frame, entries))
+        return breakdown_chart(self._frame, entries)
 
-    def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table, formatted for reading."""
+    def _twin_rows(self, entries: list[PlanEntry]) -> Any:
         return shown_breakdown(self._frame)
 
 
@@ -186,25 +180,23 @@ class Timelines(Picture):
     figure = "memory timelines"
     words = "Estimated bytes of one device, op by op. Click a peak to see what is in memory there."
     twin_height = 128
+    tappable = ("peaks",)
 
-    def parts(self) -> list[Any]:
-        """The parts from top to bottom."""
+    def _parts(self) -> list[Any]:
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
-        self.held = look.table(shown_held(_no_held()), height=128, selectable=1)
+        self.held = look.table(shown_held(held_frame(NO_COST)), height=128, selectable=1)
         look.on_row(self.held, self._pick)
         csv = csv_button(
             self.save,
             lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
-            lambda: held_frame(self._item.cost) if self._item else _no_held(),
-            self.session.notices.say,
+            lambda: held_frame(self._item.cost if self._item else NO_COST),
         )
-        top, figure, twin = super().parts()
+        top, figure, twin = super()._parts()
         self._peaks_head = look.text(margin=(5, 2))
         self._ask = look.button(
             "What would make room?",
             self._ask_for_room,
-            sizing_mode="fixed",
             width=150,
             height=26,
             margin=(2, 4),
@@ -225,19 +217,15 @@ class Timelines(Picture):
     def _where(self) -> list[str]:
         return source_lines_of(self.session)
 
-    def frame(self, entries: list[PlanEntry]) -> Any:
+    def _rows(self, entries: list[PlanEntry]) -> Any:
         """None: ``raw`` builds the table when it is saved, with a row for each op of each plan."""
         return None
 
-    def draw(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
-        from toast_lab.views.chart_style import bokeh_figure
+    def _chart(self, entries: list[PlanEntry]) -> Any:
         from toast_lab.views.memory_chart import memory_chart
 
         limit_bytes = self.session.loaded.problem.memory_limit_bytes
-        plot = bokeh_figure(memory_chart(entries, limit_bytes, self._where()))
-        self.on_tap(plot, "peaks")
-        return plot
+        return memory_chart(entries, limit_bytes, self._where())
 
     def refresh(self, item: PlanItem | None) -> None:
         """Redraw everything, with the values in memory at the selected plan's peak."""
@@ -289,8 +277,7 @@ class Timelines(Picture):
             names = [name for value in values for name in program.def_names(value)]
             self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
-    def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table, formatted for reading."""
+    def _twin_rows(self, entries: list[PlanEntry]) -> Any:
         return shown_peaks(entries, self._where() if entries else [])
 
     def raw(self) -> Any:
@@ -306,9 +293,3 @@ def source_lines_of(session: Session) -> list[str]:
 @functools.lru_cache(maxsize=2)
 def _lines_of(program: Program) -> tuple[str, ...]:
     return tuple(program.source_lines())
-
-
-def _no_held() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(columns=["what", "value", "line", "bytes", "share", "op"])

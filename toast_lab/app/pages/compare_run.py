@@ -41,11 +41,7 @@ DEVICES = {
 }
 ATTACHED = "attached GPUs"
 #: options of a button to the right of a field with a label
-BESIDE_A_FIELD: dict[str, Any] = {
-    "sizing_mode": "fixed",
-    "width": 84,
-    "margin": (23, 0, 0, 6),
-}
+BESIDE_A_FIELD: dict[str, Any] = {"width": 84, "margin": (23, 0, 0, 6)}
 
 
 class Verbs(look.Pane):
@@ -62,7 +58,6 @@ class Verbs(look.Pane):
             "Execute",
             lambda: self._run([self.item] if self.item else []),
             button_type="primary",
-            sizing_mode="fixed",
             width=84,
             stylesheets=[look.SLIM_BUTTON],
         )
@@ -156,13 +151,15 @@ class Verbs(look.Pane):
         self.every.name = f"Execute {shown_count} checked"
         job = session.work.job
         shown_job = None if job is None or job.kind not in KINDS else job
+        export = session.exports.job
+        export_words = join() if export is None else progress(export, str(export.message))
         idle = "In separate processes. CPU times say nothing about accelerators."
         for pane, message in (
             (
                 self._progress,
                 quiet(idle) if shown_job is None else progress(shown_job, _ended(session)),
             ),
-            (self._exporting, _exported(session.exports.job)),
+            (self._exporting, export_words),
         ):
             if message != pane.object:
                 pane.object = message
@@ -174,11 +171,7 @@ def progress(job: Job, ended: str) -> Safe:
         return quiet(ended)
     stage, fraction = _stage([event.data for event in job.events[-1:]])
     bar = h("div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK)
-    return join([quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"), bar])
-
-
-def _exported(job: Job | None) -> Safe:
-    return join([]) if job is None else progress(job, str(job.message))
+    return join(quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"), bar)
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
@@ -300,7 +293,7 @@ def outcome_words(item: PlanItem, kept: Sequence[KeptRun]) -> Safe:
     if result is not None:
         rows = compiled_rows(result, cost, item.problem.machine.name)
         elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
-    return join([*elements, h("h2", "price ", ESTIMATED), facts([("priced by", cost.priced_by)])])
+    return join(*elements, h("h2", "price ", ESTIMATED), facts([("priced by", cost.priced_by)]))
 
 
 def _kept_text(run: KeptRun) -> str:
@@ -315,7 +308,7 @@ def _shared_cores(item: PlanItem) -> Safe:
     """What the time of the unsharded program on many virtual devices is not."""
     count = item.problem.mesh.n_devices
     if item.name != "unsharded" or count == 1 or not str(item.run.devices).startswith("cpu"):
-        return join([])
+        return join()
     return quiet(
         f"Each of {count} virtual devices does the whole program, all on this machine's cores: it "
         "is no time of one device, which stands among the kept executions."
@@ -347,9 +340,7 @@ def _certificate(run: Any) -> Safe:
         "" if error is None else f": error {error:.1e} relative to unsharded, tolerance {limit:.1e}"
     )
     return join(
-        [
-            h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), error_text),
-            *[quiet(f"checked: {subject}") for subject in certificate.checked],
-            *[quiet(f"not checked: {subject}") for subject in certificate.not_checked],
-        ]
+        h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), error_text),
+        *[quiet(f"checked: {subject}") for subject in certificate.checked],
+        *[quiet(f"not checked: {subject}") for subject in certificate.not_checked],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import look
-from toast_lab.app.items import PlanItem
+from toast_lab.app.items import NO_COST, PlanItem
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.views.markup import one_line
@@ -22,7 +22,7 @@ class Ops:
         self._item: PlanItem | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
-            shown_ops(ops_frame(_EmptyTables)).frame,
+            shown_ops(ops_frame(NO_COST)).frame,
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
@@ -31,15 +31,12 @@ class Ops:
         }
         look.on_row(self.table, self._pick)
         csv = csv_button(
-            save,
-            lambda: f"ops of {self._item.name}" if self._item else "ops",
-            self._raw,
-            session.notices.say,
+            save, lambda: f"ops of {self._item.name}" if self._item else "ops", self._raw
         )
         self.view = look.filled_column(heading(self._words, csv), self.table)
 
     def _raw(self) -> Any:
-        return ops_frame(self._item.cost if self._item is not None else _EmptyTables)
+        return ops_frame(self._item.cost if self._item is not None else NO_COST)
 
     def refresh(self, item: PlanItem | None) -> None:
         """Show the ops of a plan."""
@@ -59,7 +56,3 @@ class Ops:
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
             self.session.selection.select_op(int(self._frame["op"][row]))
-
-
-class _EmptyTables:
-    time_s, ops, collectives = 1.0, (), ()

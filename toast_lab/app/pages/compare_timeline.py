@@ -9,7 +9,7 @@ from bokeh.models import TapTool
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.pages.compare_pictures import Picture, source_lines_of
+from toast_lab.app.pages.compare_pictures import Picture, on_pick, source_lines_of
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry, seconds_text
 from toast_lab.views.markup import Safe, one_line
@@ -35,15 +35,14 @@ class StepTimeline(Picture):
     _item: PlanItem | None = None
     _plot: Any = None
 
-    def parts(self) -> list[Any]:
+    def _parts(self) -> list[Any]:
         """The parts from top to bottom; a row of the table selects an op as well."""
-        parts = super().parts()
+        parts = super()._parts()
         self.twin.selectable = 1
         look.on_row(self.twin, self._pick_row)
         return parts
 
-    def frame(self, entries: list[PlanEntry]) -> Any:
-        """The bars of the selected plan."""
+    def _rows(self, entries: list[PlanEntry]) -> Any:
         if self._item is None:
             return pd.DataFrame(columns=list(COLUMNS))
         return bars_frame(self._item.cost, _schedule(self._item), source_lines_of(self.session))
@@ -58,8 +57,7 @@ class StepTimeline(Picture):
         """Show another plan once it is selected."""
         self.refresh(item)
 
-    def draw(self, entries: list[PlanEntry]) -> Any:
-        """The figure."""
+    def _drawn(self, entries: list[PlanEntry]) -> Any:
         if self._item is None:
             return None
         # Importing HoloViews would delay the first page too much
@@ -69,17 +67,8 @@ class StepTimeline(Picture):
         self._plot = step_figure(self._frame, memory_frame(self._item.cost, schedule))
         for tool in self._plot.select({"type": TapTool}):
             for renderer in tool.renderers:
-                self._on_bar(renderer)
+                on_pick(renderer.data_source, "op", lambda op: self._select(int(op)))
         return self._plot
-
-    def _on_bar(self, renderer: Any) -> None:
-        source = renderer.data_source
-
-        def chosen(_: str, __: Any, indices: list[int]) -> None:
-            if indices:
-                self._select(int(source.data["op"][indices[0]]))
-
-        source.selected.on_change("indices", chosen)
 
     def _pick_row(self, row: int) -> None:
         exposed = exposed_frame(self._frame)
@@ -114,8 +103,7 @@ class StepTimeline(Picture):
         line = line_text(program.where(int(row["op"])))
         return one_line(f"Selected: {line}: {row['side']} {time_text}{exposed_text}.")
 
-    def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """Exposed communication by source line."""
+    def _twin_rows(self, entries: list[PlanEntry]) -> Any:
         return shown_exposed(exposed_frame(self._frame))
 
 

@@ -37,10 +37,7 @@ class PlanSide(look.Pane):
         self.text = look.text(margin=(4, 2))
         self.write = look.button("Find its rules and constraints", self._write)
         csv = csv_button(
-            save,
-            lambda: f"rules of {self._item.name}" if self._item else "rules",
-            self._raw,
-            session.notices.say,
+            save, lambda: f"rules of {self._item.name}" if self._item else "rules", self._raw
         )
         self._outcome = look.text()
         self.remove = look.button("Remove it from the table", self._remove)

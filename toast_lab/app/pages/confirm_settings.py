@@ -92,7 +92,7 @@ class ConfirmSettings(look.Pane):
         """The warning about the chosen judge, or how a confirmed search works."""
         target = next((row for row in self.targets if row.topology == self.judge.value), None)
         if target is None or not self.judge.value:
-            return join([])
+            return join()
         return h("p", target.warning, cls="red") if target.warning else quiet(SENTENCE)
 
     def _say_why_not(self) -> Safe:
@@ -114,7 +114,7 @@ class ConfirmSettings(look.Pane):
             ]
             summary = f"{counted(len(missing), 'judge')} not available here, and why"
             paragraphs.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
-        return join(paragraphs)
+        return join(*paragraphs)
 
     @property
     def errors(self) -> list[str]:

@@ -93,26 +93,24 @@ class CurvesPane:
         unsharded_s, unsharded_bytes = problem.baseline
         score = problem.pricer().judged(unsharded_s, unsharded_bytes).score
         return join(
-            [
-                h("h2", "the search will be drawn here"),
-                h(
-                    "p",
-                    "Simulation by simulation: C(s), step time and peak memory of every plan tried "
-                    "and of the best so far; below, the improvements.",
-                ),
-                h(
-                    "p",
-                    "Unsharded, a step takes ",
-                    h("b", seconds_text(unsharded_s)),
-                    " and ",
-                    h("b", bytes_text(unsharded_bytes)),
-                    " of a device's ",
-                    h("b", bytes_text(problem.memory_limit_bytes)),
-                    "; that is C(s) = ",
-                    h("b", f"{score:.4g}"),
-                    ", the score to beat.",
-                ),
-            ]
+            h("h2", "the search will be drawn here"),
+            h(
+                "p",
+                "Simulation by simulation: C(s), step time and peak memory of every plan tried "
+                "and of the best so far; below, the improvements.",
+            ),
+            h(
+                "p",
+                "Unsharded, a step takes ",
+                h("b", seconds_text(unsharded_s)),
+                " and ",
+                h("b", bytes_text(unsharded_bytes)),
+                " of a device's ",
+                h("b", bytes_text(problem.memory_limit_bytes)),
+                "; that is C(s) = ",
+                h("b", f"{score:.4g}"),
+                ", the score to beat.",
+            ),
         )
 
     def feed(self, points: list[CurvePoint], *, is_seen: bool) -> None:

@@ -338,10 +338,7 @@ class GraphPage:
             document.add_timeout_callback(self._tell, TELL_AFTER_MS)
 
     def _tell(self) -> None:
-        """Show the words and prices of the selection.
-
-        They make the browser lay out the page again, so the picture is updated first.
-        """
+        """Show the selection's words and prices, after the picture: the page is laid out anew."""
         self._words_are_due = False
         session = self.session
         if session.loaded.analysis is not None:

@@ -13,11 +13,11 @@ from toast_lab.app import look
 from toast_lab.app.beside import BesidePane
 from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
-from toast_lab.app.items import MANUAL
+from toast_lab.app.items import MANUAL, PlanItem
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.pending import Pending
 from toast_lab.app.session import Session
-from toast_lab.app.tiles_pane import TilesPane
+from toast_lab.app.tiles_pane import TilesPane, tensors_of
 from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import ListingLine, listing_lines
 from toast_lab.pipeline import replicated
@@ -109,9 +109,22 @@ class HandPage:
     def tiles(self) -> TilesPane:
         """The pane with each device's part of a tensor, created on first use."""
         if self._tiles is None:
-            self._tiles = TilesPane(self.session)
+            self._tiles = TilesPane(self._plan_shown, self._tensors)
             self._show_tiles()
         return self._tiles
+
+    def _item(self) -> PlanItem | None:
+        """The plan by hand, or the unsharded program before its first action."""
+        session = self.session
+        return session.plans.named(MANUAL if session.hand.actions else "unsharded")
+
+    def _plan_shown(self) -> ShardingPlan | None:
+        item = self._item()
+        return None if item is None else item.plan
+
+    def _tensors(self) -> list[int]:
+        selection = self.session.selection
+        return tensors_of(self.session.loaded.analysis, selection.names, selection.conflicts)
 
     def _show_tiles(self) -> None:
         if self._tiles is not None and self._ready():
@@ -125,10 +138,7 @@ class HandPage:
             self._case.object = h("p", h("b", case.question), " ", case.picture)
 
     def _changed(self) -> None:
-        """Handle a change of the problem or the plans.
-
-        A hidden page is updated once it is shown.
-        """
+        """Handle a change of the problem or the plans, once the page is shown."""
         self._stale = True
         if self.session.step == "hand":
             self.refresh()
@@ -176,10 +186,7 @@ class HandPage:
         self._mark()
 
     def _ready(self) -> bool:
-        """Does the problem belong to the loaded program?
-
-        It does not between the arrival of a new model and that of its problem.
-        """
+        """Does the problem belong to the loaded program, and not to the one before it?"""
         session = self.session
         return (
             session.loaded.problem is not None
@@ -192,11 +199,7 @@ class HandPage:
 
     def _show_collectives(self) -> None:
         session, steps = self.session, self.history.pair()
-        item = (
-            session.plans.named(MANUAL)
-            if session.hand.actions
-            else session.plans.named("unsharded")
-        )
+        item = self._item()
         if item is None or steps is None or session.loaded.problem is None:
             self.collectives.value = pd.DataFrame(columns=COLLECTIVE_COLUMNS)
             return

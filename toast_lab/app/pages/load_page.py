@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import BILLIONS, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import refuse_file
-from toast_lab.app.pages.audit_section import AuditReport, AuditSection
+from toast_lab.app.pages.audit_section import AuditReport, AuditSection, TableReport
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.welcome import OWN_HELP, Welcome
@@ -36,53 +35,6 @@ from toast_lab.views.report_tables import (
 from toast_lab.views.summary import arguments_frame, program_facts
 
 SHOWN_SIZES = 14
-
-
-class TableReport:
-    """One table below the graph, with a line above it that explains it.
-
-    Long texts wrap, so that none is cut off.
-    """
-
-    def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
-        self._columns, self._widths = columns, widths
-        self._head = look.text()
-        self._body = look.filled_column()
-        self._frame = pd.DataFrame(columns=columns)
-        self._table: Any = None  #: created when the tab is first opened
-
-    def view(self) -> pn.Column:
-        """A column for a tab, empty until the tab is opened.
-
-        Each call creates a new one, since Panel redraws a tab's title only with its content.
-        """
-        self._body = look.filled_column()
-        return self._body
-
-    def open(self) -> None:
-        """Fill the tab when it is opened."""
-        if self._table is None:
-            self._table = look.table(
-                self._columns,
-                selectable=False,
-                layout="fit_data_stretch",
-                widths=self._widths,
-                wraps=True,
-            )
-            self._fill()
-        if not len(self._body):
-            self._body.objects = [self._head, self._table]
-
-    def _fill(self) -> None:
-        self._table.value = self._frame
-        self._table.visible = bool(len(self._frame))
-
-    def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
-        """Show ``frame`` below ``verdict`` and ``sentence``; an empty table is hidden."""
-        self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
-        self._frame = frame
-        if self._table is not None:
-            self._fill()
 
 
 class LoadPage:
@@ -159,7 +111,6 @@ class LoadPage:
         self.full = look.button(
             "In full",
             lambda: self.show_full(self._graph_box.visible),
-            sizing_mode="fixed",
             width=70,  # five tabs have room beside it
             height=26,
             margin=0,
@@ -373,7 +324,7 @@ class LoadPage:
             self._note = f"  dimension graph · {layout.note}"
             self._graph.object = GraphPlot(layout).figure
             self._facts.object = join(
-                [h("h2", "program"), facts(program_facts(analysis, model.source))]
+                h("h2", "program"), facts(program_facts(analysis, model.source))
             )
         self._show_title()
         problem = session.loaded.problem
@@ -405,11 +356,7 @@ class LoadPage:
             self._title.object = quiet("Choose a model from the gallery.")
 
     def _show_reports(self, analysis: Analysis, problem: Problem) -> None:
-        """Fill the tables below the graph, and list what is worth knowing about them.
-
-        A tab's title has its number of rows; instead of an empty table, a sentence says that all is
-        well.
-        """
+        """Fill the tables below the graph, with row counts as titles; empty ones say so."""
         covered, divisibility = coverage(analysis), problem.divisibility()
         contents = {
             "Arguments": (arguments_frame(analysis), ""),
@@ -424,7 +371,7 @@ class LoadPage:
             report.show(frame, sentence.format(mesh=problem.mesh), verdict)
             titled_views.append((f"{name} ({len(frame)})", report.view()))
         if self.session.audits.outcome is not None:
-            self._audit.show()
+            self._audit.show_outcome()
             titled_views.append((self._audit.title, self._audit.view()))
         last = len(titled_views) - 1
         self._tabs.active = min(self._tabs.active, last)
@@ -438,10 +385,8 @@ class LoadPage:
         remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(covered, divisibility)
         self._worth_knowing.object = join(
-            [
-                h("h2", "worth knowing"),
-                h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
-            ]
+            h("h2", "worth knowing"),
+            h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
         )
 
     def _audited(self) -> None:
@@ -451,7 +396,7 @@ class LoadPage:
 
     def _open_report(self) -> None:
         if self._below.visible:
-            reports: list[TableReport | AuditReport] = [*self._reports.values(), self._audit]
+            reports: list[TableReport] = [*self._reports.values(), self._audit]
             reports[self._tabs.active].open()
 
 

@@ -207,7 +207,7 @@ class ConfirmPane:
         analysis = self.session.loaded.analysis
         summary, *lines = renaming(state.learned.analysis, analysis)(row.text).splitlines()
         self._head.object = join(
-            [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
+            h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)
         )
         self._words.object = h("pre", "\n".join(lines))
 
@@ -228,7 +228,7 @@ class ConfirmPane:
         """The facts of the search so far."""
         state = self.session.confirmations.state
         if state.problem is None:
-            return join([h("h2", "confirmed search"), quiet(HELP)])
+            return join(h("h2", "confirmed search"), quiet(HELP))
         judged = f"{len(state.verdicts)} of at most {state.most_compiles}"
         rows: Facts = [
             ("judge", state.judge),
@@ -251,7 +251,7 @@ class ConfirmPane:
             elements.append(h("p", state.end.quicker_written))
         if best is not None and best.elsewhere:
             elements.append(h("p", best.elsewhere, cls="red"))
-        return join(elements)
+        return join(*elements)
 
 
 def progress(state: ConfirmState, *, runs: bool) -> Safe:

@@ -61,29 +61,22 @@ class SearchFacts:
         session, problem = self.session, self.session.loaded.problem
         searches, is_searching = session.searches, session.work.runs("search")
         if problem is None or not searches.points:
-            return join([h("h2", "search"), quiet(STARTING if is_searching else BEFORE)]), join([])
+            return join(h("h2", "search"), quiet(STARTING if is_searching else BEFORE)), join()
         best = searches.points[-1]
         seen = self.state.best() if self.state.at is not None else None
         actions = searches.best_actions if seen is None else seen.actions
         details = join(
-            [
-                h("h2", "actions of the best plan"),
-                numbered(self._lines(actions, seen is None))
-                if actions
-                else quiet("none: unsharded is the best so far"),
-                quiet(searches.note),
-                quiet("" if self._best_item() is None else MORE),
-            ]
+            h("h2", "actions of the best plan"),
+            numbered(self._lines(actions, seen is None))
+            if actions
+            else quiet("none: unsharded is the best so far"),
+            quiet(searches.note),
+            quiet("" if self._best_item() is None else MORE),
         )
-        return join([h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))]), details
+        return join(h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))), details
 
     def _rows(self, best: CurvePoint, seen: Simulation | None) -> Facts:
-        """The state of the search in numbers.
-
-        Args:
-            best: the latest point.
-            seen: the best plan as of an earlier simulation, if the page shows that one.
-        """
+        """The search in numbers as of its point ``best``; ``seen``: an earlier best, if shown."""
         session, problem = self.session, self.session.loaded.problem
         assert problem is not None
         searches, job = session.searches, session.work.job
@@ -131,12 +124,7 @@ class SearchFacts:
         return next((item for item in session.plans.items if item.plan is best), None)
 
     def _lines(self, actions: tuple[str, ...], is_last: bool) -> list[Safe | str]:
-        """The best plan line by line, each with what it saves.
-
-        Args:
-            actions: of the plan.
-            is_last: is it the best plan of the whole search?
-        """
+        """The plan of ``actions``, each with what it saves; ``is_last``: the search's best plan."""
         words = list(map(step_words, actions))
         problem, plan = self.session.loaded.problem, self.session.searches.best_plan
         if problem is None or plan is None or not is_last or self.session.work.busy:
@@ -147,6 +135,6 @@ class SearchFacts:
             return list(words)
         saved = {row.text: saves(row) for row in rows if row.kind != "side"}
         return [
-            join([word, h("span", f"  {saved.get(line, '')}", cls="quiet")])
+            join(word, h("span", f"  {saved.get(line, '')}", cls="quiet"))
             for word, line in zip(words, actions, strict=True)
         ]

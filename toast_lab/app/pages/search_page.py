@@ -52,7 +52,6 @@ class SearchPage:
             margin=(0, 10, 0, 0),
             width=272,
             height=30,
-            sizing_mode="fixed",
         )
         look.watch(self.view, self._show_view, "value")
         self._title = look.text()
@@ -215,15 +214,6 @@ class SearchPage:
         if self.view.value == "confirm":
             return points[-1].simulations if points else 0
         return int(self.session.searches.simulations)
-
-    # -- commands ----------------------------------------------------------------------------------
-    def run_now(self) -> None:
-        """Run the search with the settings of the page."""
-        self.controls.run_now()
-
-    def step_now(self) -> None:
-        """Do one simulation, then pause."""
-        self.controls.step_now()
 
     def _to_tree(self) -> None:
         if self.trajectories.picked is not None:

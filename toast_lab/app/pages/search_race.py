@@ -27,7 +27,7 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.race_curves import QUANTITY_TITLES, race_frame
+from toast_lab.views.race_curves import race_frame
 
 HELP = (
     "One method after the other, each in its own process with the same budget, so that none takes "
@@ -73,12 +73,7 @@ class RacePane:
         self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
         self._about = look.text(
-            join(
-                [
-                    quiet(HELP),
-                    *[_sentence(method) for method in racing_methods()],
-                ]
-            )
+            join(quiet(HELP), *[_sentence(method) for method in racing_methods()])
         )
         self.left = look.column(
             look.text(h("h2", "methods that race")),
@@ -89,12 +84,7 @@ class RacePane:
             look.row(self.hold, gap.clone(), self.stop),
             self._about,
         )
-        self.kind = look.switch(
-            options={value: key for key, value in QUANTITY_TITLES.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
-        )
-        look.watch(self.kind, self._new_chart, "value")
+        self.kind = look.quantity_switch(self._new_chart)
         self.scale = look.scale_switch(self._new_chart)
         self._pane = look.figure(least_px=200)
         self.table = look.table(race_frame([]), height=190, selectable=False)
@@ -185,12 +175,7 @@ class RacePane:
     def _words(self, racing: bool) -> Safe:
         session, race = self.session, self.session.searches.race
         if race.problem is None:
-            return join(
-                [
-                    h("h2", "race"),
-                    quiet("Choose two or more methods and race them."),
-                ]
-            )
+            return join(h("h2", "race"), quiet("Choose two or more methods and race them."))
         state = "racing" if racing else "over"
         if racing and session.work.paused:
             waits_between = not race.running or race.running in race.outcomes
@@ -221,7 +206,7 @@ class RacePane:
         for method, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
                 elements.append(h("p", f"{method}: {outcome.message}", cls="red"))
-        return join(elements)
+        return join(*elements)
 
 
 def _sentence(method: str) -> Safe:

@@ -35,7 +35,6 @@ class SearchScrubber:
         self.live = look.button(
             "Live",
             lambda: self.move(None),
-            sizing_mode="fixed",
             width=64,
             height=30,
             margin=(2, 0),

@@ -102,7 +102,7 @@ def options_help(method: str) -> Safe:
     """The options of a method and their meanings, as a collapsed list."""
     rows = [h("li", str(option)) for option in method_named(method).options().values()]
     if not rows:
-        return join([])
+        return join()
     return h("details", h("summary", "options of this method"), h("ul", *rows), cls="quiet")
 
 

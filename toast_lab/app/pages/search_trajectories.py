@@ -51,7 +51,6 @@ class TrajectoryPane:
             margin=(4, 0, 2, 0),
             height=28,
             width=420,
-            sizing_mode="fixed",
         )
         session.choices.keep("trajectories, kind", self.kind)
         look.watch(self.kind, lambda: self.refresh(now=True), "value")
@@ -129,12 +128,10 @@ def _words(picked: Simulation, priced: Any) -> Safe:
         ("peak", bytes_text(picked.peak_bytes) + ("" if picked.fits else ", does not fit")),
     ]
     return join(
-        [
-            h("h2", f"trajectory {picked.index:,} ", ESTIMATED),
-            facts(rows),
-            h("h2", "its actions"),
-            steps_list(picked.actions, priced),
-        ]
+        h("h2", f"trajectory {picked.index:,} ", ESTIMATED),
+        facts(rows),
+        h("h2", "its actions"),
+        steps_list(picked.actions, priced),
     )
 
 
@@ -158,4 +155,4 @@ def steps_list(actions: tuple[str, ...], priced: Any) -> Safe:
         elements.append(quiet("being priced …"))
     elif isinstance(priced.cost, str):
         elements.append(quiet(priced.cost))
-    return join(elements)
+    return join(*elements)

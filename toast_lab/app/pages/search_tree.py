@@ -68,7 +68,6 @@ class TreePane:
             **common,
         )
         button_options: dict[str, Any] = {
-            "sizing_mode": "fixed",
             "height": 30,
             "margin": (18, 4, 0, 0),
             "stylesheets": [look.SLIM_BUTTON],
@@ -160,10 +159,7 @@ class TreePane:
         self._show_place()
 
     def _fill(self) -> None:
-        """Fill the table with the actions at the selected step.
-
-        Actions that were never tried are added once they are known.
-        """
+        """Fill the table with the selected step's actions; untried ones follow once known."""
         place = self.state.place()
         priced = None if place is None else self.state.facts(place.plan)
         self._listed = priced is not None
@@ -217,12 +213,7 @@ class TreePane:
 
 def _place_words(place: TreePlace | None, priced: Any) -> Safe:
     if place is None:
-        return join(
-            [
-                h("h2", "no tree yet"),
-                quiet(HELP),
-            ]
-        )
+        return join(h("h2", "no tree yet"), quiet(HELP))
     rows: Facts = [
         ("action", h("span", place.label, cls="mono")),
         ("depth", str(place.depth)),
@@ -256,4 +247,4 @@ def _place_words(place: TreePlace | None, priced: Any) -> Safe:
         fits = "" if price.fits else ", does not fit"
         memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
         elements.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
-    return join(elements)
+    return join(*elements)

@@ -26,7 +26,6 @@ class UnderstandPage:
             options=VIEWS,
             width=220,
             height=28,
-            sizing_mode="fixed",
             margin=(0, 10, 4, 0),
             stylesheets=[look.SLIM_BUTTON],
         )
