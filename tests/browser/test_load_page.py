@@ -116,7 +116,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     expect(toml).to_have_value(re.compile('name = "my machine"'))
     text = MACHINES["a100"].toml().replace('"a100"', '"lab box"')
     toml.fill(text.replace("memory_bytes = ", 'memory_bytes = "x" # '))
-    expect(page.get_by_text("line 3: memory_bytes = 'x' is not a number")).to_be_visible()
+    expect(page.get_by_text("line 2: memory_bytes = 'x' is not a number")).to_be_visible()
     expect(take).to_be_disabled()
     open_own(page)
     drop(page, "box.toml", text.encode())

@@ -68,13 +68,6 @@ def source_of_file(file: str) -> SourceText | None:
     return SourceText(file, text) if text else None
 
 
-def statements_of(source: SourceText) -> list[Statement]:
-    """All statements of a source that bind or return a value, in the order of the source."""
-    marking = _Marking(source, None)
-    marking.visit(syntax.parse(source.text))
-    return marking.statements
-
-
 @contextlib.contextmanager
 def visited(
     files: Collection[str],

@@ -14,19 +14,18 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.frontends.instrumented import Statement, source_of_file, visited
-from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.loading import with_function
 from toast_lab.frontends.packages import FRAMEWORKS, STANDARD, package_of
 from toast_lab.frontends.same_values import Matched, matched_values
 from toast_lab.frontends.site_marks import Mark, mark, marks_in
-from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.locations import frames
-from toast_lab.ir.model import Function, Model, Recipe
+from toast_lab.ir.model import Function, Model
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Site, Sites
@@ -61,31 +60,14 @@ def sites_of(
     """
     if model.function is None:
         return Sites(tuple(_sites_of_lines(program)), {})
-    if isinstance(model.function, Recipe):
-        sites: Sites = in_child(
-            "toast_lab.frontends.site_finding:sites_in_child",
-            program,
-            model.function,
-            in_packages,
-            time_limit_s=time_limit_s,
-            activity=f"finding the sites of {model.function.which}",
-        )
-        return sites
-    return _sites_of_function(program, model.function, in_packages)
-
-
-def sites_in_child(program: Program, recipe: Recipe, in_packages: Collection[str]) -> Sites:
-    """``sites_of`` in a child process, in which the user's code may run."""
-    return _sites_of_function(program, function_again(recipe), in_packages)
-
-
-def function_again(recipe: Recipe) -> Function:
-    """The function of a recipe, made again in this process. Raises what ``load`` raises."""
-    function = function_of(recipe)
-    if function is None:
-        raise InvalidPlan(f"{recipe.which} is not a function that JAX traces")
-    again: Function = function
-    return again
+    return with_function(
+        _sites_of_function,
+        model,
+        program,
+        in_packages,
+        activity="finding the sites of {}",
+        time_limit_s=time_limit_s,
+    )
 
 
 def constrained(
@@ -193,8 +175,8 @@ class _Holder:
         return f"arrays of {ranks} dims come by, which no one spec fits"
 
 
-def _sites_of_function(program: Program, function: Function, in_packages: Collection[str]) -> Sites:
-    trace, same_value = _traced_again(program, function)
+def _sites_of_function(model: Model, program: Program, in_packages: Collection[str]) -> Sites:
+    trace, same_value = _traced_again(program, cast(Function, model.function))
     holders: dict[Statement, _Holder] = {}
     for op, seen in marks_in(trace.program):
         holder = holders.setdefault(trace.statements[seen.number], _Holder())
