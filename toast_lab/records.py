@@ -322,3 +322,31 @@ def quoted(value: str) -> str:
         for character in value
     )
     return f'"{escaped}"'
+
+
+# -- plain data ------------------------------------------------------------------------------------
+def plain(value: Any) -> Any:
+    """A record, and all that is in it, as JSON holds it."""
+    kind: Any = type(value)
+    if _is_record(kind):
+        return {name: plain(getattr(value, name)) for name in _fields(kind)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    return list(map(plain, value)) if isinstance(value, tuple | list) else value
+
+
+def of_plain(data: Any, kind: Any) -> Any:
+    """What ``plain`` made of a value of this type; other data raises KeyError, TypeError, ..."""
+    kind = _plain(kind)[0]
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if data is None:
+        return None
+    if _is_record(kind):
+        fields = {name: field for name, field in _fields(kind).items() if name in data}
+        return kind(**{name: of_plain(data[name], field.type) for name, field in fields.items()})
+    if origin is Mapping:
+        return {members[0](key): of_plain(entry, members[1]) for key, entry in data.items()}
+    if origin is tuple:
+        kinds = members if members[-1] is not ... else members[:1] * len(data)
+        return tuple(map(of_plain, data, kinds))
+    return kind(data) if kind in (int, float, str) else data

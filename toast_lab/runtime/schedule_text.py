@@ -188,7 +188,7 @@ def _schedule(root: Block) -> ScheduleText:
         computation: _without_times(instruction_ids, instructions)
         for computation, instruction_ids in sequences.items()
     } | {computation: _with_times(own, instructions, cycle_s) for computation, own in rows.items()}
-    return ScheduleText(entry, scheduled, instructions, members, cycle_s)
+    return ScheduleText(entry, scheduled, instructions, members, cycle_s=cycle_s)
 
 
 def _last(block: Block, key: str, default: Any) -> Any:
