@@ -51,8 +51,6 @@ class Request(NamedTuple):
 #: The work of a child: takes its request, the file descriptors of the pipe to its parent and of the
 #: one from it, and gives its exit status.
 Work = Callable[[BinaryIO, int, int], int]
-#: The command that runs ``isolate``, as a child or with ``--serve`` as a server.
-PYTHON = (sys.executable, "-m", "toast_lab.isolate")
 
 
 def serves(environment: Mapping[str, str]) -> bool:
@@ -64,10 +62,13 @@ def serves(environment: Mapping[str, str]) -> bool:
     return sys.platform == "linux" and environment.get("JAX_PLATFORMS") == "cpu"
 
 
-def fork(environment: Mapping[str, str], descriptors: Sequence[int]) -> ForkedProcess | None:
+def fork(
+    python: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
+) -> ForkedProcess | None:
     """Fork a child off a server with this environment, which is started if there is none.
 
     Args:
+        python: the command that starts a server if ``--serve N`` is appended.
         environment: the child's environment variables.
         descriptors: file descriptors of the request, the log, the pipe to the parent and the pipe
             from it.
@@ -75,21 +76,23 @@ def fork(environment: Mapping[str, str], descriptors: Sequence[int]) -> ForkedPr
     Returns:
         The child, or None if too many servers are busy already.
     """
-    return _request(environment, lambda server: server.fork(descriptors))
+    return _request(python, environment, lambda server: server.fork(descriptors))
 
 
-def warm_up(environment: Mapping[str, str], module: str) -> None:
+def warm_up(python: Sequence[str], environment: Mapping[str, str], module: str) -> None:
     """Let a server prepare, in the background, for children whose target is in ``module``."""
-    _request(environment, lambda server: server.line.send(module.encode()))
+    _request(python, environment, lambda server: server.line.send(module.encode()))
 
 
 def _request(
-    environment: Mapping[str, str], request: Callable[[_Server], AnswerT]
+    python: Sequence[str],
+    environment: Mapping[str, str],
+    request: Callable[[_Server], AnswerT],
 ) -> AnswerT | None:
     """Send a request to a server with this environment; None if too many servers are busy."""
     with _SERVERS_LOCK:
         for _ in range(2):  # a server may have been killed since its last request
-            server = _server(environment)
+            server = _server(python, environment)
             if server is None:
                 return None
             with contextlib.suppress(OSError):
@@ -181,7 +184,7 @@ def _end_servers() -> None:
         server.end()
 
 
-def _server(environment: Mapping[str, str]) -> _Server | None:
+def _server(python: Sequence[str], environment: Mapping[str, str]) -> _Server | None:
     """The server with this environment, which is started if there is none.
 
     Gives None if there are too many servers and none of them is idle.
@@ -199,7 +202,7 @@ def _server(environment: Mapping[str, str]) -> _Server | None:
         idle.end()
     our_end, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [*PYTHON, "--serve", str(its_end.fileno())],
+        [*python, "--serve", str(its_end.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -53,6 +53,8 @@ Listener = Callable[[Any], None]
 
 #: Environment variables of a child that only traces or searches.
 WITHOUT_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
+#: The command that runs ``_main``, as a child or as a fork server.
+_PYTHON = (sys.executable, "-m", "toast_lab.isolate")
 
 
 class Cancelled(errors.ToastError):
@@ -164,7 +166,7 @@ def warm_up(target: str, env: Mapping[str, str] = WITHOUT_ACCELERATOR) -> None:
     """
     environment = child_environment(env)
     if fork_server.serves(environment):
-        fork_server.warm_up(environment, target.partition(":")[0])
+        fork_server.warm_up(_PYTHON, environment, target.partition(":")[0])
 
 
 class ChildWorker:
@@ -211,11 +213,11 @@ class ChildWorker:
             forked = None
             if fork_server.serves(environment):
                 descriptors = (request.fileno(), self._log.fileno(), *child_fds)
-                forked = fork_server.fork(environment, descriptors)
+                forked = fork_server.fork(_PYTHON, environment, descriptors)
             self.process: fork_server.ForkedProcess | subprocess.Popen[bytes] = (
                 forked
                 or subprocess.Popen(
-                    [*fork_server.PYTHON, *map(str, child_fds)],
+                    [*_PYTHON, *map(str, child_fds)],
                     stdin=request,
                     stdout=self._log,
                     stderr=self._log,

@@ -124,7 +124,7 @@ def compile_plan(
         plan,
         wanted,
         annotate(model, plan, located=True),
-        write,
+        write=write,
         assumed_rounds=[loop.rounds for loop in unknown_loops(plan.program)],
         store=store,
         time_limit_s=time_limit_s,
@@ -163,7 +163,7 @@ def compile_written(
         plan,
         top.parse(topology, plan.mesh),
         stablehlo,
-        lambda: (stablehlo, ()),
+        write=lambda: (stablehlo, ()),
         left_open=left_open,
         store=store,
         time_limit_s=time_limit_s,
@@ -201,8 +201,9 @@ def _kept_or_compiled(
         with contextlib.suppress(StoreError), CompiledStore(path) as results:
             if (kept := results.find(key)) is not None:
                 # Different plans can have the same annotated text
-                own = {"program": plan.program.digest(), "plan_key": plan.key, "cached": True}
-                return dataclasses.replace(located(kept, plan.program), **own)
+                kept = located(kept, plan.program)
+                program = plan.program.digest()
+                return dataclasses.replace(kept, program=program, plan_key=plan.key, cached=True)
     stablehlo, notes = write()
     # This process owns the folder, so it is deleted even if the child dies
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
@@ -342,7 +343,8 @@ def _result(
 ) -> Compiled:
     memory: dict[str, Any] = report.memory or {}
     refusal, gpu = report.refusal, topology.gpu
-    sizes = ("peak", "argument", "output", "alias", "temp", "code")
+    uses = ("peak", "argument", "output", "alias", "temp", "code")
+    sizes: dict[str, Any] = {f"{use}_bytes": memory.get(use) for use in uses}
     within_default_memory = gpu is None or memory.get("peak", 0) <= gpu.default_memory_bytes
     return Compiled(
         program=plan.program.digest(),
@@ -352,7 +354,7 @@ def _result(
         device_kind=report.device_kind,
         device_order=_ORDERS[topology.platform],
         fits=refusal is None and within_default_memory,
-        **{f"{use}_bytes": memory.get(use) for use in sizes},
+        **sizes,
         needed_bytes=refusal.needed_bytes if refusal else None,
         limit_bytes=refusal.limit_bytes if refusal else None,
         needed_temporaries_only=refusal.only_temporaries if refusal else False,

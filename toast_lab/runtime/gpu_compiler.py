@@ -89,8 +89,6 @@ def cache_folder() -> Path:
         return Path(named_folder)
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
-    elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "toast-lab"
