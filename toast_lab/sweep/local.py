@@ -181,10 +181,7 @@ class SameProcess:
             return [(task, _cancelled(task))]
         target = reference(METHODS[task.method])
         run = task.run_function or RUN_FUNCTION
-        return [(task, _run(run, task, target, 0, cancel=self._is_stopped))]
-
-    def _is_stopped(self) -> bool:
-        return self._stopped
+        return [(task, _run(run, task, target, 0, cancel=lambda: self._stopped))]
 
     def stop(self) -> None:
         """Do no further task."""
