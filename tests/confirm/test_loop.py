@@ -40,7 +40,7 @@ from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
-from toast_lab.written.floor import FLOOR, floor
+from toast_lab.written.written_front import FLOOR, floor
 from toast_lab.written.written_plan import WrittenPlan
 
 

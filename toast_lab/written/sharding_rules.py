@@ -341,7 +341,10 @@ class _Tree:
         opened: set[Spec | None] = {None}
         rules: tuple[Spec | None, ...] = ()
         for _ in range(2):  # with the rules that the first round opens, the second one is cheaper
-            rules = tuple(_cheapest(costs, opened) for costs in options)
+            rules = tuple(
+                min(costs, key=lambda spec: costs[spec] + (0.0 if spec in opened else 1.0))
+                for costs in options
+            )
             opened = {None, *rules}
         cost = sum(costs[spec] for costs, spec in zip(options, rules, strict=True))
         cost += sum(len(_sharing(children, rules, spec)) for spec in opened if spec is not None)
@@ -358,15 +361,10 @@ class _Tree:
         for spec in dict.fromkeys(choice.rules):
             if spec is not None:
                 sharing = _sharing(children, choice.rules, spec)
-                drafts += [self._draft(nodes, spec) for nodes in sharing]
+                drafts += [
+                    _RuleDraft(self.root, nodes[0].ended, _ending(nodes), spec) for nodes in sharing
+                ]
         return drafts
-
-    def _draft(self, nodes: Sequence[_PathNode], spec: Spec) -> _RuleDraft:
-        return _RuleDraft(self.root, nodes[0].ended, _ending(nodes), spec)
-
-
-def _cheapest(costs: Mapping[Spec | None, float], opened: Iterable[Spec | None]) -> Spec | None:
-    return min(costs, key=lambda spec: costs[spec] + (0.0 if spec in opened else 1.0))
 
 
 def _sharing(
