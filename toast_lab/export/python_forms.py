@@ -86,8 +86,7 @@ def functions(parts: FileParts) -> list[str]:
     return [_shardings(parts), _jax_shard(parts), _jax_place(parts)]
 
 
-# -- rules
-# ----------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def _shardings(parts: FileParts) -> str:
@@ -170,8 +169,7 @@ def mesh_context(parts: FileParts) -> list[str]:
     ]
 
 
-# -- jax.jit
-# ----------------------------------------------------------------------------------------
+# -- jax.jit ---------------------------------------------------------------------------------------
 
 
 def _jax_shard(parts: FileParts) -> str:
@@ -234,8 +232,7 @@ def _by_rule(element: int) -> str:
     return f'shardings("result{part}", shapes{part}, None)'
 
 
-# -- nnx
-# ----------------------------------------------------------------------------------------
+# -- nnx -------------------------------------------------------------------------------------------
 
 
 def _nnx_shard(parts: FileParts) -> str:
@@ -317,8 +314,7 @@ def _modules(parts: FileParts) -> str:
     return "{" + ", ".join(pairs) + "}"
 
 
-# -- equinox
-# ----------------------------------------------------------------------------------------
+# -- equinox ---------------------------------------------------------------------------------------
 
 
 def _equinox_shard(parts: FileParts) -> str:
@@ -370,8 +366,7 @@ def _equinox_donation(form: CallForm) -> str:
     return "all-except-first" if count > 1 and donated == set(range(1, count)) else "none"
 
 
-# -- text
-# ----------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def _function(head: str, lines: Sequence[str]) -> str:
