@@ -186,7 +186,7 @@ def priced_candidates(
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         time_s = correct(plan, totals.time_s, written is not None)
         rows.append(Candidate(plan, pricer.judged(time_s, totals.peak_bytes), written))
-    rows.sort(key=_rank)
+    rows.sort(key=lambda row: (not row.quick.fits, row.quick.score, _total(row.written)))
     return [row for number, row in enumerate(rows) if row.written or number < MOST_KNOWN]
 
 
@@ -313,7 +313,3 @@ def _distance(row: Candidate[PlanT], others: Sequence[Candidate[PlanT]]) -> floa
         (float((op_factor != other.plan.op_factor).any(axis=1).mean()) for other in others),
         default=float(np.inf),
     )
-
-
-def _rank(row: Candidate[Any]) -> tuple[bool, float, int]:
-    return not row.quick.fits, row.quick.score, _total(row.written)

@@ -55,7 +55,7 @@ from toast_lab.confirm.choose import (
 )
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.learning import Corrections
-from toast_lab.confirm.verdict import CandidateKey, Judge, JudgeEvent, Judgement, Verdict
+from toast_lab.confirm.verdict import CandidateKey, Judge, JudgeEvent, Judgement, Verdict, best_of
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
 from toast_lab.files import PathLike
@@ -72,6 +72,8 @@ Learn = Callable[[Problem, Sequence[Verdict[Any]]], Problem | None]
 #: Gives the written plans near the plan of a search; raises ToastError if it cannot.
 Write = Callable[[SearchResult[Any]], Sequence[WrittenPlan]]
 
+#: A plan, how it is written if it is judged so, and its name.
+_Chosen = tuple[Any, WrittenPlan | None, str]
 #: C(s) of the smallest written plan that is judged may be above the best plan's by this share.
 WRITTEN_WITHIN = 0.05
 
@@ -198,7 +200,7 @@ class _Rounds:
         self.not_written = ""
         self.known: list[Candidate[Any]] = []  # all of these, by current prices
         #: plans whose judging was interrupted, with names
-        self.again: list[tuple[Any, WrittenPlan | None, str]] = []
+        self.again: list[_Chosen] = []
         self.judged = 0  # plans judged in this run, which the budget limits
         self.budget = judging.compiles
         self.round = 0
@@ -257,7 +259,10 @@ class _Rounds:
         if last_result.status is Status.CANCELLED or self.stop():
             return self._stopped
         self.whole += plans_of_search(last_result)
-        self._write(last_result)
+        try:
+            self.written += self.sources.write(last_result)
+        except ToastError as error:
+            self.not_written = f"no plan of a search was written down: {error}"
         while True:
             self._price_known()
             if not self.again and self._confirms():
@@ -282,12 +287,6 @@ class _Rounds:
                 self._tell("learned")
                 return None
 
-    def _write(self, last_result: SearchResult[Any]) -> None:
-        try:
-            self.written += self.sources.write(last_result)
-        except ToastError as error:
-            self.not_written = f"no plan of a search was written down: {error}"
-
     def _price_known(self) -> None:
         """Price all known plans anew."""
         known = [(written.plan, written) for written in self.written if self._is_small(written)]
@@ -299,7 +298,7 @@ class _Rounds:
         """Does a plan keep to the size? A whole one, ``None``, has none."""
         return self.size is None or (written is not None and written.size.total <= self.size)
 
-    def _chosen(self, compiles_left: int) -> list[tuple[Any, WrittenPlan | None, str]]:
+    def _chosen(self, compiles_left: int) -> list[_Chosen]:
         """The plans to judge next, with names; at first those that were interrupted before."""
         if self.again:
             chosen, self.again = self.again[:compiles_left], self.again[compiles_left:]
@@ -321,11 +320,9 @@ class _Rounds:
         kinds = refused_kinds(self.verdicts)
         return [row for row in self.known if not any(kind.has(row.plan) for kind in kinds)]
 
-    def _beside(
-        self, chosen: Sequence[tuple[Any, WrittenPlan | None, str]]
-    ) -> list[tuple[Any, WrittenPlan | None, str]]:
+    def _beside(self, chosen: Sequence[_Chosen]) -> list[_Chosen]:
         """Further plans to judge in the first round: those of other methods, then usual ones."""
-        further_plans: list[tuple[Any, WrittenPlan | None, str]] = []
+        further_plans: list[_Chosen] = []
         others = self.sources.others(self.problem) if self.known else {}
         for plans, count in ((others, len(others)), (self.sources.usual, MOST_USUAL)):
             keys = self._keys | {
@@ -389,12 +386,11 @@ class _Rounds:
 
     @property
     def _best(self) -> Verdict[Any] | None:
-        standing = [
+        return best_of(
             verdict
             for verdict in self.verdicts
             if verdict.stands and self._is_small(verdict.written)
-        ]
-        return min(standing, key=lambda verdict: verdict.rank, default=None)
+        )
 
     @property
     def _keys(self) -> set[CandidateKey]:
@@ -460,7 +456,7 @@ def _was_killed(judgement: Judgement, time_limit_s: float) -> bool:
 
 def _kept_and_again(
     verdicts: Sequence[Verdict[Any]], time_limit_s: float
-) -> tuple[list[Verdict[Any]], list[tuple[Any, WrittenPlan | None, str]]]:
+) -> tuple[list[Verdict[Any]], list[_Chosen]]:
     """The verdicts that hold, and the plans with names that this time limit may be enough for."""
     kept, again = [], []
     for verdict in verdicts:
