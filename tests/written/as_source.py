@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from tests.constrained_source import constrained
 from tests.helpers import SMALL, analysed
 from toast_lab.cost.problem import Problem
 from toast_lab.frontends.loading import function_of
-from toast_lab.frontends.site_finding import constrained, sites_of
+from toast_lab.frontends.site_finding import sites_of
 from toast_lab.lowering.specs import to_partition_spec
 from toast_lab.plan_verbs import Plan, Written
 from toast_lab.runtime import _jax_private, hlo
