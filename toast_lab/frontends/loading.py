@@ -165,7 +165,7 @@ def with_function(
     if not isinstance(model.function, Recipe):
         return work(model, *given)
     result: ResultT = in_child(
-        "toast_lab.frontends.loading:with_function_made",
+        "toast_lab.frontends.loading:with_function_again",
         work,
         model,
         *given,
@@ -175,7 +175,7 @@ def with_function(
     return result
 
 
-def with_function_made(work: Callable[..., ResultT], model: Model, *given: Any) -> ResultT:
+def with_function_again(work: Callable[..., ResultT], model: Model, *given: Any) -> ResultT:
     """Runs in a child: ``work`` on a model whose function is made again from its recipe."""
     function = function_of(cast(Recipe, model.function))
     if function is None:
