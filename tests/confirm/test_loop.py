@@ -454,7 +454,7 @@ def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
     def worth(best: float, *judged: int) -> list[tuple[Any, str]]:
         rows = [row._replace(quick=row.quick._replace(score=best))]
         keys = [(key, False) for key in judged]
-        return named_plans_worth(problem, usual, rows, keys, WORTH_JUDGING)
+        return named_plans_worth(problem, usual, rows, keys)
 
     assert worth(1.01 * score / (1 + WORTH_JUDGING)) == [(plan, "data parallel")]
     assert worth(0.99 * score / (1 + WORTH_JUDGING)) == []

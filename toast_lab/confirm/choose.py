@@ -274,7 +274,6 @@ def named_plans_worth(
     named: Mapping[str, PlanT],
     rows: Sequence[Candidate[PlanT]],
     judged: Collection[CandidateKey],
-    most: float,
 ) -> list[tuple[PlanT, str]]:
     """The plans among ``named`` that are worth judging, each with its name, the cheapest first.
 
@@ -283,7 +282,6 @@ def named_plans_worth(
         named: plans by name.
         rows: known plans, the best first.
         judged: keys of what is judged anyway.
-        most: share by which they may be priced worse than the best.
     """
     best, pricer = rows[0].quick, problem.pricer()
     worth_judging: dict[CandidateKey, tuple[float, PlanT, str]] = {}
@@ -291,7 +289,7 @@ def named_plans_worth(
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
         key = plan.sharding.key(), False
-        is_near = quick.score <= best.score * (1 + most)
+        is_near = quick.score <= best.score * (1 + WORTH_JUDGING)
         if is_near and (quick.fits or not best.fits) and key not in judged:
             worth_judging.setdefault(key, (quick.score, plan, name))
     return [

@@ -42,7 +42,6 @@ from typing import Any
 from toast_lab import checks
 from toast_lab.confirm.choose import (
     MOST_USUAL,
-    WORTH_JUDGING,
     Candidate,
     different_candidates,
     named_plans_worth,
@@ -329,7 +328,7 @@ class _Rounds:
                 (plan.sharding.key(), written is not None)
                 for plan, written, _ in (*chosen, *further_plans)
             }
-            worth_it = named_plans_worth(self.problem, plans, self.known, keys, most=WORTH_JUDGING)
+            worth_it = named_plans_worth(self.problem, plans, self.known, keys)
             further_plans += [(plan, None, name) for plan, name in worth_it[:count]]
         return further_plans
 

@@ -42,6 +42,8 @@ from toast_lab.prepare import start_early
 before_fork = fork_server.import_jax
 
 LOWERED = "toast_lab.frontends.loading:lowered"
+#: for making a function again and tracing it
+TIME_LIMIT_S = 300.0
 ResultT = TypeVar("ResultT")
 #: options that a user's ``make`` may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
@@ -145,7 +147,6 @@ def with_function(
     model: Model,
     *given: Any,
     activity: str,
-    time_limit_s: float,
 ) -> ResultT:
     """``work(model, *given)``, which traces the model's function again.
 
@@ -155,7 +156,7 @@ def with_function(
     Raises:
         InvalidProblem: the model has no function that could be traced again.
         FrontendError, RunFailed, RunInterrupted: what ``work`` raises, or the function cannot be
-            made again, or not within ``time_limit_s`` seconds.
+            made again, or not within ``TIME_LIMIT_S`` seconds.
     """
     if model.function is None:
         raise InvalidProblem(
@@ -169,7 +170,7 @@ def with_function(
         work,
         model,
         *given,
-        time_limit_s=time_limit_s,
+        time_limit_s=TIME_LIMIT_S,
         activity=activity.format(model.function.which),
     )
     return result

@@ -24,9 +24,7 @@ from toast_lab.frontends.padding import Starts, padded_function, padding_of
 from toast_lab.ir.model import Function, Model
 
 
-def padded_model(
-    model: Model, starts: Starts, *, words: Sequence[str] = (), time_limit_s: float = 300.0
-) -> Model:
+def padded_model(model: Model, starts: Starts, *, words: Sequence[str] = ()) -> Model:
     """The model whose dims are padded.
 
     Args:
@@ -34,8 +32,6 @@ def padded_model(
         starts: (argument, dim, size, padded size): of all that is made of this dim of an argument,
             dims of this size are padded, and the arguments' with them.
         words: what is padded, for texts: "vocabulary 50257 to 50304".
-        time_limit_s: limit in seconds for a child process, in which user code runs that is not
-            loaded in this one.
 
     Raises:
         InvalidProblem: the model has no function that could be traced again, it is padded already,
@@ -50,7 +46,6 @@ def padded_model(
         tuple(starts),
         tuple(words),
         activity="padding {}",
-        time_limit_s=time_limit_s,
     )
     return with_recipe(again, model, starts=tuple(starts))
 

@@ -67,17 +67,16 @@ class Layer(NamedTuple):
         return f"{where}, in a loop" if self.in_loop else f"{where}, {self.times} calls"
 
 
-def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]:
+def layers_of(model: Model) -> tuple[Layer, ...]:
     """The layers of a model whose function is known, those with the most calls first.
 
     User code that is not loaded in this process runs in a child process.
 
     Raises:
         InvalidProblem: the model has no function that could be traced again.
-        FrontendError, RunFailed: the function cannot be traced again, or not within
-            ``time_limit_s`` seconds.
+        FrontendError, RunFailed: the function cannot be traced again, or not in time.
     """
-    return with_function(_layers, model, activity=_ACTIVITY, time_limit_s=time_limit_s)
+    return with_function(_layers, model, activity=_ACTIVITY)
 
 
 def _layers(model: Model) -> tuple[Layer, ...]:
@@ -95,13 +94,12 @@ def _layers(model: Model) -> tuple[Layer, ...]:
     return tuple(seen.layers())
 
 
-def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -> Model:
+def recomputed(model: Model, choices: Choices) -> Model:
     """The model with what each chosen layer keeps for the backward pass.
 
     Args:
         model: a model whose function is known.
         choices: name of a policy (``POLICIES``) by the ``where`` of a layer.
-        time_limit_s: limit in seconds for a child process, as for ``layers_of``.
 
     Raises:
         InvalidProblem: an unknown policy or layer, or the model has no function that could be
@@ -119,7 +117,6 @@ def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -
         dict(choices),
         files,
         activity=_ACTIVITY,
-        time_limit_s=time_limit_s,
     )
     return with_recipe(again, model, recompute=tuple(choices.items()), files=files)
 

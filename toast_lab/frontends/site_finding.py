@@ -39,7 +39,6 @@ def sites_of(
     model: Model,
     *,
     in_packages: Collection[str] = (),
-    time_limit_s: float = 300.0,
 ) -> Sites:
     """The sites of ``program``, which is one of the model's, for one of its platforms.
 
@@ -49,12 +48,11 @@ def sites_of(
         program: the program.
         model: where it comes from.
         in_packages: installed packages whose source may carry constraints as the user's own does.
-        time_limit_s: limit in seconds for the child process.
 
     Raises:
         InvalidPlan: tracing the function gives another program.
         FrontendError, RunFailed, RunInterrupted: the function cannot be made or traced again, or
-            not in ``time_limit_s`` seconds.
+            not in time.
     """
     if model.function is None:
         return Sites(tuple(_sites_of_lines(program)), {})
@@ -64,7 +62,6 @@ def sites_of(
         program,
         in_packages,
         activity="finding the sites of {}",
-        time_limit_s=time_limit_s,
     )
 
 
