@@ -128,8 +128,8 @@ def pool_of(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
     if workers.scheduler:
         return remote_pool(workers.scheduler, workers.retries)
     if not workers.processes:
-        return SameProcess()
-    return LocalPool(workers.processes, workers.retries)
+        return contextlib.closing(SameProcess())
+    return contextlib.closing(LocalPool(workers.processes, workers.retries))
 
 
 @dataclasses.dataclass
