@@ -176,39 +176,37 @@ def confirmed_search(
             replaces that of ``judging.seconds``.
     """
     stop = cancel if isinstance(cancel, Deadline) else Deadline(judging.seconds, cancel)
-    return _Rounds(problem, judging, sources, judge, learn=learn, size=size, stop=stop).run()
+    return _Rounds(problem, judging, sources, judge, learn, size, stop).run()
 
 
+@dataclasses.dataclass
 class _Rounds:
-    def __init__(
-        self,
-        problem: Problem,
-        judging: Judging,
-        sources: Sources,
-        judge: Judge,
-        *,
-        learn: Learn,
-        size: int | None,
-        stop: Deadline,
-    ) -> None:
-        self.problem, self.judging, self.sources = problem, judging, sources
-        self.judge, self.learn, self.size, self.stop = judge, learn, size, stop
+    problem: Problem
+    judging: Judging
+    sources: Sources
+    judge: Judge
+    learn: Learn
+    size: int | None
+    stop: Deadline
+
+    def __post_init__(self) -> None:
         self.verdicts: list[Verdict[Any]] = []
         self.whole: list[Any] = []  # plans of all searches
-        self.written = list(sources.floor.values())  # the floor, and written plans of all searches
+        # The floor, and written plans of all searches
+        self.written = list(self.sources.floor.values())
         self.not_written = ""
         self.known: list[Candidate[Any]] = []  # all of these, by current prices
         #: plans whose judging was interrupted, with names
         self.again: list[_Chosen] = []
         self.judged = 0  # plans judged in this run, which the budget limits
-        self.budget = judging.compiles
+        self.budget = self.judging.compiles
         self.round = 0
-        if judging.resume is not None:
-            earlier = judging.resume.verdicts
+        if self.judging.resume is not None:
+            earlier = self.judging.resume.verdicts
             self.round = max((verdict.round for verdict in earlier), default=0)
-            self.verdicts, self.again = _kept_and_again(earlier, judging.time_limit_s)
-            self.written += judging.resume.known_written
-            self.problem = learn(problem, self.verdicts) or problem
+            self.verdicts, self.again = _kept_and_again(earlier, self.judging.time_limit_s)
+            self.written += self.judging.resume.known_written
+            self.problem = self.learn(self.problem, self.verdicts) or self.problem
 
     def run(self) -> ConfirmedResult[Any]:
         self.round += 1

@@ -15,6 +15,7 @@ Start reading at ``rules_of``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -213,24 +214,21 @@ def keys_of(path: str) -> list[str]:
     return keys if "".join(keys) == path and path else [path]
 
 
+@dataclasses.dataclass(eq=False)
 class _PathNode:
     """Paths that end alike, and the ways to tell them apart further."""
 
-    def __init__(
-        self,
-        tree: _Tree,
-        paths: tuple[str, ...],
-        depth: int,
-        *,
-        kept: tuple[tuple[int, int], ...] = (),
-        by_number: bool = False,
-        ended: bool = False,
-    ) -> None:
-        self.tree, self.paths, self.depth = tree, paths, depth
-        self.kept = kept  # (key counted from the end, number in it) that are told apart
-        self.by_number = by_number  # by the last of them, from the neighbours
-        self.ended = ended or (depth > 0 and all(len(tree.keys[path]) == depth for path in paths))
-        self.specs = tuple(dict.fromkeys(tree.spec_of[path] for path in paths))
+    tree: _Tree
+    paths: tuple[str, ...]
+    depth: int
+    kept: tuple[tuple[int, int], ...] = ()  #: (key from the end, number in it) told apart
+    by_number: bool = False  #: by the last of them, from the neighbours
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.tree.keys[path]) for path in self.paths}
+        self.ended = self.ended or (self.depth > 0 and lengths == {self.depth})
+        self.specs = tuple(dict.fromkeys(self.tree.spec_of[path] for path in self.paths))
 
     @property
     def keys(self) -> list[str]:
@@ -273,13 +271,8 @@ class _PathNode:
         for path in self.paths:
             groups[_NUMBER.findall(self.tree.keys[path][at_key])[number]].append(path)
         return [
-            _PathNode(
-                self.tree,
-                tuple(paths),
-                self.depth,
-                kept=(*self.kept, (at_key, number)),
-                by_number=True,
-                ended=self.ended,
+            dataclasses.replace(
+                self, paths=tuple(paths), kept=(*self.kept, (at_key, number)), by_number=True
             )
             for paths in groups.values()
         ]
