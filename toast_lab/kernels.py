@@ -296,8 +296,9 @@ def _digest(kernel: Any) -> str:
     digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
     functions = [dispatcher.py_func for dispatcher in [kernel, *_reached(kernel)]]
     packs = list(_packs_of(functions))
-    sources = [sys.modules[__name__], PackType, Pack, *functions, *map(inspect.getmodule, packs)]
-    for path in sorted({Path(inspect.getfile(source)) for source in sources}):  # type: ignore[arg-type]
+    sources: list[Any] = [sys.modules[__name__], PackType, Pack, *functions]
+    sources += map(inspect.getmodule, packs)
+    for path in sorted({Path(inspect.getfile(source)) for source in sources}):
         digest.update(path.name.encode() + b"\0" + kernel_files.content(path))
     # Some fields of packs are declared outside of the file of the class.
     layouts = {f"{pack.__qualname__}{fields(pack)}" for pack in packs}

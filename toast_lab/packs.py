@@ -182,13 +182,14 @@ class PackMaker:
         return pack
 
     def _maker(self, values: Any, pack: type, first_slot: int) -> Callable[[np.ndarray], Any]:
-        makers: list[Callable[[np.ndarray], Any]] = []
+        makers: list[Callable[..., Any]] = []
         for field, value in zip(fields(pack), values, strict=True):
             if field.pack is not None:
                 makers.append(self._maker(value, field.pack, first_slot + field.slot))
             elif field.array is not None:
                 shape, dtype, offset = value.shape, value.dtype, self._n_bytes
-                makers.append(functools.partial(np.ndarray, shape, dtype, offset=offset))
+                view: Any = np.ndarray
+                makers.append(functools.partial(view, shape, dtype, offset=offset))
                 self._slots.append(first_slot + field.slot)
                 self._begins.append(offset)
                 self._n_bytes += -(-value.nbytes // 8) * 8

@@ -176,7 +176,7 @@ def confirmed_search(
             replaces that of ``judging.seconds``.
     """
     stop = cancel if isinstance(cancel, Deadline) else Deadline(judging.seconds, cancel)
-    return _Rounds(problem, judging, sources, judge, learn, size, stop).run()
+    return _Rounds(problem, judging, sources, judge, learn=learn, size=size, stop=stop).run()
 
 
 @dataclasses.dataclass
