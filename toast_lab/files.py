@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -96,6 +98,21 @@ def not_saved(path: PathLike, subject: str, error: OSError) -> NotSaved:
     reason = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0, "give another file")
     return NotSaved(f"{os.fspath(path)}: {subject} could not be written: {reason}; {advice}")
+
+
+def lock(handle: int, patience_s: float) -> bool:
+    """Take the lock of an open file; False if another process holds it and keeps it so long.
+
+    The end of the process releases it. Raises OSError on file systems without locks.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
 
 
 def force_to_disk(descriptor: int) -> None:

@@ -18,7 +18,6 @@ import gc
 import importlib
 import os
 import pickle
-import select
 import selectors
 import signal
 import socket
@@ -26,9 +25,9 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 #: Environment variables that are read only when they are used. All others may have been read by an
@@ -49,9 +48,9 @@ class Request(NamedTuple):
     folder: str  #: working folder; empty: that of the server
 
 
-#: The work of a child: takes its request, the pipe to its parent and the pipe from it, and gives
-#: its exit status.
-Work = Callable[[BinaryIO, BinaryIO, BinaryIO], int]
+#: The work of a child: takes its request, the file descriptors of the pipe to its parent and of the
+#: one from it, and gives its exit status.
+Work = Callable[[BinaryIO, int, int], int]
 
 
 def serves(environment: Mapping[str, str]) -> bool:
@@ -82,7 +81,7 @@ def fork(
 
 def warm_up(python: Sequence[str], environment: Mapping[str, str], module: str) -> None:
     """Let a server prepare, in the background, for children whose target is in ``module``."""
-    _request(python, environment, lambda server: server.make_ready(module))
+    _request(python, environment, lambda server: server.line.send(module.encode()))
 
 
 def _request(
@@ -107,49 +106,30 @@ class ForkedProcess:
     """A process that a server forked for us, with the part of ``subprocess.Popen`` that we use."""
 
     def __init__(self, status_fd: int) -> None:
-        self._status: BinaryIO | None = os.fdopen(status_fd, "rb", buffering=0)
-        os.set_blocking(status_fd, False)
-        self._status_bytes = b""  # the process number, then the return code
-        self._read_lock = threading.Lock()
-        self.returncode: int | None = None
+        self._pid, self._code = Future[int](), Future[int]()
+        threading.Thread(target=self._listen, args=(status_fd,), daemon=True).start()
+
+    def _listen(self, status_fd: int) -> None:
+        with os.fdopen(status_fd, "rb") as status:
+            # Without a number the server was killed, and the process with it
+            for number, otherwise in ((self._pid, 0), (self._code, -signal.SIGKILL)):
+                received = status.read(_NUMBER.size)
+                is_whole = len(received) == _NUMBER.size
+                number.set_result(_NUMBER.unpack(received)[0] if is_whole else otherwise)
 
     @property
     def pid(self) -> int:
         """Its process number; 0 if it was never started."""
-        while len(self._status_bytes) < _NUMBER.size and self.poll() is None:
-            self._await(None)
-        return int(_NUMBER.unpack_from(self._status_bytes)[0]) if self._status_bytes else 0
+        return self._pid.result()
+
+    @property
+    def returncode(self) -> int | None:
+        """Its return code, or None while it runs."""
+        return self._code.result() if self._code.done() else None
 
     def poll(self) -> int | None:
         """Its return code, or None while it runs."""
-        with self._read_lock:
-            if self._status is not None:
-                self._read(self._status)
         return self.returncode
-
-    def _read(self, status: BinaryIO) -> None:
-        # ``read`` gives None if nothing has arrived.
-        while (received := status.read(2 * _NUMBER.size - len(self._status_bytes))) is not None:
-            self._status_bytes += received
-            if len(self._status_bytes) == 2 * _NUMBER.size:
-                self.returncode = _NUMBER.unpack_from(self._status_bytes, _NUMBER.size)[0]
-            elif not received:  # the server was killed, and the process with it
-                self.returncode = -signal.SIGKILL
-            else:
-                continue
-            status.close()
-            self._status = None
-            return
-
-    def _await(self, timeout_s: float | None) -> None:
-        """Wait until there is something to read, at most 0.1 s."""
-        with contextlib.suppress(ValueError):  # another thread has read it and closed the pipe
-            status = self._status
-            if status is not None:
-                poll = select.poll()
-                poll.register(status.fileno(), select.POLLIN)
-                # The wait is short, since another thread may read the data first.
-                poll.poll(100 if timeout_s is None else max(0, min(100, int(timeout_s * 1000))))
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it ends and give its return code.
@@ -157,13 +137,10 @@ class ForkedProcess:
         Raises:
             TimeoutExpired: it still runs after ``timeout`` seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            remaining_s = None if deadline is None else deadline - time.monotonic()
-            if timeout is not None and remaining_s is not None and remaining_s <= 0:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            self._await(remaining_s)
-        return code
+        try:
+            return self._code.result(timeout)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0) from None
 
 
 class _Server:
@@ -173,35 +150,27 @@ class _Server:
         self.imported_with = imported_with  # environment variables that its imports may have read
         self.pid = pid
         self.owner = os.getpid()  # a process forked off this one needs its own server
-        self._line = line
+        self.line = line
         self._forked: list[ForkedProcess] = []
 
     @property
     def idle(self) -> bool:
-        self._forked = [process for process in self._forked if process.poll() is None]
-        return not self._forked
+        return all(process.returncode is not None for process in self._forked)
 
     def fork(self, descriptors: Sequence[int]) -> ForkedProcess:
         read_fd, write_fd = os.pipe()
         with _closed_after(write_fd):
             try:
-                socket.send_fds(self._line, [_FORK], [*descriptors, write_fd])
+                socket.send_fds(self.line, [_FORK], [*descriptors, write_fd])
             except OSError:
                 os.close(read_fd)
                 raise
-        process = ForkedProcess(read_fd)
-        self._forked = [
-            earlier_process
-            for earlier_process in self._forked
-            if earlier_process.returncode is None
-        ] + [process]
-        return process
-
-    def make_ready(self, module: str) -> None:
-        self._line.send(module.encode())
+        running = [process for process in self._forked if process.returncode is None]
+        self._forked = [*running, ForkedProcess(read_fd)]
+        return self._forked[-1]
 
     def end(self) -> None:
-        self._line.close()
+        self.line.close()
 
 
 _SERVERS: list[_Server] = []
@@ -231,15 +200,6 @@ def _server(python: Sequence[str], environment: Mapping[str, str]) -> _Server | 
             return None
         _SERVERS.remove(idle)
         idle.end()
-    _SERVERS.append(_start(python, environment))
-    return _SERVERS[-1]
-
-
-def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name not in _READ_LATE}
-
-
-def _start(python: Sequence[str], environment: Mapping[str, str]) -> _Server:
     our_end, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [*python, "--serve", str(its_end.fileno())],
@@ -252,7 +212,12 @@ def _start(python: Sequence[str], environment: Mapping[str, str]) -> _Server:
     )
     its_end.close()
     threading.Thread(target=process.wait, name="fork server", daemon=True).start()
-    return _Server(_read_at_import(environment), our_end, process.pid)
+    _SERVERS.append(_Server(variables, our_end, process.pid))
+    return _SERVERS[-1]
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if name not in _READ_LATE}
 
 
 def import_jax() -> None:
@@ -396,8 +361,7 @@ class _Host:
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # else every child would draw the same numbers
             _SERVERS.append(_Server(_read_at_import(request.environment), line, os.getppid()))
-            channel, commands = os.fdopen(channel_fd, "wb"), os.fdopen(command_fd, "rb")
-            status = self._work(request_file, channel, commands)
+            status = self._work(request_file, channel_fd, command_fd)
         finally:
             os._exit(status)
 

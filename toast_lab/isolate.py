@@ -23,7 +23,6 @@ import os
 import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,11 +30,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, BinaryIO
 
 from toast_lab import errors, fork_server
 
-_CHANNEL: Any = None  # in a child: the pipe to the parent
+_CHANNEL: Connection | None = None  # in a child: the pipe to the parent
+_SENDING = threading.Lock()  # in a child: held while a thread sends
 _ACTIVITY: list[str] = []  # in a child: the last text that it reported
 _COMMANDS: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # in a child: commands not yet taken
 _END_ASKED = threading.Event()  # in a child: never cleared once it is set
@@ -78,7 +79,7 @@ def report(event: Any) -> None:
     if isinstance(event, str):
         _ACTIVITY[:] = [event]
     if _CHANNEL is not None:
-        _send(_CHANNEL, ("event", event))
+        _send("event", event)
 
 
 def has_reported_activity() -> bool:
@@ -198,8 +199,9 @@ class ChildWorker:
             **kwargs: keyword arguments of the target.
         """
         self.activity = activity or target
-        read_fd, write_fd = os.pipe()
-        command_fd, self._command_fd = os.pipe()
+        messages, channel = Pipe(duplex=False)
+        commands_to_child, self._commands = Pipe(duplex=False)
+        child_fds = (channel.fileno(), commands_to_child.fileno())
         self._log = tempfile.TemporaryFile()
         environment = child_environment(env)
         with tempfile.TemporaryFile() as request:
@@ -210,28 +212,28 @@ class ChildWorker:
             request.seek(0)
             forked = None
             if fork_server.serves(environment):
-                descriptors = (request.fileno(), self._log.fileno(), write_fd, command_fd)
+                descriptors = (request.fileno(), self._log.fileno(), *child_fds)
                 forked = fork_server.fork(_PYTHON, environment, descriptors)
             self.process: fork_server.ForkedProcess | subprocess.Popen[bytes] = (
                 forked
                 or subprocess.Popen(
-                    [*_PYTHON, str(write_fd), str(command_fd)],
+                    [*_PYTHON, *map(str, child_fds)],
                     stdin=request,
                     stdout=self._log,
                     stderr=self._log,
-                    pass_fds=(write_fd, command_fd),
+                    pass_fds=child_fds,
                     env=environment,
                     start_new_session=True,
                 )
             )
-        os.close(write_fd)
-        os.close(command_fd)
+        channel.close()
+        commands_to_child.close()
         self._messages: list[tuple[float, Message]] = []  # with the time of arrival
         self._seen = 0
         self._arrived = threading.Event()
         self._sending = threading.Lock()
         self._end_asked = self._patience_lost = False
-        self._listener = threading.Thread(target=self._listen, args=(read_fd,), daemon=True)
+        self._listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
         self._listener.start()
 
     def __enter__(self) -> ChildWorker:
@@ -240,14 +242,10 @@ class ChildWorker:
     def __exit__(self, *_: Any) -> None:
         self.stop()
 
-    def _listen(self, read_fd: int) -> None:
-        with os.fdopen(read_fd, "rb") as pipe:
-            while True:
-                message = _receive(pipe)
-                if message is None:
-                    break
-                self._messages.append((time.monotonic(), pickle.loads(message)))
-                self._arrived.set()
+    def _listen(self, messages: Connection) -> None:
+        for message in _received(messages):
+            self._messages.append((time.monotonic(), pickle.loads(message)))
+            self._arrived.set()
         self._messages.append((time.monotonic(), ("end",)))
         self._arrived.set()
 
@@ -303,10 +301,9 @@ class ChildWorker:
         self._tell(pickle.dumps(command))
 
     def _tell(self, message: bytes) -> None:
-        unsent = _framed(message)
         with self._sending, contextlib.suppress(BrokenPipeError):
-            while unsent and self._command_fd >= 0:
-                unsent = unsent[os.write(self._command_fd, unsent) :]
+            if not self._commands.closed:
+                self._commands.send_bytes(message)
 
     def ask_to_end(self, patience_s: float | None = None) -> None:
         """Ask the child to end and return the result that it has so far.
@@ -361,9 +358,7 @@ class ChildWorker:
         self._listener.join(1)
         self._log.close()
         with self._sending:
-            if self._command_fd >= 0:
-                os.close(self._command_fd)
-                self._command_fd = -1
+            self._commands.close()
 
 
 def child_environment(extra: Mapping[str, str] = WITHOUT_ACCELERATOR) -> dict[str, str]:
@@ -420,23 +415,18 @@ def _last_output(log: Any) -> str:
     return ". Last output: " + " | ".join(lines[-4:])[:800] if lines else ""
 
 
-def _framed(data: bytes) -> bytes:
-    return struct.pack("<Q", len(data)) + data
+def _send(*message: Any) -> None:
+    """In a child: send a message to the parent."""
+    assert _CHANNEL is not None
+    with _SENDING:
+        _CHANNEL.send(message)
 
 
-def _send(pipe: Any, message: Message) -> None:
-    pipe.write(_framed(pickle.dumps(message)))
-    pipe.flush()
-
-
-def _receive(pipe: Any) -> bytes | None:
-    """The next message, None at the end of the pipe."""
-    length_bytes = pipe.read(8)
-    if len(length_bytes) < 8:
-        return None
-    (size,) = struct.unpack("<Q", length_bytes)
-    data: bytes = pipe.read(size)
-    return data if len(data) == size else None
+def _received(pipe: Connection) -> Iterator[bytes]:
+    """The messages in a pipe, until its other end is closed."""
+    with pipe, contextlib.suppress(EOFError, OSError):
+        while True:
+            yield pipe.recv_bytes()
 
 
 def end_with(parent: int) -> None:
@@ -453,9 +443,9 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _listen_to_parent(pipe: Any) -> None:
+def _listen_to_parent(commands: Connection) -> None:
     """In a child: receive messages of the parent until it is gone."""
-    while (command := _receive(pipe)) is not None:
+    for command in _received(commands):
         if command == _END:
             _END_ASKED.set()
         else:
@@ -464,10 +454,11 @@ def _listen_to_parent(pipe: Any) -> None:
     _COMMANDS.put(_END)
 
 
-def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
+def _run(request: BinaryIO, channel_fd: int, command_fd: int) -> int:
     """In a child: run the target that the rest of its request names. Gives the exit status."""
     global _CHANNEL
-    _CHANNEL = channel
+    _CHANNEL = Connection(channel_fd, readable=False)
+    commands = Connection(command_fd, writable=False)
     target, args, kwargs, memory_limit, parent_path, initial_commands = pickle.load(request)
     for command in initial_commands:
         _COMMANDS.put(command)
@@ -481,12 +472,12 @@ def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
     module, _, function = target.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(*args, **kwargs)
-        _send(channel, ("result", result))
+        _send("result", result)
         return 0
     except BaseException as error:
         is_ours = isinstance(error, errors.ToastError)
         message = str(error) or type(error).__name__
-        _send(channel, ("error", type(error).__name__, message, is_ours, traceback.format_exc()))
+        _send("error", type(error).__name__, message, is_ours, traceback.format_exc())
         return 1
 
 
@@ -496,14 +487,10 @@ def _main() -> None:
     if sys.argv[1] == "--serve":
         fork_server.serve(int(sys.argv[2]), imported_module._run)
         return
-    channel, commands = (
-        os.fdopen(int(descriptor), mode)
-        for descriptor, mode in zip(sys.argv[1:], ("wb", "rb"), strict=True)
-    )
     request = sys.stdin.buffer
     pickle.load(request)  # environment and folder are set already
     # The result has been sent, so neither XLA's threads nor the listener need to be awaited.
-    os._exit(imported_module._run(request, channel, commands))
+    os._exit(imported_module._run(request, *map(int, sys.argv[1:])))
 
 
 if __name__ == "__main__":

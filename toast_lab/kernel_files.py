@@ -15,19 +15,12 @@ import hashlib
 import os
 import stat
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-fcntl: Any
-try:
-    import fcntl
-# Windows has no fcntl: two processes may compile the same kernel there, which only costs time.
-except ImportError:
-    fcntl = None
+from toast_lab.files import lock
 
 PACKAGE_FOLDER = Path(__file__).parent
 WAIT_S = 300.0  #: longest wait for another process to compile a kernel
@@ -53,10 +46,7 @@ def _candidates() -> Iterator[Path]:
             / "toast-lab"
             / "kernels"
         )
-    yield (
-        Path(tempfile.gettempdir())
-        / f"toast-lab-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    )
+    yield Path(tempfile.gettempdir()) / f"toast-lab-{os.getuid()}"
 
 
 def _usable(path: Path) -> bool:
@@ -64,7 +54,7 @@ def _usable(path: Path) -> bool:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
-        if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+        if status.st_uid not in (os.getuid(), 0):
             return False
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return False
@@ -128,9 +118,8 @@ def locked(path: Path) -> Iterator[None]:
         handle = _open_lock(path)
         if handle is not None:
             stack.callback(os.close, handle)  # releases the lock, as does the end of the process
-            deadline = time.monotonic() + WAIT_S
-            while not _lock(handle) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            with contextlib.suppress(OSError):  # a file system without locks
+                lock(handle, WAIT_S)
         yield
 
 
@@ -140,31 +129,20 @@ def is_locked(path: Path) -> bool:
     if handle is None:
         return False
     try:
-        return not _lock(handle)
+        return not lock(handle, 0.0)
+    except OSError:
+        return False
     finally:
         os.close(handle)
 
 
 def _open_lock(path: Path) -> int | None:
-    if fcntl is None:
-        return None
     try:
         # All versions of a kernel share one lock file, so that lock files do not accumulate.
         name = path.name.rpartition("-")[0] or path.name
         return os.open(path.with_name(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
-
-
-def _lock(handle: int) -> bool:
-    """Take the lock, unless it is held; on file systems without locks it always counts as free."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def remember(file: str | None) -> None:

@@ -25,7 +25,8 @@ import hashlib
 import inspect
 import pickle
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -255,8 +256,8 @@ class _KernelFile(caching._Cache):  # type: ignore[misc]
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
         # The addresses of callees must be known before the code that calls them is loaded.
-        for callee in _callees(self.kernel):
-            if not load(callee):
+        for callee in _reached(self.kernel, through_kernels=False):
+            if isinstance(callee._cache, _KernelFile) and not load(callee):
                 if self.only_load:
                     raise _NotOnDisk
                 make_ready(callee)
@@ -293,49 +294,29 @@ def _digest(kernel: Any) -> str:
     """16 hex digits that identify a kernel's sources, versions and processor."""
     magic = kernel.targetctx.codegen().magic_tuple()
     digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
-    for path in sorted(_sources(kernel)):
+    functions = [dispatcher.py_func for dispatcher in [kernel, *_reached(kernel)]]
+    packs = list(_packs_of(functions))
+    sources: list[Any] = [sys.modules[__name__], PackType, Pack, *functions]
+    sources += map(inspect.getmodule, packs)
+    for path in sorted({Path(inspect.getfile(source)) for source in sources}):
         digest.update(path.name.encode() + b"\0" + kernel_files.content(path))
     # Some fields of packs are declared outside of the file of the class.
-    digest.update("".join(sorted(set(_layouts(kernel)))).encode())
+    layouts = {f"{pack.__qualname__}{fields(pack)}" for pack in packs}
+    digest.update("".join(sorted(layouts)).encode())
     return digest.hexdigest()[:16]
 
 
-def _sources(kernel: Any) -> set[Path]:
-    """Source files of a kernel, of all functions that it calls and of the packs that they take."""
-    paths = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
-    for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
-        paths.add(Path(inspect.getfile(dispatcher.py_func)))
-        for hint in annotated(dispatcher.py_func):
-            if isinstance(hint, PackType):
-                paths.update(_files_of(hint.pack))
-    return paths
+def _packs_of(functions: Sequence[Any]) -> Iterator[type]:
+    """The packs that functions take, and those in them."""
+    hints = (hint for function in functions for hint in annotated(function))
+    pending = [hint.pack for hint in hints if isinstance(hint, PackType)]
+    while pending:
+        pack = pending.pop()
+        yield pack
+        pending += [field.pack for field in fields(pack) if field.pack is not None]
 
 
-def _layouts(kernel: Any) -> Iterator[str]:
-    """The fields of all packs that a kernel takes, or functions that it calls, as text."""
-    for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
-        for hint in annotated(dispatcher.py_func):
-            if isinstance(hint, PackType):
-                yield from _layout_of(hint.pack)
-
-
-def _layout_of(pack: type) -> Iterator[str]:
-    yield f"{pack.__qualname__}{fields(pack)}"
-    for field in fields(pack):
-        if field.pack is not None:
-            yield from _layout_of(field.pack)
-
-
-def _callees(kernel: Any) -> list[Any]:
-    """The kernels that a kernel calls, directly or through its helpers."""
-    return [
-        callee
-        for callee in _reached(kernel, through_kernels=False)
-        if isinstance(callee._cache, _KernelFile)
-    ]
-
-
-def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
+def _reached(kernel: Any, *, through_kernels: bool = True) -> list[Any]:
     """All helpers and kernels that a kernel calls, directly or through others.
 
     Calls made by other kernels are followed only with ``through_kernels``.
@@ -355,13 +336,6 @@ def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
                 reached[id(value)] = value
                 pending.append(value)
     return list(reached.values())
-
-
-def _files_of(pack: type) -> Iterator[Path]:
-    yield Path(inspect.getfile(inspect.getmodule(pack)))  # type: ignore[arg-type]
-    for field in fields(pack):
-        if field.pack is not None:
-            yield from _files_of(field.pack)
 
 
 def _named(function: Any) -> Iterator[Any]:

@@ -182,27 +182,20 @@ class PackMaker:
         return pack
 
     def _maker(self, values: Any, pack: type, first_slot: int) -> Callable[[np.ndarray], Any]:
-        makers: list[Callable[[np.ndarray], Any]] = []
+        makers: list[Callable[..., Any]] = []
         for field, value in zip(fields(pack), values, strict=True):
             if field.pack is not None:
                 makers.append(self._maker(value, field.pack, first_slot + field.slot))
             elif field.array is not None:
                 shape, dtype, offset = value.shape, value.dtype, self._n_bytes
-                makers.append(functools.partial(_view, shape, dtype, offset))
+                view: Any = np.ndarray
+                makers.append(functools.partial(view, shape, dtype, offset=offset))
                 self._slots.append(first_slot + field.slot)
                 self._begins.append(offset)
                 self._n_bytes += -(-value.nbytes // 8) * 8
             else:
-                makers.append(functools.partial(_same, value))
+                makers.append(lambda _, value=value: value)
         return lambda memory: pack(*[make(memory) for make in makers])
-
-
-def _view(shape: tuple[int, ...], dtype: Any, offset: int, memory: np.ndarray) -> np.ndarray:
-    return np.ndarray(shape, dtype, memory, offset)
-
-
-def _same(value: Any, _: np.ndarray) -> Any:
-    return value
 
 
 def _write(values: Any, pack: type, buffer: np.ndarray, first_slot: int) -> None:

@@ -236,7 +236,7 @@ def judged_search(
         InvalidProblem: as ``search``.
     """
     from toast_lab.confirm.judges import judge_named
-    from toast_lab.written.floor import FLOOR, floor
+    from toast_lab.written.written_front import FLOOR, floor
 
     stop = Deadline(judging.seconds, cancel)
 
@@ -270,29 +270,22 @@ def judged_search(
     usual = {
         name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
     }
+    sources = Sources(search_once)
     with contextlib.suppress(Cancelled):
         known = {name: plan for name, plan in usual.items() if name in FLOOR}
         lowest = {
             name: Written.of(written)
             for name, written in floor(problem, known, model, cancel=stop).items()
         }
-        return confirmed_search(
-            problem,
-            judging,
-            Sources(
-                search_once,
-                write=written_of,
-                floor=lowest,
-                usual=usual,
-                others=plans_of_other_methods,
-            ),
-            judge=judge,
-            learn=learn,
-            size=size,
-            cancel=stop,
+        sources = Sources(
+            search_once,
+            write=written_of,
+            floor=lowest,
+            usual=usual,
+            others=plans_of_other_methods,
         )
     return confirmed_search(
-        problem, judging, Sources(search_once), judge=judge, learn=learn, size=size, cancel=stop
+        problem, judging, sources, judge=judge, learn=learn, size=size, cancel=stop
     )
 
 

@@ -12,10 +12,7 @@ import io
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from toast_lab.files import write_whole
 
 JsonObject = dict[str, Any]
 #: Two prices that differ by less are reported as equal, since their ratio is shown with one decimal
@@ -233,19 +230,8 @@ def plain_data(value: Any) -> Any:
     return value
 
 
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table, whole or not at all.
-
-    None becomes an empty cell, and keys that are not columns are left out.
-
-    Raises:
-        NotSaved: the file cannot be written.
-    """
-    write_whole(path, csv_text(columns, rows), "the table")
-
-
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text of a table as ``write_csv`` writes it."""
+    """A table in CSV; None becomes an empty cell, and keys that are no columns are left out."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -384,8 +384,8 @@ def _outcome(work: Work, index: int, devices: list[Any], expected: list[np.ndarr
     arrays = request.options.inputs
     assert arrays is not None
     try:
-        measured = child.measure_beside(
-            expected, request, request.jobs[index], devices, arrays, _Silent()
+        measured = child.measure(
+            request, request.jobs[index], devices, arrays, _Silent(), expected=expected
         )
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:600]

@@ -30,7 +30,7 @@ from toast_lab.sweep.run_sweep import (
 )
 from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.sweep.task import TaskRow
-from toast_lab.text import write_csv
+from toast_lab.text import csv_text
 
 GROWTH_COLUMNS = (
     "part",
@@ -212,7 +212,7 @@ def write(
 
     for name, (columns, rows) in tables_by_file.items():
         with attempt(folder / name):
-            write_csv(folder / name, columns, rows)
+            write_whole(folder / name, csv_text(columns, rows), "the table")
     try:
         with attempt():
             files += draw(content, folder)

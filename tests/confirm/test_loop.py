@@ -40,7 +40,7 @@ from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
-from toast_lab.written.floor import FLOOR, floor
+from toast_lab.written.written_front import FLOOR, floor
 from toast_lab.written.written_plan import WrittenPlan
 
 
@@ -454,7 +454,7 @@ def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
     def worth(best: float, *judged: int) -> list[tuple[Any, str]]:
         rows = [row._replace(quick=row.quick._replace(score=best))]
         keys = [(key, False) for key in judged]
-        return named_plans_worth(problem, usual, rows, keys, WORTH_JUDGING)
+        return named_plans_worth(problem, usual, rows, keys)
 
     assert worth(1.01 * score / (1 + WORTH_JUDGING)) == [(plan, "data parallel")]
     assert worth(0.99 * score / (1 + WORTH_JUDGING)) == []

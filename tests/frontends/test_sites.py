@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
+from tests.constrained_source import constrained
 from tests.helpers import SMALL
 from toast_lab.errors import InvalidPlan
 from toast_lab.frontends import from_jax, site_marks
-from toast_lab.frontends.site_finding import IN_LIBRARY, constrained, sites_of
+from toast_lab.frontends.site_finding import IN_LIBRARY, sites_of
 from toast_lab.frontends.tracing import retrace
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.model import Function, Model

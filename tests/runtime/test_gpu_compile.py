@@ -135,7 +135,7 @@ def test_names_of_topologies(text: str, name: str, hosts: int) -> None:
         ("gpu:h100:-8", ["cannot read the topology"]),
         ("gpu:h100:many", ["cannot read the topology"]),
         ("gpu:h100:" + "9" * 5000, ["cannot read the topology"]),
-        ("gpu:none.toml:8", ["none.toml: cannot read this description of a GPU"]),
+        ("gpu:none.toml:8", ["none.toml: cannot read the description of a GPU"]),
         ("h100:8", ["no topology is called 'h100:8'", "gpu:h100:8"]),
     ],
 )

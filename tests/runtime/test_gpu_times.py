@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from toast_lab import records
 from toast_lab.runtime import gpu_times, hlo, hlo_text
 from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.gpu_times import CompilerTimes, NotTimed
@@ -79,7 +80,7 @@ def test_times_of_a_step_on_h100() -> None:
     }
     assert times.doubtful == ()
     assert times.left_out_by_reason()[gpu_times.NO_TIME] == 2
-    assert CompilerTimes.from_json(times.to_json()) == times
+    assert records.of_plain(times.to_json(), CompilerTimes) == times
 
 
 def test_what_crosses_hosts_was_not_measured() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -316,7 +317,7 @@ class Killer:
 
 
 def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path: Path) -> None:
-    with local.LocalPool(1, retries=1) as pool:
+    with contextlib.closing(local.LocalPool(1, retries=1)) as pool:
         first, second = task("mcts", seconds=300.0, evaluations=None), task("random")
         pool.submit(first)
         pool.submit(second)

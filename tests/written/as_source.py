@@ -8,9 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from tests.constrained_source import constrained
 from tests.helpers import SMALL, analysed
 from toast_lab.cost.problem import Problem
-from toast_lab.frontends.site_finding import constrained, function_again, sites_of
+from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.site_finding import sites_of
 from toast_lab.lowering.specs import to_partition_spec
 from toast_lab.plan_verbs import Plan, Written
 from toast_lab.runtime import _jax_private, hlo
@@ -43,7 +45,7 @@ def counts(names: tuple[str, ...]) -> tuple[Counter[str], Counter[str]]:
     written = Written.of(written_of(drafts, draft, sharding))
     ours = written.compile("cpu:8", store=False).counts_by_kind()
 
-    function = function_again(analysis.model.function)
+    function = function_of(analysis.model.function)
     devices = np.asarray(jax.devices()).reshape(tuple(MESH.values()))
     mesh = jax.sharding.Mesh(devices, tuple(MESH))
 

@@ -15,9 +15,8 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.written.drafts import Draft, Drafts
-from toast_lab.written.floor import FLOOR, floor
 from toast_lab.written.front import front_of
-from toast_lab.written.written_front import WrittenFront, written_of
+from toast_lab.written.written_front import FLOOR, WrittenFront, floor, written_of
 
 MESH = {"data": 2, "model": 2}
 

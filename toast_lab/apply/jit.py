@@ -168,8 +168,14 @@ class Sharded:
 
         @jax.custom_jvp
         def planned(*leaves: Any) -> list[Any]:
-            results = program_call.primitive().bind(*map(_key_data, leaves), callee=callee)
-            return list(map(_key, results, structs))
+            data = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves)
+            results = program_call.primitive().bind(*data, callee=callee)
+            return [
+                jax.random.wrap_key_data(result, impl=_implementation(struct.dtype))
+                if is_key(struct)
+                else result
+                for result, struct in zip(results, structs, strict=True)
+            ]
 
         @planned.defjvp
         def _jvp(primals: Any, tangents: Any) -> Any:
@@ -369,16 +375,6 @@ def _to_array(leaf: Any, planned: Any) -> Any:
     if calls.type_of(array)[-1] and not calls.type_of(planned)[-1]:
         return jax.lax.convert_element_type(array, array.dtype)
     return array
-
-
-def _key_data(array: Any) -> Any:
-    return jax.random.key_data(array) if is_key(array) else array
-
-
-def _key(array: Any, struct: Any) -> Any:
-    if not is_key(struct):
-        return array
-    return jax.random.wrap_key_data(array, impl=_implementation(struct.dtype))
 
 
 def _implementation(dtype: Any) -> str:

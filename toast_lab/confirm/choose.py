@@ -186,7 +186,7 @@ def priced_candidates(
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         time_s = correct(plan, totals.time_s, written is not None)
         rows.append(Candidate(plan, pricer.judged(time_s, totals.peak_bytes), written))
-    rows.sort(key=_rank)
+    rows.sort(key=lambda row: (not row.quick.fits, row.quick.score, _total(row.written)))
     return [row for number, row in enumerate(rows) if row.written or number < MOST_KNOWN]
 
 
@@ -274,7 +274,6 @@ def named_plans_worth(
     named: Mapping[str, PlanT],
     rows: Sequence[Candidate[PlanT]],
     judged: Collection[CandidateKey],
-    most: float,
 ) -> list[tuple[PlanT, str]]:
     """The plans among ``named`` that are worth judging, each with its name, the cheapest first.
 
@@ -283,7 +282,6 @@ def named_plans_worth(
         named: plans by name.
         rows: known plans, the best first.
         judged: keys of what is judged anyway.
-        most: share by which they may be priced worse than the best.
     """
     best, pricer = rows[0].quick, problem.pricer()
     worth_judging: dict[CandidateKey, tuple[float, PlanT, str]] = {}
@@ -291,7 +289,7 @@ def named_plans_worth(
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
         key = plan.sharding.key(), False
-        is_near = quick.score <= best.score * (1 + most)
+        is_near = quick.score <= best.score * (1 + WORTH_JUDGING)
         if is_near and (quick.fits or not best.fits) and key not in judged:
             worth_judging.setdefault(key, (quick.score, plan, name))
     return [
@@ -313,7 +311,3 @@ def _distance(row: Candidate[PlanT], others: Sequence[Candidate[PlanT]]) -> floa
         (float((op_factor != other.plan.op_factor).any(axis=1).mean()) for other in others),
         default=float(np.inf),
     )
-
-
-def _rank(row: Candidate[Any]) -> tuple[bool, float, int]:
-    return not row.quick.fits, row.quick.score, _total(row.written)

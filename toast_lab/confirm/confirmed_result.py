@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from toast_lab import checks
 from toast_lab.confirm.choose import refused_kinds
 from toast_lab.confirm.judged_front import JudgedFront, judged_front
-from toast_lab.confirm.verdict import Verdict
+from toast_lab.confirm.verdict import Verdict, best_of
 from toast_lab.cost.problem import Cost, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.action_path import taken_actions
@@ -85,8 +85,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     @property
     def best(self) -> Verdict[PlanT] | None:
         """The best judged plan; None: no judged plan stands."""
-        standing = [verdict for verdict in self._allowed if verdict.stands]
-        return min(standing, key=lambda verdict: verdict.rank, default=None)
+        return best_of(verdict for verdict in self._allowed if verdict.stands)
 
     @property
     def _allowed(self) -> list[Verdict[PlanT]]:
@@ -126,8 +125,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
     def quicker_written(self) -> str:
         """A sentence if a plan as it is written beats all whole plans by the clock; else empty."""
         best = self.best
-        whole = [one for one in self.verdicts if one.stands and one.written is None]
-        rival = min(whole, key=lambda verdict: verdict.rank, default=None)
+        rival = best_of(one for one in self.verdicts if one.stands and one.written is None)
         if best is None or best.written is None or rival is None:
             return ""
         assert best.time_s is not None
@@ -152,12 +150,11 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         """
         is_written = isinstance(plan, WrittenPlan)
         key = (plan.plan if isinstance(plan, WrittenPlan) else plan).sharding.key()
-        verdicts = [
+        return best_of(
             verdict
             for verdict in self.verdicts
             if verdict.key[0] == key and (verdict.written is not None or not is_written)
-        ]
-        return min(verdicts, key=lambda verdict: verdict.rank, default=None)
+        )
 
     @functools.cached_property
     def written_front(self) -> JudgedFront:

@@ -13,6 +13,9 @@ from toast_lab.text import bytes_text, table
 from toast_lab.written.written_front import WrittenFront
 from toast_lab.written.written_plan import WrittenPlan
 
+#: a written plan, with the verdict on it; None: it is only priced
+_Row = tuple[WrittenPlan, Verdict[Any] | None]
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class JudgedFront(WrittenFront[WrittenPlan]):
@@ -109,7 +112,7 @@ def judged_front(
     """
     verdict_of = {verdict.key: verdict for verdict in verdicts}
     kinds = refused_kinds(verdicts)
-    rows: list[tuple[WrittenPlan, Verdict[Any] | None]] = []
+    rows: list[_Row] = []
     for written in known:
         verdict = verdict_of.get((written.plan.sharding.key(), True))
         if verdict is None or verdict.judgement.interrupted_at_s is not None:
@@ -117,7 +120,7 @@ def judged_front(
                 rows.append((written, None))
         elif verdict.stands:
             rows.append((written, verdict))
-    kept: list[tuple[WrittenPlan, Verdict[Any] | None]] = []
+    kept: list[_Row] = []
     for row in sorted(rows, key=_order):
         fits = _fits(row)
         if not kept or (fits and not any(_beats(other, row) for other in kept)):
@@ -131,7 +134,7 @@ def judged_front(
     )
 
 
-def _order(row: tuple[WrittenPlan, Verdict[Any] | None]) -> tuple[int, bool, bool, float]:
+def _order(row: _Row) -> tuple[int, bool, bool, float]:
     """The smallest first, of equal size the best, by clock before by price."""
     written, verdict = row
     time_s = None if verdict is None else verdict.time_s
@@ -143,14 +146,12 @@ def _order(row: tuple[WrittenPlan, Verdict[Any] | None]) -> tuple[int, bool, boo
     )
 
 
-def _fits(row: tuple[WrittenPlan, Verdict[Any] | None]) -> bool:
+def _fits(row: _Row) -> bool:
     """Does a row fit, by the judge if it was judged, else by its price?"""
     return row[1] is not None or row[0].cost.fits
 
 
-def _beats(
-    smaller: tuple[WrittenPlan, Verdict[Any] | None], row: tuple[WrittenPlan, Verdict[Any] | None]
-) -> bool:
+def _beats(smaller: _Row, row: _Row) -> bool:
     """Is a row that is no larger also at least as quick, by the clock or by the price?"""
     clock_s = None if smaller[1] is None else smaller[1].time_s
     is_quicker_by_price = _fits(smaller) and smaller[0].cost.time_s <= row[0].cost.time_s

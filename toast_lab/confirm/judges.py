@@ -57,20 +57,13 @@ def judge_named(
     check_compiler(parsed)
     elsewhere = judged_elsewhere(problem, parsed)
 
+    limits: dict[str, Any] = {"time_limit_s": time_limit_s, "cancel": cancel}
+
     def compiled(plan: ShardingPlan | WrittenPlan) -> Judgement:
-        start_s = time.monotonic()
-        options: dict[str, Any] = {
-            "time_limit_s": time_limit_s,
-            "store": store,
-            "cancel": cancel,
-        }
-        try:
-            if isinstance(plan, WrittenPlan):
-                result = compile_it(plan, topology, model, **options)
-            else:
-                result = compile_plan(model, plan, topology, **options)
-        except RunFailed as error:
-            return _failed(error, start_s, elsewhere, time_limit_s)
+        if isinstance(plan, WrittenPlan):
+            result = compile_it(plan, topology, model, store=store, **limits)
+        else:
+            result = compile_plan(model, plan, topology, store=store, **limits)
         return Judgement(
             time_s=None if result.refused else result.time_s,
             peak_bytes=result.total_needed_bytes,
@@ -82,21 +75,11 @@ def judge_named(
         )
 
     def executed(plan: ShardingPlan | WrittenPlan) -> Judgement:
-        start_s = time.monotonic()
-        options: dict[str, Any] = {
-            "cancel": cancel,
-            "repeats": _STEPS,
-            "warmup": _WARM_STEPS,
-            "reference": False,
-            "time_limit_s": time_limit_s,
-        }
-        try:
-            if isinstance(plan, WrittenPlan):
-                measured = execute_it(plan, topology, model, **options)
-            else:
-                measured = run(model, plan, topology, **options)
-        except RunFailed as error:
-            return _failed(error, start_s, elsewhere, time_limit_s)
+        options = {**limits, "repeats": _STEPS, "warmup": _WARM_STEPS, "reference": False}
+        if isinstance(plan, WrittenPlan):
+            measured = execute_it(plan, topology, model, **options)
+        else:
+            measured = run(model, plan, topology, **options)
         return Judgement(
             time_s=measured.median_s,
             peak_bytes=measured.peak_bytes,
@@ -107,22 +90,24 @@ def judge_named(
             elsewhere=judged_elsewhere(problem, parsed, measured.device_kind),
         )
 
-    return executed if is_attached(parsed) else compiled
+    def judge(plan: ShardingPlan | WrittenPlan) -> Judgement:
+        start_s = time.monotonic()
+        try:
+            return executed(plan) if is_attached(parsed) else compiled(plan)
+        except RunFailed as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            interrupted_at_s = None
+            if isinstance(error, RunInterrupted):
+                # One that was killed before its limit is worth another try with the same limit
+                interrupted_at_s = min(time.monotonic() - start_s, time_limit_s)
+            return Judgement(
+                time_s=None,
+                peak_bytes=None,
+                fits=False,
+                failure=lines[0],
+                compile_s=time.monotonic() - start_s,
+                elsewhere=elsewhere,
+                interrupted_at_s=interrupted_at_s,
+            )
 
-
-def _failed(error: RunFailed, start_s: float, elsewhere: str, time_limit_s: float) -> Judgement:
-    """The judgement on a plan whose compile or run, begun at ``start_s``, ended with ``error``."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    interrupted_at_s = None
-    if isinstance(error, RunInterrupted):
-        # One that was killed before its time limit is worth another try with the same limit
-        interrupted_at_s = min(time.monotonic() - start_s, time_limit_s)
-    return Judgement(
-        time_s=None,
-        peak_bytes=None,
-        fits=False,
-        failure=lines[0],
-        compile_s=time.monotonic() - start_s,
-        elsewhere=elsewhere,
-        interrupted_at_s=interrupted_at_s,
-    )
+    return judge

@@ -42,7 +42,6 @@ from typing import Any
 from toast_lab import checks
 from toast_lab.confirm.choose import (
     MOST_USUAL,
-    WORTH_JUDGING,
     Candidate,
     different_candidates,
     named_plans_worth,
@@ -55,7 +54,7 @@ from toast_lab.confirm.choose import (
 )
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.learning import Corrections
-from toast_lab.confirm.verdict import CandidateKey, Judge, JudgeEvent, Judgement, Verdict
+from toast_lab.confirm.verdict import CandidateKey, Judge, JudgeEvent, Judgement, Verdict, best_of
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
 from toast_lab.files import PathLike
@@ -72,6 +71,8 @@ Learn = Callable[[Problem, Sequence[Verdict[Any]]], Problem | None]
 #: Gives the written plans near the plan of a search; raises ToastError if it cannot.
 Write = Callable[[SearchResult[Any]], Sequence[WrittenPlan]]
 
+#: A plan, how it is written if it is judged so, and its name.
+_Chosen = tuple[Any, WrittenPlan | None, str]
 #: C(s) of the smallest written plan that is judged may be above the best plan's by this share.
 WRITTEN_WITHIN = 0.05
 
@@ -178,36 +179,34 @@ def confirmed_search(
     return _Rounds(problem, judging, sources, judge, learn=learn, size=size, stop=stop).run()
 
 
+@dataclasses.dataclass
 class _Rounds:
-    def __init__(
-        self,
-        problem: Problem,
-        judging: Judging,
-        sources: Sources,
-        judge: Judge,
-        *,
-        learn: Learn,
-        size: int | None,
-        stop: Deadline,
-    ) -> None:
-        self.problem, self.judging, self.sources = problem, judging, sources
-        self.judge, self.learn, self.size, self.stop = judge, learn, size, stop
+    problem: Problem
+    judging: Judging
+    sources: Sources
+    judge: Judge
+    learn: Learn
+    size: int | None
+    stop: Deadline
+
+    def __post_init__(self) -> None:
         self.verdicts: list[Verdict[Any]] = []
         self.whole: list[Any] = []  # plans of all searches
-        self.written = list(sources.floor.values())  # the floor, and written plans of all searches
+        # The floor, and written plans of all searches
+        self.written = list(self.sources.floor.values())
         self.not_written = ""
         self.known: list[Candidate[Any]] = []  # all of these, by current prices
         #: plans whose judging was interrupted, with names
-        self.again: list[tuple[Any, WrittenPlan | None, str]] = []
+        self.again: list[_Chosen] = []
         self.judged = 0  # plans judged in this run, which the budget limits
-        self.budget = judging.compiles
+        self.budget = self.judging.compiles
         self.round = 0
-        if judging.resume is not None:
-            earlier = judging.resume.verdicts
+        if self.judging.resume is not None:
+            earlier = self.judging.resume.verdicts
             self.round = max((verdict.round for verdict in earlier), default=0)
-            self.verdicts, self.again = _kept_and_again(earlier, judging.time_limit_s)
-            self.written += judging.resume.known_written
-            self.problem = learn(problem, self.verdicts) or problem
+            self.verdicts, self.again = _kept_and_again(earlier, self.judging.time_limit_s)
+            self.written += self.judging.resume.known_written
+            self.problem = self.learn(self.problem, self.verdicts) or self.problem
 
     def run(self) -> ConfirmedResult[Any]:
         self.round += 1
@@ -257,7 +256,10 @@ class _Rounds:
         if last_result.status is Status.CANCELLED or self.stop():
             return self._stopped
         self.whole += plans_of_search(last_result)
-        self._write(last_result)
+        try:
+            self.written += self.sources.write(last_result)
+        except ToastError as error:
+            self.not_written = f"no plan of a search was written down: {error}"
         while True:
             self._price_known()
             if not self.again and self._confirms():
@@ -282,12 +284,6 @@ class _Rounds:
                 self._tell("learned")
                 return None
 
-    def _write(self, last_result: SearchResult[Any]) -> None:
-        try:
-            self.written += self.sources.write(last_result)
-        except ToastError as error:
-            self.not_written = f"no plan of a search was written down: {error}"
-
     def _price_known(self) -> None:
         """Price all known plans anew."""
         known = [(written.plan, written) for written in self.written if self._is_small(written)]
@@ -299,7 +295,7 @@ class _Rounds:
         """Does a plan keep to the size? A whole one, ``None``, has none."""
         return self.size is None or (written is not None and written.size.total <= self.size)
 
-    def _chosen(self, compiles_left: int) -> list[tuple[Any, WrittenPlan | None, str]]:
+    def _chosen(self, compiles_left: int) -> list[_Chosen]:
         """The plans to judge next, with names; at first those that were interrupted before."""
         if self.again:
             chosen, self.again = self.again[:compiles_left], self.again[compiles_left:]
@@ -321,18 +317,16 @@ class _Rounds:
         kinds = refused_kinds(self.verdicts)
         return [row for row in self.known if not any(kind.has(row.plan) for kind in kinds)]
 
-    def _beside(
-        self, chosen: Sequence[tuple[Any, WrittenPlan | None, str]]
-    ) -> list[tuple[Any, WrittenPlan | None, str]]:
+    def _beside(self, chosen: Sequence[_Chosen]) -> list[_Chosen]:
         """Further plans to judge in the first round: those of other methods, then usual ones."""
-        further_plans: list[tuple[Any, WrittenPlan | None, str]] = []
+        further_plans: list[_Chosen] = []
         others = self.sources.others(self.problem) if self.known else {}
         for plans, count in ((others, len(others)), (self.sources.usual, MOST_USUAL)):
             keys = self._keys | {
                 (plan.sharding.key(), written is not None)
                 for plan, written, _ in (*chosen, *further_plans)
             }
-            worth_it = named_plans_worth(self.problem, plans, self.known, keys, most=WORTH_JUDGING)
+            worth_it = named_plans_worth(self.problem, plans, self.known, keys)
             further_plans += [(plan, None, name) for plan, name in worth_it[:count]]
         return further_plans
 
@@ -389,12 +383,11 @@ class _Rounds:
 
     @property
     def _best(self) -> Verdict[Any] | None:
-        standing = [
+        return best_of(
             verdict
             for verdict in self.verdicts
             if verdict.stands and self._is_small(verdict.written)
-        ]
-        return min(standing, key=lambda verdict: verdict.rank, default=None)
+        )
 
     @property
     def _keys(self) -> set[CandidateKey]:
@@ -460,7 +453,7 @@ def _was_killed(judgement: Judgement, time_limit_s: float) -> bool:
 
 def _kept_and_again(
     verdicts: Sequence[Verdict[Any]], time_limit_s: float
-) -> tuple[list[Verdict[Any]], list[tuple[Any, WrittenPlan | None, str]]]:
+) -> tuple[list[Verdict[Any]], list[_Chosen]]:
     """The verdicts that hold, and the plans with names that this time limit may be enough for."""
     kept, again = [], []
     for verdict in verdicts:

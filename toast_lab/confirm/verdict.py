@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple
 
 from toast_lab.sharding.plan import PlanT, ShardingPlan
@@ -126,6 +126,11 @@ class Verdict(Generic[PlanT]):
             "cached": judgement.cached,
             "remark": self.remark,
         }
+
+
+def best_of(verdicts: Iterable[Verdict[PlanT]]) -> Verdict[PlanT] | None:
+    """The best verdict; None if there is none."""
+    return min(verdicts, key=lambda verdict: verdict.rank, default=None)
 
 
 class JudgeEvent(NamedTuple):

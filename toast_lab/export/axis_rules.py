@@ -155,7 +155,11 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
     score = right_bytes(rules)
     while True:
         trials = [
-            _moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j
+            [*others[:j], rules[i], *others[j:]]
+            for i in range(len(rules))
+            for others in [[*rules[:i], *rules[i + 1 :]]]
+            for j in range(len(rules))
+            if i != j
         ]
         trials += [
             [*rules[:i], (rules[i][0], None), *rules[i + 1 :]]
@@ -166,8 +170,3 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
         if better is None:
             return tuple(rules)
         rules, score = better, right_bytes(better)
-
-
-def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:
-    others = [*rules[:i], *rules[i + 1 :]]
-    return [*others[:j], rules[i], *others[j:]]

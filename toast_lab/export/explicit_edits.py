@@ -26,6 +26,7 @@ from toast_lab.export.source_edits import (
     Insertion,
     line_end,
     line_starts,
+    span,
     spec_name,
     with_insertions,
 )
@@ -36,7 +37,6 @@ from toast_lab.ir.model import Function
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import DOT, Program
 from toast_lab.lowering.specs import to_partition_spec, visible
-from toast_lab.sharding.plan import Spec
 from toast_lab.written.written_plan import WrittenPlan
 
 MOST_REFUSALS = 60  #: more are not looked at
@@ -97,17 +97,13 @@ def _typed(written: WrittenPlan, function: Function) -> tuple[Any, ...]:
     mesh = explicit_mesh(written)
     flattened: Any = jax.tree_util.tree_flatten(function.given)
     leaves, tree = flattened
-    specs: list[Spec] = [()] * len(leaves)
-    for rule in written.rules:
-        for argument in rule.arguments:
-            specs[argument] = rule.spec
     typed = [
         jax.ShapeDtypeStruct(
             jax.numpy.shape(leaf),
             jax.typeof(leaf).dtype if not hasattr(leaf, "dtype") else leaf.dtype,
             sharding=jax.sharding.NamedSharding(mesh, to_partition_spec(spec)),
         )
-        for leaf, spec in zip(leaves, specs, strict=True)
+        for leaf, spec in zip(leaves, written.argument_specs(), strict=True)
     ]
     given: tuple[Any, ...] = tree.unflatten(typed)
     return given
@@ -178,7 +174,12 @@ def _candidates(text: str, where: Range, specs: Sequence[Any]) -> Iterator[str]:
     data, tree = text.encode(), syntax.parse(text)
     name, _ = spec_name(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and _range(node) == where:
+        if isinstance(node, ast.expr) and where == (
+            node.lineno,
+            node.end_lineno,
+            node.col_offset,
+            node.end_col_offset,
+        ):
             for spec in specs:
                 insertions = _insertions(data, node, spec_text(spec, name=name))
                 if insertions:
@@ -186,39 +187,31 @@ def _candidates(text: str, where: Range, specs: Sequence[Any]) -> Iterator[str]:
             return
 
 
-def _range(node: ast.expr) -> Range:
-    return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0
-
-
 def _insertions(data: bytes, node: ast.expr, spec: str) -> list[Insertion]:
     """What gives an expression a sharding; nothing if it is of no kind that takes one."""
     starts = line_starts(data)
 
-    def begin(part: ast.expr) -> int:
-        return starts[part.lineno - 1] + part.col_offset
-
-    def end(part: ast.expr) -> int:
-        return starts[(part.end_lineno or 1) - 1] + (part.end_col_offset or 0)
-
+    begin, end = span(starts, node)
     if isinstance(node, ast.Call):
         has_sharding = any(keyword.arg == "out_sharding" for keyword in node.keywords)
         if ast.unparse(node.func).rpartition(".")[2] not in _TAKE_SHARDING or has_sharding:
             return []
-        last = max([*map(end, node.args), *(end(keyword.value) for keyword in node.keywords)])
-        return [_last_argument(data, last, end(node) - 1, f"out_sharding={spec}")]
+        given = (*node.args, *(keyword.value for keyword in node.keywords))
+        last = max(span(starts, value)[1] for value in given)
+        return [_last_argument(data, last, end - 1, f"out_sharding={spec}")]
     if isinstance(node, ast.Subscript):
         return [
-            Insertion(end(node.value), ".at"),
-            Insertion(end(node), f".get(out_sharding={spec})"),
+            Insertion(span(starts, node.value)[1], ".at"),
+            Insertion(end, f".get(out_sharding={spec})"),
         ]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        between = data[end(node.left) : begin(node.right)]
-        before, _, _ = between.partition(b"@")
+        left_end = span(starts, node.left)[1]
+        before, _, _ = data[left_end : span(starts, node.right)[0]].partition(b"@")
         gap = len(before) - len(before.rstrip())
         return [
-            Insertion(begin(node), "jax.numpy.matmul("),
-            Insertion(end(node.left) + len(before) - gap, ",", removed=gap + 1),
-            Insertion(end(node), f", out_sharding={spec})"),
+            Insertion(begin, "jax.numpy.matmul("),
+            Insertion(left_end + len(before) - gap, ",", removed=gap + 1),
+            Insertion(end, f", out_sharding={spec})"),
         ]
     return []
 

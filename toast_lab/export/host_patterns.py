@@ -35,10 +35,6 @@ def _beginning(path: str, others: Sequence[str]) -> str:
             if any_number:
                 pattern = re.sub(r"\d+", r"\\d+", pattern)
             if not any(re.search(pattern, other) for other in others):
-                return pattern.removesuffix(r"(?!\w)") if _is_open(pattern, others) else pattern
+                is_open = pattern.removesuffix(r"(?!\w)")  # what follows need not be looked at
+                return pattern if any(re.search(is_open, other) for other in others) else is_open
     return "^" + re.escape(path) + "$"
-
-
-def _is_open(pattern: str, others: Sequence[str]) -> bool:
-    """Does the pattern tell the others apart without looking at what follows?"""
-    return not any(re.search(pattern.removesuffix(r"(?!\w)"), other) for other in others)

@@ -80,49 +80,45 @@ def usage(parts: FileParts) -> list[str]:
 def functions(parts: FileParts) -> list[str]:
     """The functions of a file."""
     if parts.form.library == EQUINOX:
-        return [_sharded(parts), _equinox_shard(parts), _equinox_place(parts)]
+        place = _place(parts, [*_sharded_arguments(parts), f"return {parts.parameters}"])
+        return [_sharded(parts), _equinox_shard(parts), place]
     if parts.form.library == NNX:
         return [_shardings(parts), _nnx_shard(parts), _nnx_place(parts)]
     return [_shardings(parts), _jax_shard(parts), _jax_place(parts)]
 
 
-# -- rules
-# ----------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def _shardings(parts: FileParts) -> str:
-    return "\n".join(
-        [
-            "def shardings(name, tree, unmatched=P()):",
-            '    """NamedShardings of a pytree; JAX chooses the unmatched if that is None."""',
-            "",
-            "    def sharding_of(path, array):",
-            *_spec_of_path(parts),
-            f"        return None if spec is None else {_named_sharding(parts)}",
-            "",
-            "    return jax.tree_util.tree_map_with_path(sharding_of, tree)",
-        ]
-    )
+    lines = [
+        '"""NamedShardings of a pytree; JAX chooses the unmatched if that is None."""',
+        "",
+        "def sharding_of(path, array):",
+        *_spec_of_path(parts),
+        f"    return None if spec is None else {_named_sharding(parts)}",
+        "",
+        "return jax.tree_util.tree_map_with_path(sharding_of, tree)",
+    ]
+    return _function("shardings(name, tree, unmatched=P())", lines)
 
 
 def _sharded(parts: FileParts) -> str:
     """For equinox, whose pytrees have leaves other than arrays: the arrays themselves, sharded."""
     put = "jax.device_put" if parts.on_host else "jax.lax.with_sharding_constraint"
-    return "\n".join(
-        [
-            "def sharded(name, tree, unmatched=P()):",
-            '    """``tree``, its arrays sharded; JAX chooses the unmatched if that is None."""',
-            "",
-            "    def put(path, array):",
-            *_spec_of_path(parts),
-            "        if spec is None:",
-            "            return array",
-            f"        return {put}(array, {_named_sharding(parts)})",
-            "",
-            "    arrays, others = eqx.partition(tree, eqx.is_array)",
-            "    return eqx.combine(jax.tree_util.tree_map_with_path(put, arrays), others)",
-        ]
-    )
+    lines = [
+        '"""``tree``, its arrays sharded; JAX chooses the unmatched if that is None."""',
+        "",
+        "def put(path, array):",
+        *_spec_of_path(parts),
+        "    if spec is None:",
+        "        return array",
+        f"    return {put}(array, {_named_sharding(parts)})",
+        "",
+        "arrays, others = eqx.partition(tree, eqx.is_array)",
+        "return eqx.combine(jax.tree_util.tree_map_with_path(put, arrays), others)",
+    ]
+    return _function("sharded(name, tree, unmatched=P())", lines)
 
 
 def _spec_of_path(parts: FileParts) -> list[str]:
@@ -142,7 +138,7 @@ def _spec_of_path(parts: FileParts) -> list[str]:
             'memory = "pinned_host" if re.search(ON_HOST, text) else None',
             "spec = P() if spec is None and memory else spec",
         ]
-    return [f"        {line}" for line in lines]
+    return [f"    {line}" for line in lines]
 
 
 def _named_sharding(parts: FileParts) -> str:
@@ -170,8 +166,7 @@ def mesh_context(parts: FileParts) -> list[str]:
     ]
 
 
-# -- jax.jit
-# ----------------------------------------------------------------------------------------
+# -- jax.jit ---------------------------------------------------------------------------------------
 
 
 def _jax_shard(parts: FileParts) -> str:
@@ -203,13 +198,18 @@ def _jax_shard(parts: FileParts) -> str:
 
 
 def _jax_place(parts: FileParts) -> str:
-    lines = ['"""The arguments on their devices; do it once."""', f"args = {_arrays(parts)}"]
+    lines = [f"args = {_arrays(parts)}"]
     put = "jax.device_put(args, tuple(map(shardings, ARGUMENTS, args)))"
     if parts.form.static:
         targets = _targets([parts.names[i] for i in parts.array_positions])
         lines += [f"{targets} = {put}", f"return {parts.parameters}"]
     else:
         lines.append(f"return {put}")
+    return _place(parts, lines)
+
+
+def _place(parts: FileParts, lines: Sequence[str], remark: str = "") -> str:
+    lines = [f'"""The arguments on their devices{remark}; do it once."""', *lines]
     return _function(f"place({parts.parameters})", lines)
 
 
@@ -234,8 +234,7 @@ def _by_rule(element: int) -> str:
     return f'shardings("result{part}", shapes{part}, None)'
 
 
-# -- nnx
-# ----------------------------------------------------------------------------------------
+# -- nnx -------------------------------------------------------------------------------------------
 
 
 def _nnx_shard(parts: FileParts) -> str:
@@ -299,7 +298,6 @@ def _nnx_outs(parts: FileParts) -> str:
 def _nnx_place(parts: FileParts) -> str:
     arrays = [i for i in parts.array_positions if i not in parts.form.modules]
     lines = [
-        '"""The arguments on their devices, modules in place; do it once."""',
         f"modules = {_modules(parts)}",
         "state = nnx.state(modules)",
         'nnx.update(modules, jax.device_put(state, shardings("", state)))',
@@ -309,7 +307,7 @@ def _nnx_place(parts: FileParts) -> str:
         ),
         f"return {parts.parameters}",
     ]
-    return _function(f"place({parts.parameters})", lines)
+    return _place(parts, lines, ", modules in place")
 
 
 def _modules(parts: FileParts) -> str:
@@ -317,8 +315,7 @@ def _modules(parts: FileParts) -> str:
     return "{" + ", ".join(pairs) + "}"
 
 
-# -- equinox
-# ----------------------------------------------------------------------------------------
+# -- equinox ---------------------------------------------------------------------------------------
 
 
 def _equinox_shard(parts: FileParts) -> str:
@@ -347,15 +344,6 @@ def _equinox_shard(parts: FileParts) -> str:
     return _function("shard(step)", lines)
 
 
-def _equinox_place(parts: FileParts) -> str:
-    lines = [
-        '"""The arguments on their devices; do it once."""',
-        *_sharded_arguments(parts),
-        f"return {parts.parameters}",
-    ]
-    return _function(f"place({parts.parameters})", lines)
-
-
 def _sharded_arguments(parts: FileParts) -> list[str]:
     return [
         f'{parts.names[i]} = sharded("{parts.form.names[i]}", {parts.names[i]})'
@@ -370,8 +358,7 @@ def _equinox_donation(form: CallForm) -> str:
     return "all-except-first" if count > 1 and donated == set(range(1, count)) else "none"
 
 
-# -- text
-# ----------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def _function(head: str, lines: Sequence[str]) -> str:

@@ -46,6 +46,16 @@ def line_starts(source: bytes) -> list[int]:
     return starts
 
 
+def span(starts: list[int], node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Where a node begins and ends, in bytes; ``starts`` are the ``line_starts`` of its source."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return (
+        starts[node.lineno - 1] + node.col_offset,
+        starts[node.end_lineno - 1] + node.end_col_offset,
+    )
+
+
 def spec_name(tree: ast.Module) -> tuple[str, bool]:
     """What a module calls ``PartitionSpec``, and whether that has still to be imported.
 

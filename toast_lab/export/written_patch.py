@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from toast_lab.export.source_edits import (
     line_end,
     line_starts,
     missing_imports,
+    span,
     spec_name,
     unified,
     with_insertions,
@@ -214,8 +215,7 @@ def _checkpoints(
         if not functions:
             missing.append(f"jax.checkpoint({place.name}): it is not called at line {place.line}")
         for function in functions:
-            begin = starts[function.lineno - 1] + function.col_offset
-            end = starts[(function.end_lineno or 0) - 1] + (function.end_col_offset or 0)
+            begin, end = span(starts, function)
             insertions += [
                 Insertion(begin, "jax.checkpoint("),
                 Insertion(end, f"{place.policy})"),
@@ -238,7 +238,11 @@ def _constrained(
     wrapped = set[int]()
     for constraint in constraints:
         spec = constraint_spec(program, constraint, name)
-        statements = [node for node in _statements(tree) if _is_site(node, constraint.site)]
+        statements = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt) and _is_site(node, constraint.site)
+        ]
         reason = "" if statements else "no statement binds this there"
         for node in statements:
             if isinstance(node, ast.Return):
@@ -246,7 +250,11 @@ def _constrained(
                 assert value is not None
                 reason = _why_not_wrapped(value, wrapped) or reason
                 if not reason:
-                    insertions += _around(data, value, spec, constrain)
+                    begin, end = span(line_starts(data), value)
+                    insertions += [
+                        Insertion(begin, f"{constrain}("),
+                        Insertion(end, f", {spec})"),
+                    ]
                     wrapped.add(id(value))
             else:
                 bound = constraint.site.name
@@ -254,18 +262,11 @@ def _constrained(
         if reason:
             left_out.append(f"{constraint_text(program, constraint)}: {reason}")
     if insertions:
-        needed = missing_imports(data, tree) if constraints else _jax_import(data, tree)
-        insertions = [*needed, *insertions]
+        if constraints:
+            insertions = [*missing_imports(data, tree), *insertions]
+        elif not imports_jax(tree):
+            insertions.insert(0, import_lines(data, tree, ["import jax"]))
     return checked(with_insertions(data, insertions)), left_out
-
-
-def _jax_import(data: bytes, tree: ast.Module) -> list[Insertion]:
-    return [] if imports_jax(tree) else [import_lines(data, tree, ["import jax"])]
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """All statements in the order of the source."""
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
 def _is_site(node: ast.stmt, site: Site) -> bool:
@@ -304,32 +305,17 @@ def _after(data: bytes, node: ast.stmt, name: str, value: str) -> Insertion:
         target = " = ".join(ast.unparse(each) for each in node.targets)
     statement = f"{target} = {value}"
     starts = line_starts(data)
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    start, end = (
-        starts[node.lineno - 1] + node.col_offset,
-        (starts[node.end_lineno - 1] + node.end_col_offset),
-    )
+    start, end = span(starts, node)
+    next_line = starts[node.end_lineno or 0]
     before = data[starts[node.lineno - 1] : start]
-    behind = data[end : starts[node.end_lineno]].strip()
+    behind = data[end:next_line].strip()
     if before.strip() or (behind and not behind.startswith(b"#")):
         # It shares its lines with others, or is the body of ``if c: x = ...``
         return Insertion(end, f"; {statement}")
     ending, line = line_end(data), before.decode() + statement
-    if not data[: starts[node.end_lineno]].endswith((b"\n", b"\r")):  # the end of the file
-        return Insertion(starts[node.end_lineno], ending + line)
-    return Insertion(starts[node.end_lineno], line + ending)
-
-
-def _around(data: bytes, value: ast.expr, spec: str, constrain: str) -> list[Insertion]:
-    """A constraint around what a statement returns."""
-    starts = line_starts(data)
-    assert value.end_lineno is not None
-    assert value.end_col_offset is not None
-    return [
-        Insertion(starts[value.lineno - 1] + value.col_offset, f"{constrain}("),
-        Insertion(starts[value.end_lineno - 1] + value.end_col_offset, f", {spec})"),
-    ]
+    if not data[:next_line].endswith((b"\n", b"\r")):  # the end of the file
+        return Insertion(next_line, ending + line)
+    return Insertion(next_line, line + ending)
 
 
 def _why_not_wrapped(value: ast.expr, wrapped: set[int]) -> str:

@@ -53,11 +53,14 @@ def to_python(written: WrittenPlan, mode: str = AUTO) -> str:
             f"{form.library}"
         )
     _check_rules(written.rules, program)
+    arguments = program.value_name[: program.n_arguments]
+    on_host = [arguments[argument] for argument in program.host.arguments]
+    on_host += [program.output_paths[i] for i in program.host.results]
     parts = FileParts(
         form=form,
         names=_identifiers(form.names),
         results=_results(written.rules, program, form),
-        on_host=_on_host(program),
+        on_host=pattern_of([*arguments, *program.output_paths], on_host),
         needs_mesh=bool(written.constraints) or mode == EXPLICIT,
     )
     head = [
@@ -129,13 +132,6 @@ def _results(rules: Sequence[ShardingRule], program: Program, form: CallForm) ->
     return Results(elements, like, frozenset(by_rule))
 
 
-def _on_host(program: Program) -> str:
-    arguments, results = program.value_name[: program.n_arguments], program.output_paths
-    chosen = [arguments[argument] for argument in program.host.arguments]
-    chosen += [results[i] for i in program.host.results]
-    return pattern_of([*arguments, *results], chosen)
-
-
 def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
     """Names of parameters for arguments with these names, none that the file uses otherwise."""
     taken = {"jax", "re", "nnx", "eqx", "P", "step", "graph", "modules", "result"}
@@ -147,8 +143,7 @@ def _identifiers(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-# -- text
-# ----------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def _docstring(written: WrittenPlan, parts: FileParts, mode: str) -> str:

@@ -110,7 +110,24 @@ def separate_arguments(
     base = [*["model"][: user.model], *_parameter_names(fn, len(args)), *user.by_name]
     nodes = nnx_modules.Modules(() if user.pure else user.values)
     leaves = _sort_leaves(user, nodes, name=name, base=base, static=positions.static)
-    traced = _traceable(user, nodes, leaves.wholes, name=name, base=base, donated=positions.donated)
+    changed: list[str] = []
+    results: list[calls.Whole] = []  # one after a trace, with slots for the arrays
+
+    def call(*given: Any) -> Any:
+        filled = [
+            template.filled(jax.tree_util.tree_leaves(arrays))
+            for template, arrays in zip(leaves.wholes, given, strict=True)
+        ]
+        merged, module_leaves = nodes.merged(filled)
+        result = calls.called(user.fn, merged, user.by_name)
+        new_values = nodes.changed(module_leaves, positions.donated)
+        changed[:] = nodes.names(nodes.changes, base)
+        arrays, result_template = calls.split_result(nodes.marked(result), user.numbers)
+        results[:] = [result_template]
+        return (arrays, tuple(new_values)) if new_values else arrays
+
+    call.__name__ = call.__qualname__ = name
+    call.__signature__ = _signature(base)  # type: ignore[attr-defined]
 
     def deliver(outcome: NonArrayResult, arrays: Sequence[Any]) -> Any:
         result_count = len(arrays) - len(outcome.changes.at)
@@ -118,17 +135,26 @@ def separate_arguments(
         return nodes.unmarked(outcome.result.filled(arrays[:result_count]))
 
     return Arguments(
-        call=traced.call,
-        changed=traced.changed,
+        call=call,
+        changed=changed,
         given=tuple(leaves.given),
         paths=leaves.paths,
         donated=positions.donated,
         notes=_notes(leaves.bound),
         leaves=leaves.arrays,
         shardings=positions.shardings,
-        structure=_structure(user, leaves.wholes, nodes),
+        structure=(
+            user.by_name,
+            *(template.tree for template in leaves.wholes),
+            *(
+                calls.static_key(slot[0]) if slot else None
+                for template in leaves.wholes
+                for slot in template.slots
+            ),
+            nodes.graph,
+        ),
         form=_form(fn, user, nodes, leaves, base=base, positions=positions),
-        outcome=lambda: NonArrayResult(traced.results[0], nodes.changes),
+        outcome=lambda: NonArrayResult(results[0], nodes.changes),
         deliver=deliver,
     )
 
@@ -219,59 +245,6 @@ def _sort_leaves(
             "toast_lab.from_torch."
         )
     return leaves
-
-
-class _TraceableCall(NamedTuple):
-    """A function of arrays alone, and the facts that tracing it records here."""
-
-    call: Callable[..., Any]
-    changed: list[str]  #: paths of variables that it changed
-    results: list[calls.Whole]  #: one after a trace, with slots for the arrays
-
-
-def _traceable(
-    user: calls.Call,
-    nodes: nnx_modules.Modules,
-    wholes: Sequence[calls.Whole],
-    *,
-    name: str,
-    base: Sequence[str],
-    donated: Sequence[int],
-) -> _TraceableCall:
-    """The user's function, made to take arrays alone: the bound leaves are filled in."""
-
-    def call(*given: Any) -> Any:
-        filled = [
-            template.filled(jax.tree_util.tree_leaves(arrays))
-            for template, arrays in zip(wholes, given, strict=True)
-        ]
-        merged, module_leaves = nodes.merged(filled)
-        result = calls.called(user.fn, merged, user.by_name)
-        new_values = nodes.changed(module_leaves, donated)
-        traced.changed[:] = nodes.names(nodes.changes, base)
-        arrays, result_template = calls.split_result(nodes.marked(result), user.numbers)
-        traced.results[:] = [result_template]
-        return (arrays, tuple(new_values)) if new_values else arrays
-
-    call.__name__ = call.__qualname__ = name
-    call.__signature__ = _signature(base)  # type: ignore[attr-defined]
-    traced = _TraceableCall(call, [], [])
-    return traced
-
-
-def _structure(
-    user: calls.Call, wholes: Sequence[calls.Whole], nodes: nnx_modules.Modules
-) -> tuple[Any, ...]:
-    return (
-        user.by_name,
-        *(template.tree for template in wholes),
-        *(
-            calls.static_key(slot[0]) if slot else None
-            for template in wholes
-            for slot in template.slots
-        ),
-        nodes.graph,
-    )
 
 
 def _form(

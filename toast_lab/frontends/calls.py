@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str,
     inner = without_jit(fn)
     model = int(_is_module_with_arrays(inner))
     if model:
-        inner, values = _call_module, (inner, *values)
+        inner, values = operator.call, (inner, *values)
     return Call(inner, values, by_name, numbers=numbers, pure=pure, model=model)
 
 
@@ -65,10 +66,6 @@ def without_jit(fn: Any) -> Any:
     if isinstance(fn, types.MethodType):
         return types.MethodType(without_jit(fn.__func__), fn.__self__)
     return fn.__wrapped__ if isinstance(fn, _JITTED) or is_nnx_jitted(fn) else fn
-
-
-def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
-    return model(*args, **keywords)
 
 
 def _is_module_with_arrays(fn: Any) -> bool:

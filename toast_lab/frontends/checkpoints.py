@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import os
+import pkgutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -94,8 +94,7 @@ class _Library(NamedTuple):
 
     def checkpoint(self, own: Any, body: Callable[..., Any], policy: Any, arrays: Any) -> Any:
         """What ``body(own, *arrays)`` returns, computed again for the backward pass."""
-        module, _, name = self.transform.rpartition(".")
-        transform = getattr(importlib.import_module(module), name)
+        transform = pkgutil.resolve_name(self.transform)
         if not self.passes_module:
             return transform(lambda *given: body(own, *given), policy=policy)(*arrays)
         owner, method = getattr(own, "__self__", own), getattr(own, "__name__", "__call__")

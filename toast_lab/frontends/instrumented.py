@@ -68,13 +68,6 @@ def source_of_file(file: str) -> SourceText | None:
     return SourceText(file, text) if text else None
 
 
-def statements_of(source: SourceText) -> list[Statement]:
-    """All statements of a source that bind or return a value, in the order of the source."""
-    marking = _Marking(source, None)
-    marking.visit(syntax.parse(source.text))
-    return marking.statements
-
-
 @contextlib.contextmanager
 def visited(
     files: Collection[str],
@@ -234,7 +227,9 @@ def _functions(files: Collection[str]) -> list[types.FunctionType]:
     if not gc.get_freeze_count():
         return [item for item in gc.get_objects() if _is_of(item, files)]
     names = {
-        name for name, module in list(sys.modules.items()) if _file_of(module) in frozenset(files)
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__file__", None) in frozenset(files)
     }
     pending: list[Any] = [vars(sys.modules[name]) for name in names]
     functions: dict[int, types.FunctionType] = {}
@@ -265,10 +260,6 @@ def _hanging_on(pending: list[Any], seen: set[int], names: Collection[str]) -> I
 
 
 _OWNED = types.FunctionType | type
-
-
-def _file_of(module: Any) -> str:
-    return getattr(module, "__file__", None) or ""
 
 
 def _codes(

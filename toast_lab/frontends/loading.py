@@ -10,12 +10,18 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from toast_lab import fork_server, isolate
-from toast_lab.errors import FrontendError, did_you_mean, join_offenders
+from toast_lab.errors import (
+    FrontendError,
+    InvalidPlan,
+    InvalidProblem,
+    did_you_mean,
+    join_offenders,
+)
 from toast_lab.frontends import (
     checkpoints,
     padding,
@@ -36,6 +42,9 @@ from toast_lab.prepare import start_early
 before_fork = fork_server.import_jax
 
 LOWERED = "toast_lab.frontends.loading:lowered"
+#: for making a function again and tracing it
+TIME_LIMIT_S = 300.0
+ResultT = TypeVar("ResultT")
 #: options that a user's ``make`` may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
@@ -131,6 +140,60 @@ def function_of(recipe: Recipe) -> Any:
     if recipe.recompute:
         function = checkpoints.with_policies(function, dict(recipe.recompute), recipe.files)
     return padding.padded_function(function, recipe.starts)[0] if recipe.starts else function
+
+
+def with_function(
+    work: Callable[..., ResultT],
+    model: Model,
+    *given: Any,
+    activity: str,
+) -> ResultT:
+    """``work(model, *given)``, which traces the model's function again.
+
+    If that is not loaded in this process, a child makes it and does the work. ``activity`` says
+    what is done, with ``{}`` for the model.
+
+    Raises:
+        InvalidProblem: the model has no function that could be traced again.
+        FrontendError, RunFailed, RunInterrupted: what ``work`` raises, or the function cannot be
+            made again, or not within ``TIME_LIMIT_S`` seconds.
+    """
+    if model.function is None:
+        raise InvalidProblem(
+            f"{model.name} has no function that could be traced again: it was read from "
+            f"{model.source or 'a file'}. Load the JAX function itself"
+        )
+    if not isinstance(model.function, Recipe):
+        return work(model, *given)
+    result: ResultT = in_child(
+        "toast_lab.frontends.loading:with_function_again",
+        work,
+        model,
+        *given,
+        time_limit_s=TIME_LIMIT_S,
+        activity=activity.format(model.function.which),
+    )
+    return result
+
+
+def with_function_again(work: Callable[..., ResultT], model: Model, *given: Any) -> ResultT:
+    """Runs in a child: ``work`` on a model whose function is made again from its recipe."""
+    function = function_of(cast(Recipe, model.function))
+    if function is None:
+        raise InvalidPlan(f"{model.name} is not a function that JAX traces")
+    return work(dataclasses.replace(model, function=function), *given)
+
+
+def with_recipe(again: Model, model: Model, **changes: Any) -> Model:
+    """A model made of another, which other processes make by its recipe with these changes."""
+    child = model.lowerings.child
+    recipe = model.function if isinstance(model.function, Recipe) else (child or (None, None))[1]
+    if isinstance(recipe, Recipe):
+        recipe = recipe._replace(**changes)
+        again.lowerings.child = (LOWERED, recipe)
+        if isinstance(model.function, Recipe):
+            again = dataclasses.replace(again, function=recipe)
+    return again
 
 
 def lowered(

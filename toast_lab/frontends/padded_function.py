@@ -268,7 +268,7 @@ def _joined(*fills: Fill) -> Fill:
     return FINITE if all(map(_is_finite, fills)) else ANY
 
 
-def _pad(array: Any, dim: int, layout: PaddedDim, number: Any = 0) -> Any:
+def _pad(array: Any, dim: int, layout: PaddedDim) -> Any:
     shape = array.shape
     if layout.runs > 1:
         array = lax.reshape(array, (*shape[:dim], layout.runs, layout.size, *shape[dim + 1 :]))
@@ -277,7 +277,7 @@ def _pad(array: Any, dim: int, layout: PaddedDim, number: Any = 0) -> Any:
         dim_of_run = dim
     widths = [(0, 0, 0)] * array.ndim
     widths[dim_of_run] = (0, layout.padded - layout.size, 0)
-    array = lax.pad(array, np.asarray(number, array.dtype), widths)
+    array = lax.pad(array, np.asarray(0, array.dtype), widths)
     if layout.runs > 1:
         array = lax.reshape(array, (*shape[:dim], layout.total, *shape[dim + 1 :]))
     return array
@@ -640,13 +640,16 @@ def _groups_of_same(eqn: Any) -> list[list[Slot]]:
     ]
 
 
+def _groups_of_kept(eqn: Any, gone: Iterable[int]) -> list[list[Slot]]:
+    """All dims of the operand but some are those of the result."""
+    rank = _rank(eqn.invars[0])
+    kept = (dim for dim in range(rank) if dim not in {dim % rank for dim in gone})
+    return [[("i", 0, dim), ("o", 0, to)] for to, dim in enumerate(kept)]
+
+
 def _groups_of_reduce(eqn: Any) -> list[list[Slot]]:
     axes = eqn.params["axes"]
-    kept = [dim for dim in range(_rank(eqn.invars[0])) if dim not in axes]
-    return [
-        *([("i", 0, dim), ("o", 0, to)] for to, dim in enumerate(kept)),
-        *([("i", 0, dim)] for dim in axes),
-    ]
+    return [*_groups_of_kept(eqn, axes), *([("i", 0, dim)] for dim in axes)]
 
 
 def _groups_of_dot(eqn: Any) -> list[list[Slot]]:
@@ -676,17 +679,6 @@ def _groups_of_broadcast(eqn: Any) -> list[list[Slot]]:
     ]
 
 
-def _groups_of_transpose(eqn: Any) -> list[list[Slot]]:
-    return [[("i", 0, dim), ("o", 0, to)] for to, dim in enumerate(eqn.params["permutation"])]
-
-
-def _groups_of_squeeze(eqn: Any) -> list[list[Slot]]:
-    rank = _rank(eqn.invars[0])
-    gone = {dim % rank for dim in eqn.params["dimensions"]}
-    kept = [dim for dim in range(rank) if dim not in gone]
-    return [[("i", 0, dim), ("o", 0, to)] for to, dim in enumerate(kept)]
-
-
 def _groups_of_stack(eqn: Any) -> list[list[Slot]]:
     axis = eqn.params["axis"]
     return [
@@ -696,10 +688,6 @@ def _groups_of_stack(eqn: Any) -> list[list[Slot]]:
         ]
         for dim in range(_rank(eqn.invars[0]))
     ]
-
-
-def _groups_of_reverse(eqn: Any) -> list[list[Slot]]:
-    return [group for group in _groups_of_same(eqn) if group[0][2] not in eqn.params["dimensions"]]
 
 
 def _groups_of_sort(eqn: Any) -> list[list[Slot]]:
@@ -726,7 +714,8 @@ def _groups_of_gather(eqn: Any) -> list[list[Slot]]:
     rows = [[("i", 1, dim), ("o", 0, to)] for dim, to in enumerate(batches)]
     gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     windows = [dim for dim in range(len(shape)) if dim not in gone]
-    groups = _groups_of_index(numbers, shape, rows)
+    batching = (numbers.operand_batching_dims, numbers.start_indices_batching_dims)
+    groups = _groups_of_index(rows, numbers.start_index_map, batching)
     for dim, to in zip(windows, numbers.offset_dims, strict=True):
         if sizes[dim] == shape[dim] and dim not in numbers.start_index_map:
             groups.append([("i", 0, dim), ("o", 0, to)])
@@ -743,41 +732,38 @@ def _groups_of_scatter(eqn: Any) -> list[list[Slot]]:
     gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = [dim for dim in range(len(operand)) if dim not in gone]
     indexed = numbers.scatter_dims_to_operand_dims
-    aliases = dict(
-        start_index_map=indexed,
-        operand_batching_dims=numbers.operand_batching_dims,
-        start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-    )
-    groups = _groups_of_index(_Indexed(**aliases), operand, rows, kept=True)
+    batching = (numbers.operand_batching_dims, numbers.scatter_indices_batching_dims)
+    groups = _groups_of_index(rows, indexed, batching, kept=True)
     for dim, to in zip(windows, numbers.update_window_dims, strict=True):
         if updates[to] == operand[dim] and dim not in indexed:
             groups.append([("i", 0, dim), ("i", 2, to), ("o", 0, dim)])
     return groups
 
 
-class _Indexed(NamedTuple):
-    start_index_map: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...]
-    start_indices_batching_dims: tuple[int, ...]
-
-
 def _groups_of_index(
-    numbers: Any, shape: Sequence[int], rows: list[list[Slot]], *, kept: bool = False
+    rows: list[list[Slot]],
+    indexed: Sequence[int],
+    batching: tuple[Sequence[int], Sequence[int]],
+    *,
+    kept: bool = False,
 ) -> list[list[Slot]]:
-    """Groups of the dims that indices have, and of those that they choose from.
+    """Groups of the dims that indices have, ``rows``, and of those that they choose from.
 
-    ``kept``: the operand's dims are those of the result.
+    ``batching`` are dims of the operand and of the indices that go together. ``kept``: the
+    operand's dims are those of the result.
     """
-    groups = [list(group) for group in rows]
-    pairs = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    for dim, index_dim in pairs:
-        own: list[Slot] = [("i", 0, dim), *([("o", 0, dim)] if kept else [])]
-        for group in groups:
-            if ("i", 1, index_dim) in group:
-                group += own
-    for dim in numbers.start_index_map:
-        groups.append([("i", 0, dim), *([("o", 0, dim)] if kept else [])])
-    return groups
+
+    def own(dim: int) -> list[Slot]:
+        return [("i", 0, dim), *([("o", 0, dim)] if kept else [])]
+
+    pairs = list(zip(*batching, strict=True))
+    return [
+        *(
+            [*row, *(slot for dim, to in pairs if ("i", 1, to) in row for slot in own(dim))]
+            for row in rows
+        ),
+        *map(own, indexed),
+    ]
 
 
 def _groups_of_dynamic_slice(eqn: Any) -> list[list[Slot]]:
@@ -802,10 +788,14 @@ _GROUPS: dict[str, Callable[[Any], list[list[Slot]]]] = {
     **dict.fromkeys(("scatter", *_SCATTER), _groups_of_scatter),
     "dot_general": _groups_of_dot,
     "broadcast_in_dim": _groups_of_broadcast,
-    "transpose": _groups_of_transpose,
-    "squeeze": _groups_of_squeeze,
+    "transpose": lambda eqn: [
+        [("i", 0, dim), ("o", 0, to)] for to, dim in enumerate(eqn.params["permutation"])
+    ],
+    "squeeze": lambda eqn: _groups_of_kept(eqn, eqn.params["dimensions"]),
     "stack": _groups_of_stack,
-    "rev": _groups_of_reverse,
+    "rev": lambda eqn: [
+        group for group in _groups_of_same(eqn) if group[0][2] not in eqn.params["dimensions"]
+    ],
     "sort": _groups_of_sort,
     "top_k": _groups_of_top_k,
     "gather": _groups_of_gather,
@@ -827,10 +817,6 @@ _KEEPS_FINITE = frozenset(
 )
 
 
-def _integer_pow(x: Any, y: int) -> Any:
-    return x**y
-
-
 #: ops on numbers, to follow what padding holds
 _ON_NUMBERS: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
@@ -845,7 +831,7 @@ _ON_NUMBERS: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1,
     "ge": np.greater_equal,
     "gt": np.greater,
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda x, y: x**y,
     "le": np.less_equal,
     "log": np.log,
     "log1p": np.log1p,
@@ -1111,10 +1097,7 @@ class _Run:
         return self.frame(inner[0], consts, given)
 
     def remat(self, inner: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
-        given = [
-            self.laid_out(held, inner.layouts(atom))
-            for held, atom in zip(given, inner.jaxpr.invars, strict=True)
-        ]
+        given = list(map(self.laid_out, given, map(inner.layouts, inner.jaxpr.invars)))
         outs: list[Followed] = []
 
         def call(*arrays: Any) -> list[Any]:
@@ -1138,7 +1121,10 @@ class _Run:
             self.laid_out(held, layouts if index < kept else _shifted(layouts, 1))
             for index, (held, layouts) in enumerate(zip(given, own, strict=True))
         ]
-        rows = [_one_of(held) for held in given[kept:]]
+        rows = [
+            Followed(None, _shifted(held.layouts, -1), _shifted(held.fills, -1), held.finite)
+            for held in given[kept:]
+        ]
         consts = [_constant(value) for value in params["jaxpr"].consts]
 
         def body(carried: Sequence[Followed], arrays: Sequence[Any]) -> list[Followed]:
@@ -1154,11 +1140,10 @@ class _Run:
 
         def step(carries: Any, xs: Any) -> Any:
             results = body(carried, [*arrays[:first], *carries, *xs])
-            results = [
-                self.laid_out(held, layouts)
-                for held, layouts in zip(results, [held.layouts for held in outs], strict=True)
+            values = [
+                self.laid_out(held, out.layouts).array
+                for held, out in zip(results, outs, strict=True)
             ]
-            values = [held.array for held in results]
             return values[: kept - first], values[kept - first :]
 
         carries, outputs = lax.scan(
@@ -1234,8 +1219,8 @@ class _Run:
 
         def step(carries: Any) -> Any:
             results = body(carried, [*arrays[of_condition:first], *carries])
-            laid = [self.laid_out(r, o.layouts) for r, o in zip(results, outs, strict=True)]
-            return [held.array for held in laid]
+            pairs = zip(results, outs, strict=True)
+            return [self.laid_out(held, out.layouts).array for held, out in pairs]
 
         def goes_on(carries: Any) -> Any:
             held = [*given[:of_condition], *_with_arrays(carried, carries)]
@@ -1281,11 +1266,6 @@ def _with_arrays(held: Sequence[Followed], arrays: Sequence[Any]) -> list[Follow
         dataclasses.replace(own, array=array, layouts=dict(own.layouts), fills=dict(own.fills))
         for own, array in zip(held, arrays, strict=True)
     ]
-
-
-def _one_of(held: Followed) -> Followed:
-    """A row of a value, without its leading dim."""
-    return Followed(None, _shifted(held.layouts, -1), _shifted(held.fills, -1), held.finite)
 
 
 def _shifted(rows: dict[int, Any], step: int) -> dict[int, Any]:
@@ -1341,7 +1321,9 @@ def _elementwise(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list
     if name == "exp" and top_dims and not top_of:
         # Nothing is above its maximum: what remains is at most 1, and 1 somewhere
         whole = FINITE
-        fills |= {dim: _fill_below(fill) for dim, fill in fills.items() if dim not in top_dims}
+        for dim, fill in fills.items():
+            if dim not in top_dims and isinstance(fill, str):
+                fills[dim] = FINITE
     array = _bind(eqn, [held.array for held in given])
     number = None if isinstance(whole, str) else whole
     lowest = _lowest_of(eqn, given)
@@ -1357,10 +1339,6 @@ def _elementwise(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list
             top_dims=top_dims,
         )
     ]
-
-
-def _fill_below(fill: Fill) -> Fill:
-    return FINITE if isinstance(fill, str) else fill
 
 
 def _top(eqn: Any, given: Sequence[Followed]) -> tuple[Followed | None, frozenset[int]]:
@@ -1423,15 +1401,7 @@ def _mark(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Fol
     return given
 
 
-def _broadcast(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
-    wanted = outs[0]
-    shape = list(eqn.params["shape"])
-    for dim, layout in wanted.items():
-        shape[dim] = layout.total
-    return _moved(eqn, given, wanted, _source(eqn), shape=tuple(shape))
-
-
-def _broadcast_wanted(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> Any:
+def _broadcast(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed]:
     """A broadcast makes new dims as they are wanted."""
     held, (layouts,) = run.agreed(frame, eqn, given)
     dims = {int(dim) for dim in eqn.params["broadcast_dimensions"]}
@@ -1444,7 +1414,10 @@ def _broadcast_wanted(run: _Run, frame: _Frame, eqn: Any, given: list[Followed])
     for dim, layout in frame.layouts(eqn.outvars[0]).items():
         if dim not in dims or dim in grown:
             layouts[dim] = layout
-    return _broadcast(run, eqn, held, [layouts])
+    shape = list(eqn.params["shape"])
+    for dim, layout in layouts.items():
+        shape[dim] = layout.total
+    return _moved(eqn, held, layouts, _source(eqn), shape=tuple(shape))
 
 
 def _iota(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Followed] | None:
@@ -1458,11 +1431,7 @@ def _iota(run: _Run, frame: _Frame, eqn: Any, given: list[Followed]) -> list[Fol
     return [Followed(array, layouts, dict.fromkeys(layouts, FINITE))]
 
 
-def _transpose(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
-    return _moved(eqn, given, outs[0], _source(eqn))
-
-
-def _squeeze(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
+def _rearranged(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Followed]:
     return _moved(eqn, given, outs[0], _source(eqn))
 
 
@@ -1668,17 +1637,14 @@ def _scatter(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Fol
         for dim in range(operand.array.ndim)
         if dim not in numbers.inserted_window_dims and dim not in numbers.operand_batching_dims
     ]
-    size_of = {
-        dim: updates.array.shape[to]
-        for dim, to in zip(windows, numbers.update_window_dims, strict=True)
-    }
+    to_update = dict(zip(windows, numbers.update_window_dims, strict=True))
+    size_of = {dim: updates.array.shape[to] for dim, to in to_update.items()}
     index_array = _within(indices.array, operand.layouts, size_of, dims=dims, mode=mode)
     for dim in updates.layouts:
         if dim not in numbers.update_window_dims:
             updates = run.masked(updates, dim, 0)
     array = _bind(eqn, [operand.array, index_array, updates.array])
     fine = operand.wholly_finite and updates.wholly_finite
-    to_update = dict(zip(windows, numbers.update_window_dims, strict=True))
     fills = {}
     for dim in outs[0]:
         own = operand.fills[dim]
@@ -1693,6 +1659,7 @@ def _scatter(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> list[Fol
 
 
 def _clamped(start: Any, layout: PaddedDim, size: int) -> Any:
+    start = jax.numpy.asarray(start)
     dtype = start.dtype
     return lax.clamp(np.asarray(0, dtype), start, np.asarray(layout.whole - size, dtype))
 
@@ -1706,7 +1673,7 @@ def _dynamic_slice(run: _Run, eqn: Any, given: list[Followed], outs: Outs) -> li
         elif layout.runs > 1:
             return None
         else:
-            arrays[dim] = _clamped(jax.numpy.asarray(arrays[dim]), layout, sizes[dim])
+            arrays[dim] = _clamped(arrays[dim], layout, sizes[dim])
     array = _bind(eqn, [held.array, *arrays], slice_sizes=tuple(sizes))
     fills = {dim: held.fills[dim] for dim in outs[0]}
     return [Followed(array, outs[0], fills, held.finite, number=held.number)]
@@ -1721,8 +1688,7 @@ def _dynamic_update(
         if dim not in update.layouts:
             if layout.runs > 1:
                 return None
-            size = update.array.shape[dim]
-            arrays[dim] = _clamped(jax.numpy.asarray(arrays[dim]), layout, size)
+            arrays[dim] = _clamped(arrays[dim], layout, update.array.shape[dim])
     for dim in update.layouts:
         if _is_zero(held.fills[dim]):  # masks of the small update spare those of the whole
             update = run.masked(update, dim, 0)
@@ -1858,8 +1824,8 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_CUMULATIVE, _same),
     **dict.fromkeys(("scatter", *_SCATTER), _scatter),
     "dot_general": _dot,
-    "transpose": _transpose,
-    "squeeze": _squeeze,
+    "transpose": _rearranged,
+    "squeeze": _rearranged,
     "stack": _stack,
     "rev": _same,
     "sort": _sort,
@@ -1872,7 +1838,7 @@ _RULES: dict[str, _Rule] = {
 }
 #: rules that lay their operands out themselves
 _OTHERS: dict[str, Callable[[_Run, _Frame, Any, list[Followed]], list[Followed] | None]] = {
-    "broadcast_in_dim": _broadcast_wanted,
+    "broadcast_in_dim": _broadcast,
     "iota": _iota,
     "toast_site": _mark,
     "reshape": _reshape,

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends import padded_function as on_padded
 from toast_lab.frontends import tracing
-from toast_lab.frontends.loading import LOWERED, function_of
+from toast_lab.frontends.loading import with_function, with_recipe
 from toast_lab.frontends.padding import Starts, padded_function, padding_of
-from toast_lab.frontends.traced import in_child
-from toast_lab.ir.model import Model, Recipe
+from toast_lab.ir.model import Function, Model
 
 
-def padded_model(
-    model: Model, starts: Starts, *, words: Sequence[str] = (), time_limit_s: float = 300.0
-) -> Model:
+def padded_model(model: Model, starts: Starts, *, words: Sequence[str] = ()) -> Model:
     """The model whose dims are padded.
 
     Args:
@@ -35,53 +32,29 @@ def padded_model(
         starts: (argument, dim, size, padded size): of all that is made of this dim of an argument,
             dims of this size are padded, and the arguments' with them.
         words: what is padded, for texts: "vocabulary 50257 to 50304".
-        time_limit_s: limit in seconds for a child process, in which user code runs that is not
-            loaded in this one.
 
     Raises:
         InvalidProblem: the model has no function that could be traced again, it is padded already,
             or there is nothing of that size.
         FrontendError, RunFailed: the function cannot be traced.
     """
-    function = model.function
     if model.padding is not None:
         raise InvalidProblem(f"{model.name} is padded already ({model.padding}); pad the original")
-    if isinstance(function, Recipe):
-        again: Model = in_child(
-            "toast_lab.frontends.padded_models:padded_in_child",
-            model,
-            function,
-            tuple(starts),
-            time_limit_s=time_limit_s,
-            activity=f"padding {function.which}",
-        )
-    elif function is None:
-        raise InvalidProblem(
-            f"{model.name} has no function that could be traced again: it was read from "
-            f"{model.source or 'a file'}. Load the JAX function itself"
-        )
-    else:
-        own, whole = padded_function(function, starts)
-        again = tracing.traced_anew(model, own)
-        again = dataclasses.replace(
-            again, padding=padding_of(starts, whole), recompute=model.recompute
-        )
-    padding = again.padding
-    assert padding is not None  # it was made above, or in the child
-    again = dataclasses.replace(again, padding=padding._replace(words=tuple(words)))
-    child = model.lowerings.child
-    recipe = function if isinstance(function, Recipe) else child[1] if child is not None else None
-    if isinstance(recipe, Recipe):
-        recipe = recipe._replace(starts=tuple(starts))
-        again.lowerings.child = (LOWERED, recipe)
-        if isinstance(function, Recipe):
-            again = dataclasses.replace(again, function=recipe)
-    return again
+    again = with_function(
+        _padded,
+        model,
+        tuple(starts),
+        tuple(words),
+        activity="padding {}",
+    )
+    return with_recipe(again, model, starts=tuple(starts))
 
 
-def padded_in_child(model: Model, recipe: Recipe, starts: Starts) -> Model:
-    """``padded_model`` in a child process, in which the user's code may run."""
-    return padded_model(dataclasses.replace(model, function=function_of(recipe)), starts)
+def _padded(model: Model, starts: Starts, words: tuple[str, ...]) -> Model:
+    own, whole = padded_function(cast(Function, model.function), starts)
+    padding = padding_of(starts, whole)._replace(words=words)
+    again = tracing.traced_anew(model, own)
+    return dataclasses.replace(again, padding=padding, recompute=model.recompute)
 
 
 def padded_arguments(model: Model, *arguments: Any) -> tuple[Any, ...]:

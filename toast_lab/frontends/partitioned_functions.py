@@ -24,6 +24,7 @@ from toast_lab.errors import FrontendError
 from toast_lab.frontends import user_code, wrapped_kernels
 from toast_lab.ir.kernel_rules import PARTITIONED
 from toast_lab.ir.platforms import Parts
+from toast_lab.lowering.specs import spec_entries
 
 PRIMITIVE = "custom_partitioning"
 _AXIS = "part"
@@ -48,7 +49,9 @@ class _Partitioned:
                 jax.ShapeDtypeStruct(
                     struct.shape,
                     struct.dtype,
-                    sharding=jax.sharding.NamedSharding(mesh, _partition_spec(spec)),
+                    sharding=jax.sharding.NamedSharding(
+                        mesh, jax.sharding.PartitionSpec(*spec_entries(spec))
+                    ),
                 )
                 for struct, spec in zip(structs, some_specs, strict=True)
             ]
@@ -216,13 +219,6 @@ def _why_whole(entry: _Partitioned, call: Any, factor: int, *, tensors: Any, siz
     except Exception as error:
         return f"its partition function raises {user_code.short(error)}"
     return "" if given == list(specs) else "its partition function does not keep it cut"
-
-
-def _partition_spec(spec: Sequence[tuple[str, ...]]) -> Any:
-    import jax
-
-    entries = [axes[0] if len(axes) == 1 else axes or None for axes in spec]
-    return jax.sharding.PartitionSpec(*entries)
 
 
 def _axes(spec: Any, rank: int) -> tuple[tuple[str, ...], ...]:

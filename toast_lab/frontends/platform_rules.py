@@ -22,6 +22,7 @@ import jax
 
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import partitioned_functions, user_code, wrapped_kernels
+from toast_lab.frontends.traced_keys import jaxprs_in
 from toast_lab.ir.kernel_rules import WRAPPED
 from toast_lab.ir.platform_names import PLATFORMS
 
@@ -269,7 +270,7 @@ def _calls_others(eqn: Any, rule: Any) -> bool:
         return True
     if "lower_fun" not in getattr(rule, "__qualname__", ""):
         return False
-    return not any(_jaxprs(eqn))
+    return not any(jaxprs_in(eqn))
 
 
 def _is_same_everywhere(eqn: Any) -> bool:
@@ -361,17 +362,4 @@ def _called_equations(jaxpr: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
             is_kernel = eqn.primitive.name in _KERNELS and not eqn.params.get("interpret")
             if is_kernel or partitioned_functions.has_rule(eqn):
                 continue
-            pending.extend((inner, (eqn, *callers)) for inner in _jaxprs(eqn))
-
-
-def _jaxprs(eqn: Any) -> Iterator[Any]:
-    """The jaxprs among the parameters of an equation."""
-    from jax.extend import core
-
-    parameters = list(eqn.params.values())
-    while parameters:
-        parameter = parameters.pop()
-        if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
-            yield parameter
-        elif isinstance(parameter, tuple | list):
-            parameters.extend(parameter)
+            pending.extend((inner, (eqn, *callers)) for inner in jaxprs_in(eqn))

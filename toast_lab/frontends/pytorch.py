@@ -259,11 +259,9 @@ class _ExportedGraph:
         return lambda *args, **kwargs: op.func(*args, env=self.torchax.default_env(), **kwargs)
 
     def _constant(self, spec: Any) -> Any:
-        """A tensor that ``forward`` makes from Python values, as a JAX constant; else None."""
+        """A tensor that ``forward`` makes from Python values, as a JAX constant."""
         import jax.numpy as jnp
 
-        if spec.kind != self.torch.export.graph_signature.InputKind.CONSTANT_TENSOR:
-            return None
         value = self.exported.constants[spec.target]
         if value.is_meta or not hasattr(value, "numpy"):
             raise FrontendError(

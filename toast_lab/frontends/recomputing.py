@@ -17,7 +17,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -34,12 +34,12 @@ from toast_lab.frontends.checkpoints import (
     with_policies,
 )
 from toast_lab.frontends.instrumented import Statement, visited
-from toast_lab.frontends.loading import LOWERED
-from toast_lab.frontends.traced import in_child
-from toast_lab.ir.model import Model, Recipe
+from toast_lab.frontends.loading import with_function, with_recipe
+from toast_lab.ir.model import Function, Model
 from toast_lab.text import line_text
 
 _LOOPS = str(Path("jax/_src/lax/control_flow/loops.py"))
+_ACTIVITY = "finding what {} may compute again"
 _DERIVATIVES = str(Path("jax/_src/interpreters/ad.py"))
 
 
@@ -67,24 +67,20 @@ class Layer(NamedTuple):
         return f"{where}, in a loop" if self.in_loop else f"{where}, {self.times} calls"
 
 
-def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]:
+def layers_of(model: Model) -> tuple[Layer, ...]:
     """The layers of a model whose function is known, those with the most calls first.
 
     User code that is not loaded in this process runs in a child process.
 
     Raises:
         InvalidProblem: the model has no function that could be traced again.
-        FrontendError, RunFailed: the function cannot be traced again, or not within
-            ``time_limit_s`` seconds.
+        FrontendError, RunFailed: the function cannot be traced again, or not in time.
     """
-    function = model.function
-    if isinstance(function, Recipe):
-        layers: tuple[Layer, ...] = _in_child(
-            "layers_in_child", model, function, time_limit_s=time_limit_s
-        )
-        return layers
-    if function is None:
-        raise _no_function(model)
+    return with_function(_layers, model, activity=_ACTIVITY)
+
+
+def _layers(model: Model) -> tuple[Layer, ...]:
+    function = cast(Function, model.function)
     seen, files = _Seen(), frozenset(site_finding.files_of(model.program))
 
     def visit(callee: Any, statement: Statement) -> Any:
@@ -98,13 +94,12 @@ def layers_of(model: Model, *, time_limit_s: float = 300.0) -> tuple[Layer, ...]
     return tuple(seen.layers())
 
 
-def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -> Model:
+def recomputed(model: Model, choices: Choices) -> Model:
     """The model with what each chosen layer keeps for the backward pass.
 
     Args:
         model: a model whose function is known.
         choices: name of a policy (``POLICIES``) by the ``where`` of a layer.
-        time_limit_s: limit in seconds for a child process, as for ``layers_of``.
 
     Raises:
         InvalidProblem: an unknown policy or layer, or the model has no function that could be
@@ -115,58 +110,22 @@ def recomputed(model: Model, choices: Choices, *, time_limit_s: float = 300.0) -
     for policy in choices.values():
         if policy not in POLICIES:
             raise InvalidProblem(f"no policy is called {policy!r}{did_you_mean(policy, POLICIES)}")
-    function, files = model.function, tuple(site_finding.files_of(model.program))
-    if isinstance(function, Recipe):
-        again: Model = _in_child(
-            "recomputed_in_child", model, function, dict(choices), time_limit_s=time_limit_s
-        )
-    elif function is None:
-        raise _no_function(model)
-    else:
-        uses = LayerUses()
-        again = tracing.traced_anew(model, with_policies(function, choices, files, uses))
-        again = dataclasses.replace(again, recompute=uses.rows(model, choices))
-    recipe = function if isinstance(function, Recipe) else _recipe_of(model)
-    if recipe is not None:
-        recipe = recipe._replace(recompute=tuple(choices.items()), files=files)
-        again.lowerings.child = (LOWERED, recipe)
-        if isinstance(function, Recipe):
-            again = dataclasses.replace(again, function=recipe)
-    return again
-
-
-def _recipe_of(model: Model) -> Recipe | None:
-    child = model.lowerings.child
-    return child[1] if child is not None and isinstance(child[1], Recipe) else None
-
-
-def _no_function(model: Model) -> InvalidProblem:
-    return InvalidProblem(
-        f"{model.name} has no function that could be traced again: it was read from "
-        f"{model.source or 'a file'}. Load the JAX function itself"
-    )
-
-
-def _in_child(name: str, model: Model, recipe: Recipe, *given: Any, time_limit_s: float) -> Any:
-    return in_child(
-        f"toast_lab.frontends.recomputing:{name}",
+    files = tuple(site_finding.files_of(model.program))
+    again = with_function(
+        _recomputed,
         model,
-        recipe,
-        *given,
-        time_limit_s=time_limit_s,
-        activity=f"finding what {recipe.which} may compute again",
+        dict(choices),
+        files,
+        activity=_ACTIVITY,
     )
+    return with_recipe(again, model, recompute=tuple(choices.items()), files=files)
 
 
-def layers_in_child(model: Model, recipe: Recipe) -> tuple[Layer, ...]:
-    """``layers_of`` in a child process, in which the user's code may run."""
-    return layers_of(dataclasses.replace(model, function=site_finding.function_again(recipe)))
-
-
-def recomputed_in_child(model: Model, recipe: Recipe, choices: Choices) -> Model:
-    """``recomputed`` in a child process, in which the user's code may run."""
-    function = site_finding.function_again(recipe)
-    return recomputed(dataclasses.replace(model, function=function), choices)
+def _recomputed(model: Model, choices: Choices, files: tuple[str, ...]) -> Model:
+    uses = LayerUses()
+    function = with_policies(cast(Function, model.function), choices, files, uses)
+    again = tracing.traced_anew(model, function)
+    return dataclasses.replace(again, recompute=uses.rows(model, choices))
 
 
 class _Seen:

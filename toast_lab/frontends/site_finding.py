@@ -1,4 +1,4 @@
-"""Finds the sites of a program in its user's source, and constrains them there.
+"""Finds the sites of a program in its user's source.
 
 The function is traced again with a mark at each statement that binds or returns an array (see
 ``instrumented`` and ``site_marks``). Its program is compared op by op with that without marks, and
@@ -13,25 +13,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.frontends.instrumented import Statement, source_of_file, visited
-from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.loading import with_function
 from toast_lab.frontends.packages import FRAMEWORKS, STANDARD, package_of
 from toast_lab.frontends.same_values import Matched, matched_values
 from toast_lab.frontends.site_marks import Mark, mark, marks_in
-from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.tracing import retrace
 from toast_lab.ir import op_kinds
 from toast_lab.ir.locations import frames
-from toast_lab.ir.model import Function, Model, Recipe
+from toast_lab.ir.model import Function, Model
 from toast_lab.ir.platform_names import PLATFORMS
 from toast_lab.ir.program import Program
 from toast_lab.ir.sites import Site, Sites
-from toast_lab.lowering.specs import to_partition_spec
-from toast_lab.sharding.plan import Spec
 
 #: How the refusal of a site in an installed package begins.
 IN_LIBRARY = "in a library"
@@ -42,7 +39,6 @@ def sites_of(
     model: Model,
     *,
     in_packages: Collection[str] = (),
-    time_limit_s: float = 300.0,
 ) -> Sites:
     """The sites of ``program``, which is one of the model's, for one of its platforms.
 
@@ -52,93 +48,21 @@ def sites_of(
         program: the program.
         model: where it comes from.
         in_packages: installed packages whose source may carry constraints as the user's own does.
-        time_limit_s: limit in seconds for the child process.
 
     Raises:
         InvalidPlan: tracing the function gives another program.
         FrontendError, RunFailed, RunInterrupted: the function cannot be made or traced again, or
-            not in ``time_limit_s`` seconds.
+            not in time.
     """
     if model.function is None:
         return Sites(tuple(_sites_of_lines(program)), {})
-    if isinstance(model.function, Recipe):
-        sites: Sites = in_child(
-            "toast_lab.frontends.site_finding:sites_in_child",
-            program,
-            model.function,
-            in_packages,
-            time_limit_s=time_limit_s,
-            activity=f"finding the sites of {model.function.which}",
-        )
-        return sites
-    return _sites_of_function(program, model.function, in_packages)
-
-
-def sites_in_child(program: Program, recipe: Recipe, in_packages: Collection[str]) -> Sites:
-    """``sites_of`` in a child process, in which the user's code may run."""
-    return _sites_of_function(program, function_again(recipe), in_packages)
-
-
-def function_again(recipe: Recipe) -> Function:
-    """The function of a recipe, made again in this process. Raises what ``load`` raises."""
-    function = function_of(recipe)
-    if function is None:
-        raise InvalidPlan(f"{recipe.which} is not a function that JAX traces")
-    again: Function = function
-    return again
-
-
-def constrained(
-    function: Function, constraints: Sequence[tuple[Site, Spec]], mesh: Any
-) -> Callable[..., Any]:
-    """The user's function as it is with these constraints written into its source.
-
-    Args:
-        function: it takes and gives what ``function.call`` does.
-        constraints: sites and the mesh axes of each of their dims; each dim is exactly so.
-        mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh`` with these axes.
-
-    The result calls ``with_sharding_constraint`` whenever it is traced, so that JAX constrains
-    cotangents as it does for anybody. Trace it with ``jax.jit``; it is no faster eagerly.
-
-    Raises:
-        InvalidPlan: a site cannot carry a constraint; or, while tracing, a site's source has
-            changed, or its statement was not run (all are listed).
-    """
-    import jax
-
-    offenders = [f"{site.where}: {site.refusal}" for site, _ in constraints if site.refusal]
-    if offenders:
-        raise InvalidPlan("these sites cannot carry a constraint: " + "; ".join(offenders))
-    sharding_of = {
-        _statement(site): jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
-        for site, spec in constraints
-    }
-    files = {site.file for site, _ in constraints}
-
-    def call(*given: Any) -> Any:
-        used: set[Statement] = set()
-
-        def visit(value: Any, statement: Statement) -> Any:
-            sharding = sharding_of.get(statement)
-            if sharding is None or not _is_array(value):
-                return value
-            used.add(statement)
-            return jax.lax.with_sharding_constraint(value, sharding)
-
-        with visited(files, visit, only=sharding_of):
-            result = function.call(*given)
-        if unused := sharding_of.keys() - used:
-            raise InvalidPlan(
-                "no array came by these statements; has the source changed since? "
-                + "; ".join(f"{item.file}:{item.line}: {item.text}" for item in unused)
-            )
-        return result
-
-    call.__name__ = call.__qualname__ = getattr(function.call, "__name__", "call")
-    if hasattr(function.call, "__signature__"):
-        call.__signature__ = function.call.__signature__  # type: ignore[attr-defined]
-    return call
+    return with_function(
+        _sites_of_function,
+        model,
+        program,
+        in_packages,
+        activity="finding the sites of {}",
+    )
 
 
 def _statement(site: Site) -> Statement:
@@ -193,8 +117,8 @@ class _Holder:
         return f"arrays of {ranks} dims come by, which no one spec fits"
 
 
-def _sites_of_function(program: Program, function: Function, in_packages: Collection[str]) -> Sites:
-    trace, same_value = _traced_again(program, function)
+def _sites_of_function(model: Model, program: Program, in_packages: Collection[str]) -> Sites:
+    trace, same_value = _traced_again(program, cast(Function, model.function))
     holders: dict[Statement, _Holder] = {}
     for op, seen in marks_in(trace.program):
         holder = holders.setdefault(trace.statements[seen.number], _Holder())
@@ -208,15 +132,19 @@ def _sites_of_function(program: Program, function: Function, in_packages: Collec
         for statement, holder in holders.items()
         if holder.values or holder.reason
     ]
-    sites.sort(key=_order)
+    # In program order; of a call and the name that is given to its result, the name first
+    sites.sort(
+        key=lambda site: (
+            min(site.values, default=2**62),
+            not site.name,
+            site.file,
+            site.line,
+            site.element,
+        )
+    )
     sources = {file: source_of_file(file) for file in sorted({site.file for site in sites})}
     digests = {file: source.digest for file, source in sources.items() if source is not None}
     return Sites(tuple(_with_alternative(site, sites, trace) for site in sites), digests)
-
-
-def _order(site: Site) -> tuple[Any, ...]:
-    """In program order; of a call and the name that is given to its result, the name first."""
-    return (min(site.values, default=2**62), not site.name, site.file, site.line, site.element)
 
 
 def _add_those_by_hand(holders: dict[Statement, _Holder], trace: _Trace) -> None:

@@ -61,7 +61,7 @@ def from_stablehlo(
         again: 5 ops, 3 arguments, 1 result
     """
     data = source
-    if isinstance(source, str) and not _looks_like_text(source):
+    if isinstance(source, str) and "\n" not in source and "{" not in source:
         data = Path(source)
     if isinstance(data, Path):
         title = str(source)
@@ -103,10 +103,6 @@ def from_stablehlo(
     )
 
 
-def _looks_like_text(source: str) -> bool:
-    return "\n" in source or "{" in source
-
-
 def _size(path: Path) -> int:
     try:
         status = path.stat()
@@ -127,7 +123,8 @@ def _read(data: str | bytes | Path, name: str, label: str) -> tuple[Any, str, An
         content = data.read_bytes() if isinstance(data, Path) else data
         paths, trees = None, None
         if isinstance(content, bytes) and not content.startswith(_MLIR):
-            if _is_artifact(content):
+            # Is it a result of ``Exported.serialize``, a flatbuffer with MLIR bytecode inside?
+            if content[:1] != b"{" and _MLIR in content[4:]:
                 content, paths, trees = _open_artifact(content)
             else:
                 content = _decoded(content)
@@ -193,11 +190,6 @@ def _foreign_ops(text: str) -> list[str]:
 
 
 # -- jax.export ------------------------------------------------------------------------------------
-
-
-def _is_artifact(content: bytes) -> bool:
-    """Could this be a result of ``Exported.serialize``, a flatbuffer with MLIR bytecode inside?"""
-    return content[:1] != b"{" and _MLIR in content[4:]
 
 
 def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:

@@ -50,8 +50,6 @@ def keys_of(jaxpr: Any, arguments: Sequence[Any]) -> Keys | None:
 
 def _avals(jaxpr: Any) -> Iterator[Any]:
     """Types of all values of a jaxpr and of the jaxprs nested in it."""
-    from jax.extend import core
-
     pending, visited = [jaxpr], set[int]()
     while pending:
         current = pending.pop()
@@ -62,10 +60,17 @@ def _avals(jaxpr: Any) -> Iterator[Any]:
         yield from (variable.aval for variable in (*current.constvars, *current.invars))
         for eqn in current.eqns:
             yield from (variable.aval for variable in eqn.outvars)
-            parameters = list(eqn.params.values())
-            while parameters:
-                parameter = parameters.pop()
-                if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
-                    pending.append(parameter)
-                elif isinstance(parameter, tuple | list):
-                    parameters.extend(parameter)
+            pending.extend(jaxprs_in(eqn))
+
+
+def jaxprs_in(eqn: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation."""
+    from jax.extend import core
+
+    parameters = list(eqn.params.values())
+    while parameters:
+        parameter = parameters.pop()
+        if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
+            yield parameter
+        elif isinstance(parameter, tuple | list):
+            parameters.extend(parameter)

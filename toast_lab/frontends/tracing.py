@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 
@@ -107,16 +107,9 @@ def trace(
 def trace_separated(separated: arguments.Arguments, platform: str | None = None) -> Traced:
     """``trace``, for arguments that are separated already."""
     name = separated.call.__name__
-    try:
-        first = _lowered(separated.call, separated, platform)
-    except FrontendError:
-        raise
-    except Exception as error:
-        bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
-        raise FrontendError(
-            f"{name} cannot be traced: "
-            f"{user_code.short(error)}{user_code.line(error)}{bound_leaves}"
-        ) from error
+    bound_leaves = "".join(f". Is an array missing? {note}" for note in separated.notes)
+    refusal = f"{name} cannot be traced"
+    first = _lowered(separated.call, separated, platform, refusal, remark=bound_leaves)
     info = first.lowered.out_info
     result = info[0] if separated.changed else info
     leaves, _ = jax.tree_util.tree_flatten_with_path(result)
@@ -170,14 +163,7 @@ def retrace(function: Function, call: Callable[..., Any]) -> Model:
         FrontendError: ``call`` cannot be traced.
     """
     name = user_code.function_name(call)
-    try:
-        first = _lowered(call, function, None)
-    except FrontendError:
-        raise
-    except Exception as error:
-        raise FrontendError(
-            f"{name} cannot be traced again: {user_code.short(error)}{user_code.line(error)}"
-        ) from error
+    first = _lowered(call, function, None, f"{name} cannot be traced again")
     count = len(jax.tree_util.tree_leaves(function.given))
     traced = first.as_traced(
         name,
@@ -197,14 +183,8 @@ def traced_anew(model: Model, function: Function, platform: str | None = None) -
     Raises:
         FrontendError: ``function`` cannot be traced.
     """
-    try:
-        first = _lowered(function.call, function, platform)
-    except FrontendError:
-        raise
-    except Exception as error:
-        raise FrontendError(
-            f"{model.name} cannot be traced again: {user_code.short(error)}{user_code.line(error)}"
-        ) from error
+    refusal = f"{model.name} cannot be traced again"
+    first = _lowered(function.call, function, platform, refusal)
     program = model.program
     traced = first.as_traced(
         model.name,
@@ -238,19 +218,15 @@ def _returned(separated: arguments.Arguments, result: Any) -> tuple[tuple[int, i
     elements = list(enumerate(result)) if type(result) is tuple else [(-1, result)]
     alike = []
     for number, element in elements:
-        leaves, tree = _flattened(element)
+        leaves, tree = cast(Any, jax.tree_util).tree_flatten(element)
         for position in positions:
-            others, other_tree = _flattened(separated.given[position])
+            others, other_tree = cast(Any, jax.tree_util).tree_flatten(separated.given[position])
             is_state = position in donated or not jax.tree_util.treedef_is_leaf(tree)
             if leaves and is_state and tree == other_tree:
                 if [leaf.shape for leaf in leaves] == [jax.numpy.shape(leaf) for leaf in others]:
                     alike.append((number, position))
                     break
     return tuple(alike)
-
-
-def _flattened(tree: Any) -> Any:
-    return jax.tree_util.tree_flatten(tree)
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:
@@ -356,11 +332,17 @@ class _Lowered(NamedTuple):
 
 
 def _lowered(
-    call: Callable[..., Any], like: arguments.Arguments | Function, platform: str | None
+    call: Callable[..., Any],
+    like: arguments.Arguments | Function,
+    platform: str | None,
+    refusal: str,
+    *,
+    remark: str = "",
 ) -> _Lowered:
     """Trace and lower ``call`` for the arguments, donations and shardings of ``like``.
 
-    The shardings that a jitted function declares are used, and left out if they fail.
+    The shardings that a jitted function declares are used, and left out if they fail. Raises
+    FrontendError, whose message begins with ``refusal`` and ends with ``remark``.
     """
     notes: list[str] = []
     for shardings in [like.shardings, {}] if like.shardings else [{}]:
@@ -374,7 +356,10 @@ def _lowered(
             return lowered._replace(shardings=shardings)
         except Exception as error:
             if not shardings:
-                raise
+                if isinstance(error, FrontendError):
+                    raise
+                cause = f"{user_code.short(error)}{user_code.line(error)}{remark}"
+                raise FrontendError(f"{refusal}: {cause}") from error
             notes = [
                 f"{' and '.join(shardings)} of the function are ignored: {user_code.short(error)}"
             ]

@@ -6,10 +6,12 @@ a cancellation or a crash of the child loses nothing measured before.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import platform as host
 import re
+from typing import Any
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
@@ -80,18 +82,12 @@ def calibrate(
         platform = dev.find("auto", 1, time_limit_s=120.0, cancel=cancel).platform
     if platform == "cpu" and count is None:
         count = 8
-    hardware_reports: list[child.Hardware] = []
-    points: list[CalibrationPoint] = []
-    skipped: list[child.Skipped] = []
+    events = collections.defaultdict[type, list[Any]](list)
+    points, skipped = events[CalibrationPoint], events[child.Skipped]
 
     def listen(event: object) -> None:
-        if isinstance(event, CalibrationPoint):
-            points.append(event)
-        elif isinstance(event, child.Hardware):
-            hardware_reports.append(event)
-        elif isinstance(event, child.Skipped):
-            skipped.append(event)
-        elif isinstance(event, RunProgress) and on_event is not None:
+        events[type(event)].append(event)
+        if isinstance(event, RunProgress) and on_event is not None:
             on_event(event)
 
     note = ""
@@ -120,7 +116,7 @@ def calibrate(
     if not points:
         reasons = "; ".join(f"{skip.what}: {skip.why}" for skip in skipped[:3])
         raise RunFailed(f"calibrating {devices}: nothing was measured. {note or reasons}")
-    hardware = hardware_reports[0]
+    hardware: child.Hardware = events[child.Hardware][0]
     label = f"{hardware.kind}-x{hardware.n_devices}".lower()
     versions = [f"{package} {version}" for package, version in hardware.versions.items()]
     provenance = {

@@ -80,32 +80,29 @@ def execute(request: RunRequest) -> RunReport:
     # Otherwise JAX would truncate 64-bit inputs to 32 bits
     jax.config.update("jax_enable_x64", True)
     devices = dev.attached(request.devices)
-    program, given_arrays = request.program, request.options.inputs
-    arrays, inputs_kind = given_arrays, "given"
-    if arrays is None:
-        arrays, inputs_kind = (
-            inputs.draw(program, request.options.seed, padding=request.padding),
-            "normal",
-        )
     reference, expected, reference_failure = None, None, ""
-    if request.reference is not None:
+    for inputs_kind in ("normal", "non-negative") if request.options.inputs is None else ("given",):
+        arrays: Any = request.options.inputs
+        if arrays is None:
+            arrays = inputs.draw(
+                request.program,
+                request.options.seed,
+                non_negative=inputs_kind == "non-negative",
+                padding=request.padding,
+            )
+        if request.reference is None:
+            break
         reference, expected, reference_failure = try_reference(
             request, request.reference, devices, arrays
         )
-        if expected is not None and given_arrays is None and not all_finite(expected):
-            arrays = inputs.draw(
-                program, request.options.seed, non_negative=True, padding=request.padding
-            )
-            inputs_kind = "non-negative"
-            reference, expected, reference_failure = try_reference(
-                request, request.reference, devices, arrays
-            )
+        if expected is None or all_finite(expected):
+            break
     measured = []
     reference_share = 0.2 if request.reference is not None else 0.0
     for job_index, job in enumerate(request.jobs):
         share = (1 - reference_share) / len(request.jobs)
         stage = Stage("sharded", reference_share + share * job_index, share)
-        measured.append(measure_beside(expected, request, job, devices, arrays=arrays, stage=stage))
+        measured.append(measure(request, job, devices, arrays, stage=stage, expected=expected))
     return RunReport(
         device_kind=devices[0].device_kind,
         inputs=inputs_kind,
@@ -145,8 +142,7 @@ def try_reference(
             devices[: job.mesh.n_devices],
             arrays,
             stage=stage,
-            on_results=results.extend,
-            changes_of=results,
+            results=results,
         )
     except Exception as error:
         # Programs are sharded because they do not fit on one device: go on without a reference.
@@ -157,62 +153,48 @@ def try_reference(
     return measured, results, ""
 
 
-def measure_beside(
-    expected: Sequence[np.ndarray] | None,
-    request: RunRequest,
-    job: ShardedProgram,
-    devices: Sequence[Any],
-    arrays: Sequence[np.ndarray],
-    stage: Stage,
-) -> ExecutableMeasurement:
-    """``measure``, with errors against the ``expected`` results unless those are None."""
-    if expected is None:
-        return measure(request, job, devices, arrays, stage=stage)
-    errors: dict[str, float] = {}
-
-    def compare(results: list[np.ndarray]) -> None:
-        paths = request.program.output_paths
-        for path, result, expected_result in zip(paths, results, expected, strict=True):
-            errors[path] = relative_error(result, expected_result)
-
-    measured = measure(request, job, devices, arrays, stage=stage, on_results=compare)
-    return measured._replace(errors=errors)
-
-
 def measure(
     request: RunRequest,
     job: ShardedProgram,
     devices: Sequence[Any],
     arrays: Sequence[np.ndarray],
     stage: Stage,
-    on_results: Callable[[list[np.ndarray]], None] | None = None,
-    changes_of: Sequence[np.ndarray] | None = None,
+    expected: Sequence[np.ndarray] | None = None,
+    results: list[np.ndarray] | None = None,
 ) -> ExecutableMeasurement:
-    """Compile and time one job.
+    """Compile and time one job, with errors against the ``expected`` results.
 
-    ``on_results`` receives the first execution's results; ``changes_of`` asks how nudged inputs
-    change them.
+    If ``results`` are given instead, the first execution's are added to them, and it is measured
+    how nudged inputs change them.
     """
+    errors: dict[str, float] = {}
+    paths = request.program.output_paths
+
+    def take(own: list[np.ndarray]) -> None:
+        if results is not None:
+            results.extend(own)
+        if expected is not None:
+            errors.update(zip(paths, map(relative_error, own, expected), strict=True))
+
     stage.compiling()
     executable = Executable.of_program(job, request.program, devices)
     options = request.options
     times_s = executable.times_s(
-        arrays, options.repeats, options.warmup, on_step=stage.running, on_results=on_results
+        arrays, options.repeats, options.warmup, on_step=stage.running, on_results=take
     )
     changes: dict[str, float] = {}
-    if changes_of:  # filled by ``on_results``
+    if results:
         executable.release()
         executable.put(agreement.nudged(arrays, options.seed))
         nudged = executable.results(executable.step()[1])
-        paths = request.program.output_paths
-        for path, result, expected in zip(paths, nudged, changes_of, strict=True):
-            changes[path] = relative_error(np.asarray(result), expected)
+        for path, result, own in zip(paths, nudged, results, strict=True):
+            changes[path] = relative_error(np.asarray(result), own)
     return ExecutableMeasurement(
         compile_s=executable.compile_s,
         step_times_s=times_s,
         memory=executable.memory(),
         collectives=executable.collectives(),
-        errors=None,
+        errors=None if expected is None else errors,
         changes=changes,
     )
 

@@ -23,7 +23,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
@@ -34,7 +34,7 @@ from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.collectives import named_time_s
 from toast_lab.machines.permutes import permute_time_s
-from toast_lab.machines.topology import AxisLinks, lay_out
+from toast_lab.machines.topology import lay_out
 from toast_lab.runtime import compile_child, gpu_compiler, gpu_target, schedule
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime._jax_private import LeftOpen
@@ -111,60 +111,28 @@ def compile_plan(
     """
     wanted = top.parse(topology, plan.mesh)
     model, plan, carried_notes = carry(model, plan, wanted.platform)
-    fully_constrained = annotate(model, plan, located=True)
-    versions, flags = compile_child.versions(), _flags()
-    compiler = check_compiler(wanted)
-    if compiler is not None:
-        _check_calls(plan.program, fully_constrained, wanted)
-        versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    assumed_rounds = [loop.rounds for loop in unknown_loops(plan.program)]
-    key = _key(fully_constrained, wanted, versions, flags, assumed_rounds=assumed_rounds)
-    path = None if isinstance(store, bool) else store
-    kept_result = None if store is False else _kept(plan, key, path)
-    if kept_result is not None:
-        return dataclasses.replace(kept_result, notes=(*carried_notes, *kept_result.notes))
-    if on_progress is not None:
-        on_progress(RunProgress("finding the constraints that it needs", 0.0))
-    needed = needed_constraints(model, plan, cancel=cancel)
-    compiled = _compile(
+
+    def write() -> tuple[str, tuple[str, ...]]:
+        if on_progress is not None:
+            on_progress(RunProgress("finding the constraints that it needs", 0.0))
+        needed = needed_constraints(model, plan, cancel=cancel)
+        text = annotate(model, plan, located=True, constrained=needed, platform=wanted.platform)
+        return text, () if needed is not None else (_CONSTRAINED_EVERYWHERE,)
+
+    compiled = _kept_or_compiled(
         model.name,
         plan,
-        _Target(wanted, compiler, versions, flags),
-        annotate(model, plan, located=True, constrained=needed, platform=wanted.platform),
+        wanted,
+        annotate(model, plan, located=True),
+        write=write,
+        assumed_rounds=[loop.rounds for loop in unknown_loops(plan.program)],
+        store=store,
         time_limit_s=time_limit_s,
-        on_progress=on_progress,
+        on_event=on_progress,
         cancel=cancel,
         memory_limit_bytes=memory_limit_bytes,
     )
-    if needed is None:
-        compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
-    if store is not False:
-        try:
-            with CompiledStore(path) as results:
-                results.keep(key, compiled, model.name)
-        except StoreError as error:
-            compiled = dataclasses.replace(compiled, not_kept=str(error))
-    compiled = dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
-    return located(compiled, plan.program)
-
-
-def _kept(plan: ShardingPlan, key: str, path: PathLike | None) -> Compiled | None:
-    """The result that is kept under ``key``, as that of ``plan``; None if there is none.
-
-    Different plans can have the same annotated text.
-    """
-    result = None
-    # A store that fails costs no more than another compilation
-    with contextlib.suppress(StoreError), CompiledStore(path) as results:
-        result = results.find(key)
-    if result is None:
-        return None
-    return dataclasses.replace(
-        located(result, plan.program),
-        program=plan.program.digest(),
-        plan_key=plan.key,
-        cached=True,
-    )
+    return dataclasses.replace(compiled, notes=(*carried_notes, *compiled.notes))
 
 
 def compile_written(
@@ -190,55 +158,53 @@ def compile_written(
         cancel: polled; True stops the child.
         store: as for ``compile_plan``.
     """
-    wanted = top.parse(topology, plan.mesh)
+    return _kept_or_compiled(
+        model.name,
+        plan,
+        top.parse(topology, plan.mesh),
+        stablehlo,
+        write=lambda: (stablehlo, ()),
+        left_open=left_open,
+        store=store,
+        time_limit_s=time_limit_s,
+        cancel=cancel,
+    )
+
+
+def _kept_or_compiled(
+    name: str,
+    plan: ShardingPlan,
+    wanted: top.Topology,
+    text: str,
+    write: Callable[[], tuple[str, tuple[str, ...]]],
+    *,
+    left_open: LeftOpen | None = None,
+    assumed_rounds: Sequence[float] = (),
+    store: bool | PathLike,
+    **limits: Any,
+) -> Compiled:
+    """The result that is kept of a text, or else a new one, which is kept then.
+
+    ``text`` identifies the one that ``write`` gives to the compiler, with notes on the result.
+    ``limits`` are those of ``isolate.run_in_child``.
+    """
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
-        _check_calls(plan.program, stablehlo, wanted)
+        _check_calls(plan.program, text, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    key = _key(f"{stablehlo} {left_open}", wanted, versions, flags)
+    key_text = text if left_open is None else f"{text} {left_open}"
+    key = _key(key_text, wanted, versions, flags, assumed_rounds=assumed_rounds)
     path = None if isinstance(store, bool) else store
-    kept_result = None if store is False else _kept(plan, key, path)
-    if kept_result is not None:
-        return kept_result
-    compiled = _compile(
-        model.name,
-        plan,
-        _Target(wanted, compiler, versions, flags),
-        stablehlo,
-        left_open=left_open,
-        time_limit_s=time_limit_s,
-        on_progress=None,
-        cancel=cancel,
-    )
     if store is not False:
+        # A store that fails costs no more than another compilation
         with contextlib.suppress(StoreError), CompiledStore(path) as results:
-            results.keep(key, compiled, model.name)
-    return located(compiled, plan.program)
-
-
-class _Target(NamedTuple):
-    """What compiles, for which devices."""
-
-    wanted: top.Topology
-    compiler: gpu_compiler.GpuCompiler | None
-    versions: Mapping[str, str]
-    flags: Mapping[str, str]
-
-
-def _compile(
-    name: str,
-    plan: ShardingPlan,
-    target: _Target,
-    stablehlo: str,
-    *,
-    time_limit_s: float,
-    on_progress: Callable[[RunProgress], None] | None,
-    cancel: Callable[[], bool] | None,
-    **limits: Any,
-) -> Compiled:
-    """Compile a text in a child process; ``limits`` are ``memory_limit_bytes``, ``left_open``."""
-    left_open = limits.pop("left_open", None)
+            if (kept := results.find(key)) is not None:
+                # Different plans can have the same annotated text
+                kept = located(kept, plan.program)
+                program = plan.program.digest()
+                return dataclasses.replace(kept, program=program, plan_key=plan.key, cached=True)
+    stablehlo, notes = write()
     # This process owns the folder, so it is deleted even if the child dies
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
         report = isolate.run_in_child(
@@ -246,20 +212,25 @@ def _compile(
             compile_child.CompileRequest(
                 stablehlo=stablehlo,
                 mesh=plan.mesh,
-                topology=target.wanted,
+                topology=wanted,
                 rounds_by_op=rounds_of(plan.program),
-                compiler_folder=target.compiler.folder if target.compiler is not None else "",
+                compiler_folder=compiler.folder if compiler is not None else "",
                 dump_folder=dump_folder,
                 left_open=left_open,
             ),
-            env=top.environment(target.wanted, dump_folder),
-            time_limit_s=time_limit_s,
-            on_event=on_progress,
-            cancel=cancel,
-            activity=f"compiling {name} for {target.wanted}",
+            env=top.environment(wanted, dump_folder),
+            activity=f"compiling {name} for {wanted}",
             **limits,
         )
-    return _result(plan, target.wanted, report, versions=target.versions, flags=target.flags)
+    compiled = _result(plan, wanted, report, versions=versions, flags=flags)
+    compiled = dataclasses.replace(compiled, notes=(*compiled.notes, *notes))
+    if store is not False:
+        try:
+            with CompiledStore(path) as results:
+                results.keep(key, compiled, name)
+        except StoreError as error:
+            compiled = dataclasses.replace(compiled, not_kept=str(error))
+    return located(compiled, plan.program)
 
 
 def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
@@ -372,8 +343,9 @@ def _result(
 ) -> Compiled:
     memory: dict[str, Any] = report.memory or {}
     refusal, gpu = report.refusal, topology.gpu
-    peak = memory.get("peak")
-    within_default_memory = gpu is None or peak is None or peak <= gpu.default_memory_bytes
+    uses = ("peak", "argument", "output", "alias", "temp", "code")
+    sizes: dict[str, Any] = {f"{use}_bytes": memory.get(use) for use in uses}
+    within_default_memory = gpu is None or memory.get("peak", 0) <= gpu.default_memory_bytes
     return Compiled(
         program=plan.program.digest(),
         plan_key=plan.key,
@@ -382,12 +354,7 @@ def _result(
         device_kind=report.device_kind,
         device_order=_ORDERS[topology.platform],
         fits=refusal is None and within_default_memory,
-        peak_bytes=peak,
-        argument_bytes=memory.get("argument"),
-        output_bytes=memory.get("output"),
-        alias_bytes=memory.get("alias"),
-        temp_bytes=memory.get("temp"),
-        code_bytes=memory.get("code"),
+        **sizes,
         needed_bytes=refusal.needed_bytes if refusal else None,
         limit_bytes=refusal.limit_bytes if refusal else None,
         needed_temporaries_only=refusal.only_temporaries if refusal else False,
@@ -416,7 +383,10 @@ def _schedule(
     """The timeline of the compiler's schedule; None if it wrote none."""
     if report.schedule is None:
         return None
-    links = _links(machine, mesh)
+    links = None
+    if machine in MACHINES:
+        with contextlib.suppress(InvalidProblem):  # more devices than it has links for
+            links = lay_out(MACHINES[machine], mesh)
 
     def price_s(step: schedule.ScheduleStep) -> float | None:
         if links is None or step.axes is None:
@@ -429,13 +399,6 @@ def _schedule(
 
     notes = [report.schedule_note] if report.schedule_note else []
     return schedule.replay(report.schedule, price_s, notes=notes)
-
-
-def _links(machine: str, mesh: Mesh) -> AxisLinks | None:
-    try:
-        return lay_out(MACHINES[machine], mesh) if machine in MACHINES else None
-    except InvalidProblem:  # more devices than the machine has links for
-        return None
 
 
 def _notes(

@@ -228,9 +228,7 @@ def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) 
         for instruction in place.computation.instructions:
             estimate = hlo.estimated_cycles(instruction)
             if estimate:
-                op = hlo.op_of(instruction)
-                if op < 0 and instruction.opcode == "fusion":
-                    op = hlo.op_inside(module, instruction)
+                op = hlo.op_or_inside(module, instruction)
                 cycles_by_op[op] = cycles_by_op.get(op, 0.0) + estimate * place.times
     return cycles_by_op
 
@@ -256,7 +254,8 @@ def _standard_error() -> Iterator[Callable[[], str]]:
     """
     sys.stderr.flush()
     written = b""
-    if _can_be_read_again(2):
+    readable = fcntl.fcntl(2, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    if readable and stat.S_ISREG(os.fstat(2).st_mode):
         start = os.fstat(2).st_size
         try:
             yield lambda: written.decode(errors="replace")
@@ -272,19 +271,9 @@ def _standard_error() -> Iterator[Callable[[], str]]:
             os.dup2(saved, 2)
             os.close(saved)
             log.seek(0)
-            written = log.read()
-            _pass_on(written)
-
-
-def _can_be_read_again(descriptor: int) -> bool:
-    """Is this a regular file that is open for both reading and writing?"""
-    readable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-    return readable and stat.S_ISREG(os.fstat(descriptor).st_mode)
-
-
-def _pass_on(data: bytes) -> None:
-    while data:
-        data = data[os.write(2, data) :]
+            unsent = written = log.read()
+            while unsent:
+                unsent = unsent[os.write(2, unsent) :]
 
 
 def versions(packages: Sequence[str] = ("jax", "jaxlib", "libtpu")) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toast_lab import records
 from toast_lab.errors import InvalidPlan
 from toast_lab.files import PathLike, write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
 from toast_lab.runtime.gpu_times import CompilerTimes
-from toast_lab.runtime.hlo import Collective, CollectivePart, counts_text
+from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.schedule import Schedule
 
 FORMAT = 1  # version of the JSON; other versions are not read
@@ -163,20 +164,9 @@ class Compiled:
 
     def to_json(self) -> dict[str, Any]:
         """All fields and derived numbers as plain data."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data = records.plain(self)
         data["plan_key"] = f"{self.plan_key:016x}"
-        data["mesh"] = dict(self.mesh)
-        data["allocations"] = [allocation._asdict() for allocation in self.allocations]
-        data["collectives"] = [
-            {**row.to_json(), "parts": [part._asdict() for part in row.parts]}
-            for row in self.collectives
-        ]
-        data["loops"] = [list(loop) for loop in self.loops]
-        data["cycles_by_op"] = {str(op): cycles for op, cycles in self.cycles_by_op.items()}
-        data["rematerialised"] = [remat._asdict() for remat in self.rematerialised]
-        data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
         data["times"] = None if self.times is None else self.times.to_json()
-        data["notes"] = list(self.notes)
         data["schedule"] = None if self.schedule is None else self.schedule.to_json()
         del data["cached"], data["not_kept"]
         return {
@@ -204,22 +194,13 @@ class Compiled:
                     f"this compiled result has format {data['format']}, but this version reads "
                     f"format {FORMAT}"
                 )
-            names = {field.name for field in dataclasses.fields(cls)}
-            fields = {name: value for name, value in data.items() if name in names}
-            fields["plan_key"] = int(fields["plan_key"], 16)
-            fields["allocations"] = tuple(Allocation(**row) for row in fields["allocations"])
-            fields["collectives"] = tuple(_collective(row) for row in fields["collectives"])
-            fields["loops"] = tuple((int(op), float(rounds)) for op, rounds in fields["loops"])
-            cycles = fields["cycles_by_op"].items()
-            fields["cycles_by_op"] = {int(op): float(count) for op, count in cycles}
-            remats = fields["rematerialised"]
-            fields["rematerialised"] = tuple(Rematerialised(**row) for row in remats)
-            if fields.get("times") is not None:
-                fields["times"] = CompilerTimes.from_json(fields["times"])
-            if fields.get("schedule") is not None:
-                fields["schedule"] = Schedule.from_json(fields["schedule"])
-            fields["notes"] = tuple(map(str, fields.get("notes", ())))
-            return cls(**fields)
+            schedule = data.get("schedule")
+            changed = {
+                "plan_key": int(data["plan_key"], 16),
+                "schedule": None if schedule is None else Schedule.plain_fields(schedule),
+            }
+            compiled: Compiled = records.of_plain({**data, **changed}, cls)
+            return compiled
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidPlan(
                 f"this is not a compiled result written by save: {type(error).__name__}: {error}"
@@ -290,9 +271,3 @@ def _readable(data: Mapping[str, Any]) -> str:
         lambda row: "\n   " + json.dumps(json.loads(row[0])),
         indented,
     )
-
-
-def _collective(data: Mapping[str, Any]) -> Collective:
-    axes = None if data["axes"] is None else tuple(data["axes"])
-    parts = tuple(CollectivePart(**part) for part in data["parts"])
-    return Collective(**{**data, "axes": axes, "parts": parts})

@@ -40,31 +40,26 @@ def parse(text: str, wanted: int) -> Devices | None:
     Raises:
         InvalidProblem: the text is none of these, or its number is below the mesh's.
     """
-    match = (
-        re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
-    )
-    if (
-        not match
-        or match.group(1) not in PLATFORM_WORDS
-        or (match.group(1) == "auto" and match.group(2))
-    ):
+    match = re.fullmatch(r"\s*(?:auto|(cpu|gpu|tpu)(?::(\d+))?)\s*", str(text).lower())
+    if not match:
         hint = did_you_mean(str(text).partition(":")[0], PLATFORM_WORDS)
         raise InvalidProblem(
             f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"'
         )
-    if match.group(1) == "auto":
+    platform, digits = match.groups()
+    if platform is None:
         return None
-    if match.group(2) is not None and len(match.group(2).lstrip("0")) > 9:
+    if digits and len(digits.lstrip("0")) > 9:
         raise InvalidProblem(
-            f'devices {text[:40]!r}: no machine has that many; write "{match.group(1)}:{wanted}"'
+            f'devices {text[:40]!r}: no machine has that many; write "{platform}:{wanted}"'
         )
-    count = wanted if match.group(2) is None else int(match.group(2))
+    count = int(digits) if digits else wanted
     if count < wanted:
         raise InvalidProblem(
             f"the mesh needs {wanted} devices, but {text!r} has only {count}. Write "
-            f'"{match.group(1)}:{wanted}", or search for a plan on a mesh of {count}.'
+            f'"{platform}:{wanted}", or search for a plan on a mesh of {count}.'
         )
-    return Devices(match.group(1), wanted)  # the first ones if there are more
+    return Devices(platform, wanted)  # the first ones if there are more
 
 
 def find(text: str, wanted: int, **limits: Any) -> Devices:
@@ -75,15 +70,13 @@ def find(text: str, wanted: int, **limits: Any) -> Devices:
         wanted: number of devices of the mesh.
         limits: limits of the child, see ``isolate.run_in_child``.
     """
-    devices: Devices | None = parse(text, wanted)
-    if devices is None:
-        devices = isolate.run_in_child(
-            "toast_lab.runtime.devices:choose",
-            wanted,
-            env=environment(None),
-            activity="looking for devices",
-            **limits,
-        )
+    devices: Devices = parse(text, wanted) or isolate.run_in_child(
+        "toast_lab.runtime.devices:choose",
+        wanted,
+        env=environment(None),
+        activity="looking for devices",
+        **limits,
+    )
     return devices
 
 

@@ -28,6 +28,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from toast_lab import records
 from toast_lab.runtime import gpu_fusions, hlo, hlo_text
 from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.hlo_text import ExecutedComputation, Instruction, Module
@@ -60,11 +61,6 @@ FROM_MEMORY = (
 )
 FULL_FLOAT32 = "XLA's table is of products in TF32, and this one is in full float32"
 PERMUTE = "permutes of 4 to 128 MiB look too slow beside larger ones"
-#: Why times are left out.
-REASONS = (
-    NO_TABLES, NO_TIME, PRODUCT_TYPES, FULL_FLOAT32, TRITON, TOO_SMALL, BETWEEN_HOSTS, LARGE_GROUP
-)  # fmt: skip
-
 _FULL_PRECISION = re.compile(r'"operand_precision":\["HIGHEST"|operand_precision=\{highest')
 _NOTHING = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id while
@@ -79,7 +75,7 @@ class NotTimed(NamedTuple):
     op: int  #: op index, -1 if unknown
     kind: str  #: "product bf16 x bf16 -> f32", "all_reduce", "fusion"
     times: float  #: how often one step runs it
-    reason: str  #: one of REASONS, or why its time is doubtful
+    reason: str  #: one of the above, or why its time is doubtful
 
 
 class CompilerTimes(NamedTuple):
@@ -114,27 +110,8 @@ class CompilerTimes(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """All fields and sums as plain data."""
-        return {
-            "compute_s_by_op": {str(op): time_s for op, time_s in self.compute_s_by_op.items()},
-            "collective_s_by_op": {
-                str(op): time_s for op, time_s in self.collective_s_by_op.items()
-            },
-            "left_out": [row._asdict() for row in self.left_out],
-            "doubtful": [row._asdict() for row in self.doubtful],
-            "compute_s": self.compute_s,
-            "collective_s": self.collective_s,
-            "total_s": self.total_s,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CompilerTimes:
-        """The inverse of ``to_json``; wrong data raises KeyError, TypeError or ValueError."""
-        return cls(
-            {int(op): float(time_s) for op, time_s in data["compute_s_by_op"].items()},
-            {int(op): float(time_s) for op, time_s in data["collective_s_by_op"].items()},
-            tuple(NotTimed(**row) for row in data["left_out"]),
-            tuple(NotTimed(**row) for row in data["doubtful"]),
-        )
+        sums = {"compute_s": self.compute_s, "collective_s": self.collective_s}
+        return {**records.plain(self), **sums, "total_s": self.total_s}
 
 
 def read(
@@ -181,7 +158,7 @@ class TimedInstruction(NamedTuple):
     kind: str  #: as in ``NotTimed``
     times: float  #: how often one step runs it
     time_s: float | None  #: of one run; None: the compiler gives none
-    reason: str  #: one of REASONS if the time means nothing, else ""
+    reason: str  #: one of the above if the time means nothing, else ""
     doubt: str  #: why a time that is passed on looks wrong, else ""
     is_collective: bool
 
@@ -198,10 +175,12 @@ def timed(
     largest_group = MEASURED.get(architecture, 0)
     for place, instruction in _timed(module, rounds):
         collective = hlo.kind_of(instruction)
-        op = (
-            hlo.served_op(module, place, instruction)[0] if collective else _op(module, instruction)
-        )
-        seconds = _seconds(instruction)
+        if collective:
+            op = hlo.served_op(module, place, instruction)[0]
+        else:
+            op = hlo.op_or_inside(module, instruction)
+        cost = gpu_fusions.costs(instruction).get("sol")
+        seconds = None if cost is None else cost.time_s
         doubt = ""
         if collective:
             kind = collective
@@ -255,12 +234,6 @@ def _timed(
             yield place, instruction
 
 
-def _seconds(instruction: Instruction) -> float | None:
-    """The compiler's time of an instruction; None if it gives none."""
-    cost = gpu_fusions.costs(instruction).get("sol")
-    return None if cost is None else cost.time_s
-
-
 def _why_collective_left_out(
     kind: str,
     groups: list[list[int]],
@@ -306,11 +279,6 @@ def _kind_of_compute(place: ExecutedComputation, instruction: Instruction) -> st
         types += ["?"] * (2 - len(types))
         return f"product {' x '.join(types)} -> {hlo.first_dtype(instruction.type)}"
     return f"custom call {target}" if target else instruction.opcode
-
-
-def _op(module: Module, instruction: Instruction) -> int:
-    op = hlo.op_of(instruction)
-    return hlo.op_inside(module, instruction) if op < 0 and instruction.opcode == "fusion" else op
 
 
 def _operands(place: ExecutedComputation, product: Instruction) -> list[Instruction]:

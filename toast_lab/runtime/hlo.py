@@ -20,8 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +125,7 @@ def collectives_of(
                 place,
                 instruction,
                 mesh=mesh,
-                source_of=partial(_source, place, frames=frames),
+                frames=frames,
             )
             placed.append(((position[place.computation.name], row), collective))
     return [collective for _, collective in sorted(placed, key=lambda pair: pair[0])]
@@ -150,6 +149,12 @@ def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
     instructions = body.instructions if body else ()
     ops = [op for instruction in instructions if (op := op_of(instruction)) >= 0]
     return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
+
+
+def op_or_inside(module: hlo_text.Module, instruction: Instruction) -> int:
+    """``op_of`` an instruction, or ``op_inside`` a fusion that does not say."""
+    op = op_of(instruction)
+    return op_inside(module, instruction) if op < 0 and instruction.opcode == "fusion" else op
 
 
 def kind_of(instruction: Instruction) -> str:
@@ -229,9 +234,7 @@ def _summed(
 ) -> tuple[int, Instruction] | None:
     """The op that computes the operand of an unnamed sum, and the instruction that names it."""
     producer = hlo_text.chain_up(computation, (*instruction.operands, "")[0])
-    op = op_of(producer)
-    if producer is not None and op < 0 and producer.opcode == "fusion":
-        op = op_inside(module, producer)
+    op = -1 if producer is None else op_or_inside(module, producer)
     return (op, producer) if producer is not None and op >= 0 else None
 
 
@@ -241,7 +244,7 @@ def _collective(
     instruction: Instruction,
     *,
     mesh: Mapping[str, int],
-    source_of: Callable[[Instruction], str],
+    frames: Mapping[int, str],
 ) -> Collective:
     kind = kind_of(instruction)
     groups = device_groups(instruction, math.prod(mesh.values()))
@@ -259,7 +262,7 @@ def _collective(
         group_size=group_size,
         axes=axes,
         op_name=op_name,
-        source=source_of(naming_instruction),
+        source=_source(place, naming_instruction, frames),
         op=op,
         times=place.times,
         parts=_parts(module, place, instruction, CollectivePart(op, size, dtype=""), kind=kind),

@@ -281,25 +281,19 @@ def _instruction(line: str) -> Instruction | None:
         return None
     close = _balanced(after_type, len(opcode))
     operand_text = after_type[len(opcode) + 1 : close - 1]
-    operands = (
-        tuple(_OPERAND.findall(operand_text))
-        if "%" in operand_text
-        else _plain_operands(operand_text)
-    )
+    if "%" in operand_text:
+        operands = _OPERAND.findall(operand_text)
+    else:  # names without percent signs, or the literal of a constant
+        operands = [part.split()[-1] for part in operand_text.split(",") if part.strip()]
     return Instruction(
         name=name,
         type=result_type,
         opcode=opcode,
-        operands=operands,
+        operands=tuple(operands),
         attributes=after_type[close:],
         line=line,
         root=root,
     )
-
-
-def _plain_operands(operand_text: str) -> tuple[str, ...]:
-    """Operands in a text without percent signs, or the literal of a constant."""
-    return tuple(operand.split()[-1] for operand in operand_text.split(",") if operand.strip())
 
 
 def _balanced(line: str, start: int) -> int:

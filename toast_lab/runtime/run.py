@@ -289,7 +289,8 @@ def _result(
     tolerance: float,
 ) -> Run:
     times = measured.step_times_s
-    memory, reference = measured.memory, report.reference
+    reference, uses = report.reference, ("argument", "output", "alias", "temp", "peak")
+    sizes: dict[str, Any] = {f"{use}_bytes": measured.memory[use] for use in uses}
     return Run(
         devices=str(devices),
         device_kind=report.device_kind,
@@ -298,11 +299,7 @@ def _result(
         median_s=statistics.median(times),
         spread_s=interquartile_range(times),
         compile_s=measured.compile_s,
-        argument_bytes=memory["argument"],
-        output_bytes=memory["output"],
-        alias_bytes=memory["alias"],
-        temp_bytes=memory["temp"],
-        peak_bytes=memory["peak"],
+        **sizes,
         allocator_peak_bytes=report.allocator_peak_bytes,
         collectives=measured.collectives,
         errors=measured.errors,

@@ -19,6 +19,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from toast_lab import records
+
 #: Roles of steps.
 FREE, COMPUTE, SYNC, START, DONE, LOOP = "free", "compute", "sync", "start", "done", "loop"
 #: Lane of events, besides ``COMPUTE`` and ``LOOP``.
@@ -114,32 +116,18 @@ class Schedule:
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, each event as a list of its fields."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
-            **data,
+            **records.plain(self),
             "event_fields": list(ScheduleEvent._fields),
             "events": [list(event) for event in self.events],
-            "memory": [list(point) for point in self.memory],
-            "exposed_s_by_op": {
-                str(op): exposed_s for op, exposed_s in self.exposed_s_by_op.items()
-            },
             "exposed_s_by_source": self.exposed_s_by_source(),
-            "notes": list(self.notes),
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Schedule:
-        """The inverse of ``to_json``; wrong data raises KeyError, TypeError or ValueError."""
-        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
-        names = [str(name) for name in data["event_fields"]]
-        fields["events"] = tuple(
-            ScheduleEvent(**dict(zip(names, event, strict=True))) for event in data["events"]
-        )
-        fields["memory"] = tuple((float(at_s), float(size)) for at_s, size in data["memory"])
-        by_op = data["exposed_s_by_op"].items()
-        fields["exposed_s_by_op"] = {int(op): float(exposed_s) for op, exposed_s in by_op}
-        fields["notes"] = tuple(map(str, data["notes"]))
-        return cls(**fields)
+    @staticmethod
+    def plain_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of ``to_json``, as ``records.of_plain`` reads it."""
+        names, events = data["event_fields"], data["events"]
+        return {**data, "events": [dict(zip(names, event, strict=True)) for event in events]}
 
 
 class _Lanes:

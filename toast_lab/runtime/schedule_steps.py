@@ -422,8 +422,7 @@ def in_order(
         wrapped = next(filter(hlo.kind_of, body.instructions), None)
         if wrapped is None:
             return ()
-        op = hlo.op_of(instruction)
-        op = hlo.op_inside(module, instruction) if op < 0 else op
+        op = hlo.op_or_inside(module, instruction)
         whole_step = ScheduleStep(SYNC, instruction.name, hlo.kind_of(wrapped), op)
         collective = maker.clocked(whole_step, clocks.collective_s.get(wrapped.name))
         compute_s = clocks.compute_s.get(instruction.name)
@@ -434,9 +433,7 @@ def in_order(
 
     def step(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> ScheduleStep:
         name, kind = instruction.name, hlo.kind_of(instruction)
-        op = hlo.op_of(instruction)
-        if instruction.opcode == "fusion" and instruction.called("calls") in module.computations:
-            op = hlo.op_inside(module, instruction) if op < 0 else op
+        op = hlo.op_or_inside(module, instruction)
         body = module.computations.get(instruction.called("body"))
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)

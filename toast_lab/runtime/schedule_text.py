@@ -23,41 +23,46 @@ that does nothing, at least one cycle, and on GPUs a cycle of this text is a mic
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.lowering.annotate import split_name
-from toast_lab.runtime.schedule_collectives import is_collective
+from toast_lab.runtime.schedule_collectives import Block, is_collective
 
 _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
-_MODULE = ("hlo_module",)
-_COMPUTATION = (*_MODULE, "computations")
-_INSTRUCTION = (*_COMPUTATION, "instructions")
-_SCHEDULES = ("computation_schedules",)
-_SCHEDULED = (*_SCHEDULES, "instructions")
-_SEQUENCE = (*_MODULE, "schedule", "sequences")
-#: The messages that are read, at least in part. All others are skipped in one step: literals and
-#: stack frames make up nearly all of two million lines.
+_INSTRUCTION = ("hlo_module", "computations", "instructions")
+#: The messages that are read, and all that those of a collective have in them. All others are
+#: skipped in one step: literals and stack frames make up nearly all of two million lines.
 _READ = {
     path[:depth]
-    for path in ((*_INSTRUCTION, "metadata"), _SCHEDULED, (*_SEQUENCE, "value"))
+    for path in (
+        (*_INSTRUCTION, "metadata"),
+        ("hlo_module", "schedule", "sequences", "value"),
+        ("computation_schedules", "instructions"),
+    )
     for depth in range(1, len(path) + 1)
+}
+#: The fields that are read of them, with their types.
+_FIELDS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("name", "opcode", "op_name"), str),
+    **dict.fromkeys(("id", "entry_computation_id", "computation_id", "key"), int),
+    **dict.fromkeys(("operand_ids", "called_computation_ids", "instruction_ids"), int),
+    **dict.fromkeys(("start_timestamp_cycles", "end_timestamp_cycles"), float),
+    **dict.fromkeys(("memory_usage_after", "cycles_per_microsecond"), float),
 }
 
 
-@dataclasses.dataclass
-class TextInstruction:
+class TextInstruction(NamedTuple):
     """An instruction of the scheduled program."""
 
-    name: str = ""
-    opcode: str = ""
-    op: int = -1  #: index of the op that it was compiled from, -1 if it does not say
-    operand_ids: list[int] = dataclasses.field(default_factory=list)
-    called_ids: list[int] = dataclasses.field(default_factory=list)  #: computations
-    #: of a collective: all its fields in the text, see ``schedule_collectives``
-    block: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    name: str
+    opcode: str
+    op: int  #: index of the op that it was compiled from, -1 if it does not say
+    operand_ids: Sequence[int]
+    called_ids: Sequence[int]  #: computations
+    block: Block  #: of a collective: all its fields in the text, see ``schedule_collectives``
 
 
 class ScheduledInstruction(NamedTuple):
@@ -93,8 +98,9 @@ class _Unreadable(Exception):
 
 
 def _parse(text: str) -> ScheduleText:
-    reader = _Reader()
-    line_number, position = 0, 0
+    blocks = [dict[str, list[Any]]()]  # the whole text, and the messages that are open
+    path: tuple[str, ...] = ()  # their names
+    line_number, position, in_collective = 0, 0, False
     while position < len(text):
         end = text.find("\n", position)
         end = len(text) if end < 0 else end
@@ -102,134 +108,92 @@ def _parse(text: str) -> ScheduleText:
         position, line_number = end + 1, line_number + 1
         line = indented_line.strip()
         if line.endswith(" {"):
-            if reader.is_read(line[:-2]):
-                reader.begin(line[:-2])
+            name = line[:-2]
+            if in_collective or (*path, name) in _READ:
+                path = (*path, name)
+                blocks.append({})
+                blocks[-2].setdefault(name, []).append(blocks[-1])
             else:
                 message_end = _skip_message(text, indented_line, end)
                 line_number += text.count("\n", position, message_end)
                 position = message_end
         elif line == "}":
-            reader.end(line_number)
+            if not path:
+                raise _Unreadable(f"line {line_number} closes what was never opened")
+            in_collective = in_collective and path != _INSTRUCTION
+            path = path[:-1]
+            blocks.pop()
         elif field := _FIELD.match(line):
-            reader.take(field[1], field[2] if field[3] is None else field[3], line_number)
+            key, literal = field[1], field[3] if field[2] is None else field[2]
+            if path in _READ and key in _FIELDS:
+                blocks[-1].setdefault(key, []).append(_value(key, literal, line_number))
+            elif in_collective:
+                blocks[-1].setdefault(key, []).append(literal)
+            if key == "opcode" and path == _INSTRUCTION:
+                in_collective = is_collective(literal)
         elif line:
             raise _Unreadable(f"line {line_number} is not a field: {line[:60]!r}")
-    return reader.schedule()
+    if path:
+        raise _Unreadable(f"it ends within {path[0]!r}")
+    return _schedule(blocks[0])
 
 
-class _Reader:
-    """Collects the schedule from messages and fields, in the order of the text."""
+def _value(key: str, literal: str, line_number: int) -> Any:
+    """The value of a field, on this line of the text."""
+    try:
+        value = _FIELDS[key](literal)
+    except ValueError:
+        value = math.nan
+    if isinstance(value, float) and not math.isfinite(value):
+        kind = "whole number" if _FIELDS[key] is int else "number"
+        raise _Unreadable(f"line {line_number} has no {kind}: {literal[:40]!r}")
+    return value
 
-    def __init__(self) -> None:
-        self._path: tuple[str, ...] = ()
-        #: Open blocks of a collective, outermost first
-        self._blocks: list[dict[str, list[Any]]] = []
-        self._entry, self._cycles_per_us = -1, 0.0
-        self._instructions: dict[int, TextInstruction] = {}
-        self._members: dict[int, list[int]] = {}
-        self._rows: dict[int, list[dict[str, float]]] = {}
-        self._sequences: dict[int, list[int]] = {}
-        # The computation, sequence or instruction that is being read
-        self._ids: list[int] = []
-        self._sequence: list[int] = []
-        self._instruction = TextInstruction()
-        self._computation_rows: list[dict[str, float]] = []
-        self._row: dict[str, float] = {}
 
-    def is_read(self, name: str) -> bool:
-        """Is any part of a message read that begins here and is called ``name``?"""
-        return bool(self._blocks) or (*self._path, name) in _READ
+def _schedule(root: Block) -> ScheduleText:
+    """The schedule that the messages of a whole text are."""
+    module = _last(root, "hlo_module", {})
+    instructions: dict[int, TextInstruction] = {}
+    members: dict[int, list[int]] = {}
+    for computation in module.get("computations", ()):
+        own = members[_last(computation, "id", -1)] = []
+        for block in computation.get("instructions", ()):
+            opcode = _last(block, "opcode", "")
+            op_name = _last(_last(block, "metadata", {}), "op_name", None)
+            instruction = TextInstruction(
+                name=_last(block, "name", ""),
+                opcode=opcode,
+                op=-1 if op_name is None else split_name(op_name)[0],
+                operand_ids=block.get("operand_ids", ()),
+                called_ids=block.get("called_computation_ids", ()),
+                block=block if is_collective(opcode) else {},
+            )
+            for number in block.get("id", ()):
+                instructions[number] = instruction
+                own.append(number)
+    sequences = {
+        _last(sequence, "key", -1): _last(sequence, "value", {}).get("instruction_ids", ())
+        for sequence in _last(module, "schedule", {}).get("sequences", ())
+    }
+    schedules = root.get("computation_schedules", ())
+    cycles_per_us = [0.0, *(_last(own, "cycles_per_microsecond", 0.0) for own in schedules)][-1]
+    entry = _last(module, "entry_computation_id", -1)
+    rows = {_last(own, "computation_id", -1): own.get("instructions", ()) for own in schedules}
+    if not instructions or not rows or entry not in rows | sequences:
+        raise _Unreadable("it has no schedule of the program's entry computation")
+    if cycles_per_us <= 0:
+        raise _Unreadable("it does not say how long a cycle is")
+    cycle_s = 1e-6 / cycles_per_us
+    scheduled = {
+        computation: _without_times(instruction_ids, instructions)
+        for computation, instruction_ids in sequences.items()
+    } | {computation: _with_times(own, instructions, cycle_s) for computation, own in rows.items()}
+    return ScheduleText(entry, scheduled, instructions, members, cycle_s=cycle_s)
 
-    def begin(self, name: str) -> None:
-        """Begin a message called ``name``."""
-        path = self._path = (*self._path, name)
-        if self._blocks:
-            self._blocks.append({})
-            self._blocks[-2].setdefault(name, []).append(self._blocks[-1])
-        if path == _INSTRUCTION:
-            self._instruction = TextInstruction()
-        elif path == _COMPUTATION:
-            self._ids = []
-        elif path == _SEQUENCE:
-            self._sequence = []
-        elif path == _SCHEDULED:
-            self._row = {}
-            self._computation_rows.append(self._row)
-        elif path == _SCHEDULES:
-            self._computation_rows = []
 
-    def end(self, line_number: int) -> None:
-        """End the innermost message, on this line of the text."""
-        if not self._path:
-            raise _Unreadable(f"line {line_number} closes what was never opened")
-        self._path = self._path[:-1]
-        if self._blocks:
-            self._blocks.pop()
-
-    def take(self, key: str, literal: str, line_number: int) -> None:
-        """Read a field of the innermost message, on this line of the text."""
-        if self._blocks:
-            self._blocks[-1].setdefault(key, []).append(literal)
-        path = self._path
-        if path == _INSTRUCTION:
-            self._take_of_instruction(key, literal, line_number)
-        elif path == _SCHEDULED:
-            self._row[key] = _number(literal, line_number)
-        elif (path, key) == ((*_INSTRUCTION, "metadata"), "op_name"):
-            self._instruction.op = split_name(literal)[0]
-        elif (path, key) == (_COMPUTATION, "id"):
-            self._members[_integer(literal, line_number)] = self._ids
-        elif (path, key) == (_MODULE, "entry_computation_id"):
-            self._entry = _integer(literal, line_number)
-        elif (path, key) == (_SEQUENCE, "key"):
-            self._sequences[_integer(literal, line_number)] = self._sequence
-        elif (path, key) == ((*_SEQUENCE, "value"), "instruction_ids"):
-            self._sequence.append(_integer(literal, line_number))
-        elif (path, key) == (_SCHEDULES, "computation_id"):
-            self._rows[_integer(literal, line_number)] = self._computation_rows
-        elif (path, key) == (_SCHEDULES, "cycles_per_microsecond"):
-            self._cycles_per_us = _number(literal, line_number)
-
-    def _take_of_instruction(self, key: str, literal: str, line_number: int) -> None:
-        if key == "name":
-            self._instruction.name = literal
-        elif key == "opcode":
-            self._instruction.opcode = literal
-            if is_collective(literal):
-                self._blocks = [self._instruction.block]
-        elif key == "id":
-            self._instructions[_integer(literal, line_number)] = self._instruction
-            self._ids.append(_integer(literal, line_number))
-        elif key == "operand_ids":
-            self._instruction.operand_ids.append(_integer(literal, line_number))
-        elif key == "called_computation_ids":
-            self._instruction.called_ids.append(_integer(literal, line_number))
-
-    def schedule(self) -> ScheduleText:
-        """The schedule, once the text has ended."""
-        if self._path:
-            raise _Unreadable(f"it ends within {self._path[0]!r}")
-        ordered_computations = self._rows | self._sequences
-        if not self._instructions or not self._rows or self._entry not in ordered_computations:
-            raise _Unreadable("it has no schedule of the program's entry computation")
-        if self._cycles_per_us <= 0:
-            raise _Unreadable("it does not say how long a cycle is")
-        cycle_s = 1e-6 / self._cycles_per_us
-        scheduled = {
-            computation: _without_times(instruction_ids, self._instructions)
-            for computation, instruction_ids in self._sequences.items()
-        }
-        scheduled |= {
-            computation: _with_times(rows, self._instructions, cycle_s)
-            for computation, rows in self._rows.items()
-        }
-        return ScheduleText(
-            entry=self._entry,
-            scheduled=scheduled,
-            instructions=self._instructions,
-            members=self._members,
-            cycle_s=cycle_s,
-        )
+def _last(block: Block, key: str, default: Any) -> Any:
+    """The last value of a field."""
+    return block[key][-1] if key in block else default
 
 
 def _skip_message(text: str, opened: str, end: int) -> int:
@@ -246,53 +210,29 @@ def _skip_message(text: str, opened: str, end: int) -> int:
 
 
 def _without_times(
-    instruction_ids: list[int], instructions: dict[int, TextInstruction]
+    instruction_ids: Sequence[int], instructions: dict[int, TextInstruction]
 ) -> list[ScheduledInstruction]:
-    unknown = [
-        instruction_id for instruction_id in instruction_ids if instruction_id not in instructions
-    ]
-    if unknown:
-        raise _Unreadable(f"it orders instruction {unknown[0]}, which it does not define")
+    for number in instruction_ids:
+        if number not in instructions:
+            raise _Unreadable(f"it orders instruction {number}, which it does not define")
     return [
-        ScheduledInstruction(instructions[instruction_id], 0.0, 0.0, None)
-        for instruction_id in instruction_ids
+        ScheduledInstruction(instructions[number], 0.0, 0.0, None) for number in instruction_ids
     ]
 
 
 def _with_times(
-    rows: list[dict[str, float]], instructions: dict[int, TextInstruction], cycle_s: float
+    rows: Sequence[Block], instructions: dict[int, TextInstruction], cycle_s: float
 ) -> list[ScheduledInstruction]:
     scheduled = []
     for row in rows:
-        instruction = instructions.get(int(row.get("id", -1)))
-        if instruction is None:
-            raise _Unreadable(
-                f"it schedules instruction {row.get('id', 0):g}, which it does not define"
-            )
-        start = row.get("start_timestamp_cycles", 0.0)
-        end = row.get("end_timestamp_cycles", 0.0)
+        number = _last(row, "id", 0)
+        if number not in instructions:
+            raise _Unreadable(f"it schedules instruction {number}, which it does not define")
+        start = _last(row, "start_timestamp_cycles", 0.0)
+        end = _last(row, "end_timestamp_cycles", 0.0)
         if end < start:
-            raise _Unreadable(f"{instruction.name} ends before it starts")
-        scheduled.append(
-            ScheduledInstruction(
-                instruction, start * cycle_s, end * cycle_s, row.get("memory_usage_after", 0.0)
-            )
-        )
+            raise _Unreadable(f"{instructions[number].name} ends before it starts")
+        memory_bytes = _last(row, "memory_usage_after", 0.0)
+        times_s = start * cycle_s, end * cycle_s
+        scheduled.append(ScheduledInstruction(instructions[number], *times_s, memory_bytes))
     return scheduled
-
-
-def _integer(literal: str, line_number: int) -> int:
-    try:
-        return int(literal)
-    except ValueError:
-        raise _Unreadable(f"line {line_number} has no whole number: {literal[:40]!r}") from None
-
-
-def _number(literal: str, line_number: int) -> float:
-    try:
-        value = float(literal)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise _Unreadable(f"line {line_number} has no number: {literal[:40]!r}")
-    return value

@@ -24,6 +24,7 @@ that relation alone (918e12 / (2 * 256 * 256 * 4 units) = 1.75 GHz).
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import os
 import re
@@ -117,10 +118,12 @@ def parse(text: str, mesh: Mesh) -> Topology:
         )
     if topology.count != mesh.n_devices:
         difference = "more" if mesh.n_devices > topology.count else "fewer"
+        per_chip = CHIPS[topology.chip].devices_per_chip if topology.chip else 1
+        cores = f" ({per_chip} a chip)" if per_chip > 1 else ""
         choices = f"{topology.count}{_fitting(topology, mesh.n_devices)}"
         raise InvalidProblem(
             f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the {topology.count} "
-            f"of {topology}{_cores(topology)}. Choose a mesh of {choices}."
+            f"of {topology}{cores}. Choose a mesh of {choices}."
         )
     return topology
 
@@ -166,11 +169,6 @@ def _described(text: str, mesh: Mesh) -> Topology:
             + (f' or "gpu:{name}:2x{count // 2}"' if count % 2 == 0 and count > 2 else "")
         )
     return Topology("gpu", hosts * gpus_per_host, gpu=gpu_target.find(name.strip()), hosts=hosts)
-
-
-def _cores(topology: Topology) -> str:
-    per_chip = CHIPS[topology.chip].devices_per_chip if topology.chip else 1
-    return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
 def devices_in(chip: Chip, dims: str) -> int:
@@ -317,7 +315,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
         ordered = mesh_utils.create_device_mesh(mesh.sizes, listed, allow_split_physical_axes=True)
         return list(ordered.reshape(-1))
     except (AssertionError, NotImplementedError, ValueError):
-        return sorted(listed, key=_coordinates)
+        return sorted(listed, key=lambda device: (*reversed(device.coords), device.core_on_chip))
 
 
 def _gpus(topology: Topology) -> list[Any]:
@@ -340,14 +338,10 @@ def _gpus(topology: Topology) -> list[Any]:
     return list(description.devices)
 
 
-def _coordinates(device: Any) -> tuple[int, ...]:
-    return (*reversed(device.coords), device.core_on_chip)
-
-
 def is_installed(topology: str) -> bool:
     """Is the compiler for a topology installed? Attached devices are not looked for."""
     if topology.startswith("tpu:"):
-        return not _libtpu_missing()
+        return importlib.util.find_spec("libtpu") is not None
     if not re.match(r"gpu:(?!\d+$)", topology):
         return topology.startswith("cpu")
     try:
@@ -355,9 +349,3 @@ def is_installed(topology: str) -> bool:
     except InvalidProblem:
         return False
     return True
-
-
-def _libtpu_missing() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("libtpu") is None

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import importlib
-from typing import Any
+import pkgutil
 
 from toast_lab import isolate
 from toast_lab.errors import RunFailed
@@ -48,7 +47,7 @@ class _Place:
 
 
 class LocalPool:
-    """Does tasks on ``workers`` child processes; a context manager that ends them on exit."""
+    """Does tasks on ``workers`` child processes, which ``close`` ends."""
 
     def __init__(self, workers: int, retries: int) -> None:
         self.retries = retries
@@ -63,12 +62,6 @@ class LocalPool:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> LocalPool:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     @property
     def slots(self) -> int:
@@ -162,12 +155,6 @@ class SameProcess:
         self._waiting: collections.deque[SweepTask] = collections.deque()
         self._stopped = False
 
-    def __enter__(self) -> SameProcess:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
     def submit(self, task: SweepTask) -> None:
         """Take a task."""
         self._waiting.append(task)
@@ -181,10 +168,7 @@ class SameProcess:
             return [(task, _cancelled(task))]
         target = reference(METHODS[task.method])
         run = task.run_function or RUN_FUNCTION
-        return [(task, _run(run, task, target, 0, cancel=self._is_stopped))]
-
-    def _is_stopped(self) -> bool:
-        return self._stopped
+        return [(task, _run(run, task, target, 0, cancel=lambda: self._stopped))]
 
     def stop(self) -> None:
         """Do no further task."""
@@ -214,11 +198,8 @@ def serve() -> None:
 
 def _run(run: str, task: SweepTask, target: str, retries: int, cancel: isolate.Cancel) -> TaskRow:
     """Apply the function "module:function" to a task, and give its row or that of its failure."""
-    module, _, function = run.partition(":")
     try:
-        row: TaskRow = getattr(importlib.import_module(module), function)(
-            task, target, retries, cancel
-        )
+        row: TaskRow = pkgutil.resolve_name(run)(task, target, retries, cancel)
         return row
     except Exception as error:
         return sweep_worker.failed_row(task, error)

@@ -12,8 +12,8 @@ Start reading at ``RemotePool``.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
+import pkgutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -176,7 +176,6 @@ def on_worker(
 
     if not task.run_function:
         return sweep_worker.run_task(task, target, retries, cancel)
-    module, _, function = task.run_function.partition(":")
-    run = getattr(importlib.import_module(module), function)
+    run = pkgutil.resolve_name(task.run_function)
     row: TaskRow = run(task, target, retries, cancel, data=parcel)
     return row

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from toast_lab.errors import NotSaved
 from toast_lab.files import PathLike
 from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool, SameProcess
-from toast_lab.sweep.remote import remote_pool
+from toast_lab.sweep.remote import RemotePool, remote_pool
 from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
-from toast_lab.sweep.task import Finished, SweepTask, TaskRow
+from toast_lab.sweep.task import SweepTask, TaskRow
 
 FAREWELL_S = 30.0  # time for running tasks to hand over their results
 
@@ -64,24 +65,9 @@ class Sweep(NamedTuple):
     failure: str = ""  #: why they could not be written; empty if all were
 
 
-class Pool(Protocol):
-    """Workers that do tasks."""
-
-    @property
-    def slots(self) -> int:
-        """How many tasks can be under way at once."""
-
-    def submit(self, task: SweepTask) -> None:
-        """Give a task to a worker."""
-
-    def finished(self) -> list[Finished]:
-        """Tasks that have ended since the last call, with their rows."""
-
-    def stop(self) -> None:
-        """Ask every search to end with the best plan it has."""
-
-    def close(self) -> None:
-        """Abandon the tasks that still run."""
+#: Workers that do tasks: they take some with ``submit``, and give those that have ended with
+#: ``finished``.
+Pool = LocalPool | SameProcess | RemotePool
 
 
 def run_sweep(
@@ -142,30 +128,23 @@ def pool_of(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
     if workers.scheduler:
         return remote_pool(workers.scheduler, workers.retries)
     if not workers.processes:
-        return SameProcess()
-    return LocalPool(workers.processes, workers.retries)
+        return contextlib.closing(SameProcess())
+    return contextlib.closing(LocalPool(workers.processes, workers.retries))
 
 
+@dataclasses.dataclass
 class _TaskDriver:
     """Hands out tasks and keeps their rows."""
 
-    def __init__(
-        self,
-        todo: Sequence[SweepTask],
-        done: int,
-        store: SweepStore,
-        on_progress: Callable[[SweepProgress], None] | None,
-        cancel: Cancel | None,
-    ) -> None:
-        self.todo = todo
-        self.done = done
-        self.store = store
-        self.on_progress = on_progress
-        self.cancel = cancel
-        self.running: dict[SweepTask, None] = {}
-        self.n_new = 0
-        self.not_kept: list[TaskRow] = []
-        self.failure = ""
+    todo: Sequence[SweepTask]
+    done: int
+    store: SweepStore
+    on_progress: Callable[[SweepProgress], None] | None
+    cancel: Cancel | None
+    running: dict[SweepTask, None] = dataclasses.field(default_factory=dict)
+    n_new: int = 0
+    not_kept: list[TaskRow] = dataclasses.field(default_factory=list)
+    failure: str = ""
 
     def all(self, pool: Pool) -> None:
         """Run until every task has a row, or the sweep is cancelled or fails."""

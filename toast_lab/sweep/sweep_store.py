@@ -14,17 +14,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import fcntl
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import StoreError
-from toast_lab.files import PathLike, force_to_disk, not_saved
+from toast_lab.files import PathLike, force_to_disk, lock, not_saved
 
 #: A process killed while it starts a child leaves the lock to the child, until that is running.
 _LOCK_PATIENCE_S = 0.5
@@ -146,15 +144,7 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
         ) from None
     try:
         try:
-            _lock(handle)
-        except BlockingIOError:
-            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or (
-                "an unknown process"
-            )
-            raise StoreError(
-                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, stop it, "
-                "or give another folder; existing rows are not computed again"
-            ) from None
+            is_held = not lock(handle, _LOCK_PATIENCE_S)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise StoreError(
@@ -162,6 +152,14 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
                 ) from None
             # A file system without locks: rows are appended whole, so the worst is that two sweeps
             # do the same work.
+            is_held = False
+        if is_held:
+            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip()
+            raise StoreError(
+                f"{rows_path}: another sweep is adding rows here: {holder or 'an unknown process'}"
+                ". Wait for it, stop it, or give another folder; existing rows are not computed "
+                "again"
+            )
         # On a full disk the holder cannot be written down, but the lock holds all the same
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
@@ -178,18 +176,6 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
                 os.ftruncate(handle, 0)
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    """Take the lock. Raises BlockingIOError if another process holds it and keeps it."""
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(0.02)
 
 
 def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class SweepTask:
         return cls(
             model=model,
             sizes=tuple(sorted(sizes.items())),
-            mesh=_mesh_text(mesh),
+            mesh=str(make_mesh(mesh)),
             machine=machine,
             method=method,
             options=options,
@@ -102,10 +102,6 @@ class SweepTask:
         return (
             f"{self.method} {self.model}{sizes} on {self.mesh} of {self.machine}, seed {self.seed}"
         )
-
-
-def _mesh_text(mesh: Mapping[str, int] | str) -> str:
-    return str(make_mesh(mesh))
 
 
 def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
@@ -253,7 +249,7 @@ def _meshes(entries: Sequence[Any], offenders: list[str]) -> list[str]:
     meshes = []
     for entry in entries:
         try:
-            meshes.append(_mesh_text(entry))
+            meshes.append(str(make_mesh(entry)))
         except ToastError as error:
             offenders.append(f"mesh {entry}: {error}")
         except (TypeError, ValueError, AttributeError):

@@ -83,9 +83,12 @@ class _AsWritten(Writer):
         """Declare the mesh unless the text has it."""
         self.module = module
         if _mesh_name(self.meshes, self.plan.mesh) is None:
+            name = MESH_NAME
+            while name in self.meshes:
+                name += "_"
             with ir.InsertionPoint.at_block_begin(module.body):
                 _jaxlib.sdy.MeshOp(
-                    _new_name(self.meshes),
+                    name,
                     _jaxlib.mesh_attribute(self.plan.mesh.axes, self.plan.mesh.sizes),
                 )
 
@@ -123,13 +126,6 @@ class _AsWritten(Writer):
 def _mesh_name(meshes: dict[str, _jaxlib.MeshAxes], mesh: Mesh) -> str | None:
     wanted = tuple(zip(mesh.axes, mesh.sizes, strict=True))
     return next((name for name, axes in meshes.items() if axes == wanted), None)
-
-
-def _new_name(meshes: dict[str, _jaxlib.MeshAxes]) -> str:
-    name = MESH_NAME
-    while name in meshes:
-        name += "_"
-    return name
 
 
 class _Editor:

@@ -8,6 +8,7 @@ the drafts that it ends with propagated by Shardy itself (see ``agreed``).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -314,7 +315,4 @@ def _tuples(rows: np.ndarray) -> list[Layout]:
 
 
 def _most_frequent(layouts: Iterable[Layout]) -> Layout:
-    counts: dict[Layout, int] = {}
-    for layout in layouts:
-        counts[layout] = counts.get(layout, 0) + 1
-    return max(counts, key=lambda layout: counts[layout])
+    return Counter(layouts).most_common(1)[0][0]

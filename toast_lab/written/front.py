@@ -109,7 +109,11 @@ class _FrontSearch:
             full = start._replace(constraints=frozenset(dict(reversed(suggested)).items()))
             alone[start] = starts[min(start, full, key=self.objective)] = None
             options.update(dict.fromkeys(suggested))
-        edits = [*self.role_edits(alone), *_site_edits(list(options))]
+        edits = [
+            *self.role_edits(alone),
+            *(Edit(site, -1, layout) for site, layout in options),
+            *(Edit(site, -1, None) for site in dict(list(options))),
+        ]
         first, *others = sorted(starts, key=self.objective)[:_MOST_STARTS]
         # The fewest constraints are none
         fewest = min(alone, key=self.objective)
@@ -263,12 +267,6 @@ def _without_idle(drafts: Drafts, row: DraftRow) -> Draft:
         if fewer_score <= score * (1.0 + SMALLEST_GAIN / 2):
             draft, score = fewer, fewer_score
     return draft
-
-
-def _site_edits(options: Sequence[tuple[int, Layout]]) -> list[Edit]:
-    """Edits that constrain a site as suggested, or no more."""
-    edits = [Edit(site, -1, layout) for site, layout in options]
-    return [*edits, *(Edit(site, -1, None) for site in dict(options))]
 
 
 def _worth_propagating(rows: tuple[DraftRow, ...], size: int | None) -> tuple[DraftRow, ...]:

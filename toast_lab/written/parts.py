@@ -73,16 +73,12 @@ def program_parts(analysis: Analysis) -> ProgramParts:
             product.op
             for product in facts.data_products
             if any(
-                _role_of_colour(analysis, played, colour) in ("sequence", "cache")
+                played.of_group(int(analysis.group[colour])) in ("sequence", "cache")
                 for colour in product.left | product.right | product.summed
             )
         ),
         residual=_residual(program, played, name_role),
     )
-
-
-def _role_of_colour(analysis: Analysis, played: ColourRoles, colour: int) -> str:
-    return played.of_group(int(analysis.group[colour]))
 
 
 def _roles_of_names(analysis: Analysis, played: ColourRoles) -> tuple[str, ...]:

@@ -158,19 +158,15 @@ def propagate_in_child(request: PropagationRequest) -> list[ValueSpecs | None]:
             outcomes.append(None)
             continue
         try:
-            outcomes.append(_propagated(module, request, edits))
+            with module.context, _jaxlib.ir.Location.unknown(module.context):
+                edited: Any = module.operation.clone()
+            edit(edited, request.program, request.mesh, edits)
+            _jaxlib.propagate(edited)
+            outcomes.append(value_specs(canonical.main_function(edited), request.program))
         except _jaxlib.ir.MLIRError:
             outcomes.append(None)
         isolate.report(Tried(number + 1, len(asked.edits)))
     return outcomes
-
-
-def _propagated(original: Any, request: PropagationRequest, edits: Edits) -> ValueSpecs:
-    with original.context, _jaxlib.ir.Location.unknown(original.context):
-        module = original.operation.clone()
-    edit(module, request.program, request.mesh, edits)
-    _jaxlib.propagate(module)
-    return value_specs(canonical.main_function(module), request.program)
 
 
 def value_specs(main: Any, program: Program) -> ValueSpecs:

@@ -22,6 +22,7 @@ import numpy as np
 
 from toast_lab.ir.op_kinds import is_elementwise, op_kind
 from toast_lab.ir.program import NEED_REPLICATION, PASS, Program
+from toast_lab.packs import dtypes, zeros
 from toast_lab.ragged import Ragged
 from toast_lab.written.propagation_kernel import (
     BROADCASTS,
@@ -53,25 +54,15 @@ class PropagationGraph:
     def scratch(self) -> Scratch:
         """Memory for one thread."""
         graph = self.graph
-        n_ops, n_nodes = len(graph.way), len(graph.node_dim) - 1
-        n_dims = int(graph.node_dim[-1])
-        return Scratch(
-            lists=np.zeros(n_dims, np.int64),
-            closed=np.zeros(n_dims, np.bool_),
-            is_cut=np.zeros(n_nodes, np.bool_),
-            changed=np.zeros(n_ops, np.bool_),
-            waits=np.zeros(n_ops, np.bool_),
-            stack=np.zeros(n_ops, np.int32),
-            axes=np.zeros(self.most_entries, np.int64),
-            rest=np.zeros(self.most_entries, np.int64),
-            shut=np.zeros(self.most_entries, np.bool_),
-            minor=np.zeros(self.most_entries, np.bool_),
-            common=np.zeros(self.most_factors, np.int64),
-            order=np.zeros(self.most_factors, np.int32),
-            source_size=np.zeros(self.most_factors, np.int64),
-            source=np.zeros(self.most_factors, np.int32),
-            taken=np.zeros(self.most_touches, np.bool_),
-        )
+        counts = {
+            **dict.fromkeys(("lists", "closed"), int(graph.node_dim[-1])),
+            "is_cut": len(graph.node_dim) - 1,
+            **dict.fromkeys(("changed", "waits", "stack"), len(graph.way)),
+            **dict.fromkeys(("axes", "rest", "shut", "minor"), self.most_entries),
+            **dict.fromkeys(("common", "order", "source_size", "source"), self.most_factors),
+            "taken": self.most_touches,
+        }
+        return Scratch(**zeros(Scratch, {name: (count,) for name, count in counts.items()}))
 
 
 def graph_of(program: Program, axis_sizes: np.ndarray) -> PropagationGraph:
@@ -139,27 +130,16 @@ class _Builder:
         visits, node_op = self._visits(touch_op)
         widths = np.diff(self.op_factor)
         touches = np.diff(self.op_touch)
-        graph = OpGraph(
-            op_touch=np.array(self.op_touch, np.int32),
-            op_results=np.array(self.op_results, np.int32),
-            op_factor=np.array(self.op_factor, np.int32),
-            way=np.array(self.way, np.int8),
-            elementwise=np.array(self.elementwise, np.bool_),
-            single=np.array(self.single, np.bool_),
-            touch_node=np.array(self.touch_node, np.int32),
-            touch_dim=np.array(self.touch_dim, np.int32),
-            touch_size=np.array(self.touch_size, np.int64),
-            dim_factors=np.array(self.dim_factors, np.int32),
-            factor=np.array(self.factor, np.int32),
-            factor_size=np.array(self.factor_size, np.int64),
-            passes_on=np.array(self.passes_on, np.bool_),
-            blocked=np.array(self.blocked, np.bool_),
-            node_dim=np.concatenate([[0], np.cumsum(self.ranks)]).astype(np.int32),
-            node_op=node_op,
-            visits=visits,
-            sink_node=np.array(sinks, np.int32),
-            axis_size=axis_sizes,
-        )
+        rows = {
+            **{name: rows for name, rows in vars(self).items() if name in OpGraph._fields},
+            "node_dim": np.cumsum([0, *self.ranks]),
+            "node_op": node_op,
+            "visits": visits,
+            "sink_node": sinks,
+            "axis_size": axis_sizes,
+        }
+        types = dtypes(OpGraph)
+        graph = OpGraph(**{name: np.asarray(row, types[name]) for name, row in rows.items()})
         return PropagationGraph(
             graph=graph,
             node=np.where(self.copied, self.kept_node, self.node).astype(np.int32),

@@ -13,13 +13,14 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir.program import Program
+from toast_lab.lowering.specs import partition_text
 from toast_lab.search.action_path import PathStep
 from toast_lab.search.usual_plans import data_parallel
 from toast_lab.sharding.plan import ShardingPlan, Spec, is_action
 from toast_lab.sharding.state import State
 from toast_lab.text import bounded, bytes_text, counted, line_text
 from toast_lab.written.parts import program_parts
-from toast_lab.written.sharding_rules import rules_of
+from toast_lab.written.sharding_rules import rules_of, trimmed
 from toast_lab.written.traits import plan_paragraph, plan_words
 from toast_lab.written.written_plan import ShardingRule, WrittenPlan
 
@@ -129,12 +130,7 @@ def spec_code(spec: Spec) -> str:
     >>> spec_code((("a",), (), ("b", "c"), ()))
     "P('a', None, ('b', 'c'))"
     """
-    cut = [dim for dim, axes in enumerate(spec) if axes]
-    shown = spec[: cut[-1] + 1] if cut else ()
-    texts = [
-        repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) if axes else "None" for axes in shown
-    ]
-    return f"P({', '.join(texts)})"
+    return partition_text(trimmed(spec))
 
 
 # -- head ------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ Start reading at ``rules_of``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -213,24 +214,21 @@ def keys_of(path: str) -> list[str]:
     return keys if "".join(keys) == path and path else [path]
 
 
+@dataclasses.dataclass(eq=False)
 class _PathNode:
     """Paths that end alike, and the ways to tell them apart further."""
 
-    def __init__(
-        self,
-        tree: _Tree,
-        paths: tuple[str, ...],
-        depth: int,
-        *,
-        kept: tuple[tuple[int, int], ...] = (),
-        by_number: bool = False,
-        ended: bool = False,
-    ) -> None:
-        self.tree, self.paths, self.depth = tree, paths, depth
-        self.kept = kept  # (key counted from the end, number in it) that are told apart
-        self.by_number = by_number  # by the last of them, from the neighbours
-        self.ended = ended or (depth > 0 and all(len(tree.keys[path]) == depth for path in paths))
-        self.specs = tuple(dict.fromkeys(tree.spec_of[path] for path in paths))
+    tree: _Tree
+    paths: tuple[str, ...]
+    depth: int
+    kept: tuple[tuple[int, int], ...] = ()  #: (key from the end, number in it) told apart
+    by_number: bool = False  #: by the last of them, from the neighbours
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.tree.keys[path]) for path in self.paths}
+        self.ended = self.ended or (self.depth > 0 and lengths == {self.depth})
+        self.specs = tuple(dict.fromkeys(self.tree.spec_of[path] for path in self.paths))
 
     @property
     def keys(self) -> list[str]:
@@ -273,13 +271,8 @@ class _PathNode:
         for path in self.paths:
             groups[_NUMBER.findall(self.tree.keys[path][at_key])[number]].append(path)
         return [
-            _PathNode(
-                self.tree,
-                tuple(paths),
-                self.depth,
-                kept=(*self.kept, (at_key, number)),
-                by_number=True,
-                ended=self.ended,
+            dataclasses.replace(
+                self, paths=tuple(paths), kept=(*self.kept, (at_key, number)), by_number=True
             )
             for paths in groups.values()
         ]
@@ -341,7 +334,10 @@ class _Tree:
         opened: set[Spec | None] = {None}
         rules: tuple[Spec | None, ...] = ()
         for _ in range(2):  # with the rules that the first round opens, the second one is cheaper
-            rules = tuple(_cheapest(costs, opened) for costs in options)
+            rules = tuple(
+                min(costs, key=lambda spec: costs[spec] + (0.0 if spec in opened else 1.0))
+                for costs in options
+            )
             opened = {None, *rules}
         cost = sum(costs[spec] for costs, spec in zip(options, rules, strict=True))
         cost += sum(len(_sharing(children, rules, spec)) for spec in opened if spec is not None)
@@ -358,15 +354,10 @@ class _Tree:
         for spec in dict.fromkeys(choice.rules):
             if spec is not None:
                 sharing = _sharing(children, choice.rules, spec)
-                drafts += [self._draft(nodes, spec) for nodes in sharing]
+                drafts += [
+                    _RuleDraft(self.root, nodes[0].ended, _ending(nodes), spec) for nodes in sharing
+                ]
         return drafts
-
-    def _draft(self, nodes: Sequence[_PathNode], spec: Spec) -> _RuleDraft:
-        return _RuleDraft(self.root, nodes[0].ended, _ending(nodes), spec)
-
-
-def _cheapest(costs: Mapping[Spec | None, float], opened: Iterable[Spec | None]) -> Spec | None:
-    return min(costs, key=lambda spec: costs[spec] + (0.0 if spec in opened else 1.0))
 
 
 def _sharing(

@@ -128,20 +128,21 @@ class _AxisFacts:
         self.parts, self.plan, self.axis = parts, plan, axis
         self.program = plan.program
         self.split = plan.op_factor[:, axis]
-        self.split_work = self._split_work()
+        #: FLOPs by the part of the dim along which they are split
+        self.split_work: dict[str, float] = defaultdict(float)
+        for op in parts.work.nonzero()[0].tolist():
+            self.split_work[self._role_of_split(op)] += float(parts.work[op])
         self.total = float(parts.work.sum()) or 1.0
         self.parameter_bytes = sum(map(self.program.nbytes, parts.parameters)) or 1
-        self.used = self._used_roles()
-        self.tables = self._tables()
+        #: for each parameter, along which parts of dims its uses read it cut
+        self.used: dict[int, Counter[str]] = defaultdict(Counter)
+        for use, parameter, _ in parts.uses:
+            self.used[parameter][self._use_role(use)] += 1
+        lookups = [self._use_role(use) for use, _, is_lookup in parts.uses if is_lookup]
+        #: the share of looked-up tables that are read cut along the vocabulary
+        self.tables = lookups.count("vocabulary") / len(lookups) if lookups else 0.0
 
     # -- facts -------------------------------------------------------------------------------------
-    def _split_work(self) -> dict[str, float]:
-        """FLOPs by the part of the dim along which they are split."""
-        work: dict[str, float] = defaultdict(float)
-        for op in self.parts.work.nonzero()[0].tolist():
-            work[self._role_of_split(op)] += float(self.parts.work[op])
-        return work
-
     def _role_of_split(self, op: int) -> str:
         """The part of the dim along which an op is split; "whole" if it is not split."""
         factor = int(self.split[op])
@@ -159,23 +160,11 @@ class _AxisFacts:
         axis = self.plan.mesh.axes[self.axis]
         return next((dim for dim, axes in enumerate(spec) if axis in axes), -1)
 
-    def _used_roles(self) -> dict[int, Counter[str]]:
-        """For each parameter, along which parts of dims its uses read it cut."""
-        used: dict[int, Counter[str]] = defaultdict(Counter)
-        for use, parameter, _ in self.parts.uses:
-            used[parameter][self._use_role(use)] += 1
-        return used
-
     def _use_role(self, use: int) -> str:
         dim = self._dim(self.plan.lowered.used[use])
         if dim < 0:
             return "whole"
         return self.parts.name_role[self.program.use_names(use)[dim]] or "other dims"
-
-    def _tables(self) -> float:
-        """The share of looked-up tables that are read cut along the vocabulary."""
-        lookups = [self._use_role(use) for use, _, is_lookup in self.parts.uses if is_lookup]
-        return lookups.count("vocabulary") / len(lookups) if lookups else 0.0
 
     def share_of_role(self, role: str) -> tuple[float, str]:
         """(share of the FLOPs of ops with a dim of this part that are split along it, layers)."""

@@ -6,13 +6,15 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from toast_lab import isolate
 from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.errors import InvalidProblem
 from toast_lab.frontends.site_finding import sites_of
 from toast_lab.ir.model import Model
+from toast_lab.ir.sites import Sites
 from toast_lab.search.limits import Budget
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
@@ -262,3 +264,40 @@ def written_of(drafts: Drafts, draft: Draft, sharding: Sharding) -> WrittenPlan:
         results=drafts.result_specs(draft),
         without=without,
     )
+
+
+#: Names of the usual plans that are in the floor, which anybody gets for nothing: a few rules, and
+#: no constraint. A plan that takes more to write should beat them.
+FLOOR = ("data parallel", "fully sharded", "tensor parallel", "data + tensor parallel")
+
+
+def floor(
+    problem: Problem,
+    plans: Mapping[str, ShardingPlan],
+    model: Model | None = None,
+    *,
+    cancel: isolate.Cancel | None = None,
+) -> dict[str, WrittenPlan]:
+    """The argument shardings of each of ``plans`` alone, and what propagation makes of them.
+
+    Two plans with the same argument shardings are one, under the first of their names. One that
+    Shardy refuses is left out.
+
+    Args:
+        problem: the one that the plans are for.
+        plans: plans whose every op is sharded, by name.
+        model: the problem's model; by default that of its analysis.
+        cancel: polled; True ends the propagation with ``isolate.Cancelled``.
+    """
+    model = problem.analysis.model if model is None else model
+    drafts = Drafts(problem, Sites((), {}))
+    names: dict[Draft, str] = {}
+    for name, plan in plans.items():
+        names.setdefault(Draft(drafts.role_layouts(plan), frozenset()), name)
+    own_model = model.of_program(problem.analysis.program)
+    shardings = Shardy(problem, own_model, drafts).propagated(list(names), cancel=cancel)
+    return {
+        name: written_of(drafts, draft, sharding)
+        for (draft, name), sharding in zip(names.items(), shardings, strict=True)
+        if sharding is not None
+    }
