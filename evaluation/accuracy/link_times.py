@@ -25,8 +25,8 @@ from toast_lab.cost.matrix_tiles import waves_busy
 from toast_lab.machines.calibrate_fit import CalibrationPoint, collective_of
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.links import COLLECTIVES, CollectiveTerms
-from toast_lab.machines.machine_file import collective_lines
 from toast_lab.machines.machine_model import Machine
+from toast_lab.records import toml_value
 
 FOLDER = Path(__file__).parent
 MEASURED = ("h100", "b200")
@@ -257,5 +257,6 @@ def toml_text() -> str:
     """The fitted terms as TOML, as the machine files hold them."""
     lines = []
     for name in (*MEASURED, *SCALED):
-        lines += [f"# {name}", *collective_lines(fitted_terms(name)), ""]
+        rows = [f"{kind} = {toml_value(terms)}" for kind, terms in fitted_terms(name).items()]
+        lines += [f"# {name}", "", "[links.collectives]", *rows, ""]
     return "\n".join(lines)

@@ -15,7 +15,6 @@ from playwright.sync_api import Locator, Page, expect
 from tests.audit import programs
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.frontends import from_jax
-from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.models.registry import WORTHWHILE_SIZES
 
@@ -115,9 +114,9 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     page.get_by_label("hardware", exact=True).select_option("a machine file (TOML) …")
     toml = page.get_by_label("TOML of the hardware")
     expect(toml).to_have_value(re.compile('name = "my machine"'))
-    text = machine_file.text(MACHINES["a100"]).replace('"a100"', '"lab box"')
+    text = MACHINES["a100"].toml().replace('"a100"', '"lab box"')
     toml.fill(text.replace("memory_bytes = ", 'memory_bytes = "x" # '))
-    expect(page.get_by_text("line 3: memory_bytes = 'x' is not a number")).to_be_visible()
+    expect(page.get_by_text("line 2: memory_bytes = 'x' is not a number")).to_be_visible()
     expect(take).to_be_disabled()
     open_own(page)
     drop(page, "box.toml", text.encode())

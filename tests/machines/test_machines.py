@@ -19,11 +19,10 @@ from tests.helpers import analysed, plan
 from tests.machines.plain import PLAIN
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, NotSaved
-from toast_lab.machines import catalogue, machine_file
+from toast_lab.machines import catalogue
 from toast_lab.machines.catalogue import MACHINES, machine
 from toast_lab.machines.links import Link
-from toast_lab.machines.machine_checks import COMPILERS
-from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.machine_model import COMPILERS, LARGEST_BYTES, Machine
 from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
@@ -50,7 +49,7 @@ def test_every_built_in_machine_is_a_file_and_every_file_is_listed():
 
 
 def test_a_built_in_machine_is_read_when_it_is_first_asked_for(tmp_path):
-    (tmp_path / "good.toml").write_text(machine_file.text(PLAIN))
+    (tmp_path / "good.toml").write_text(PLAIN.toml())
     (tmp_path / "bad.toml").write_text("name = 5")
     machines = catalogue.MachineCatalogue(tmp_path, ("good", "bad"))
     assert list(machines) == ["good", "bad"]
@@ -64,8 +63,8 @@ def test_a_built_in_machine_is_read_when_it_is_first_asked_for(tmp_path):
 
 
 def test_a_whole_side_of_a_matrix_unit_is_written_as_one():
-    assert "tile = 128\n" in machine_file.text(MACHINES["tpu-v5e"])
-    assert "tile = 256\n" in machine_file.text(MACHINES["tpu-v6e"])
+    assert "tile = 128\n" in MACHINES["tpu-v5e"].toml()
+    assert "tile = 256\n" in MACHINES["tpu-v6e"].toml()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -316,7 +315,7 @@ def test_any_text_survives_a_file(name, key, value):
     import tomllib
 
     changed = dataclasses.replace(PLAIN, name=name, sources={key: value})
-    assert Machine.from_data(tomllib.loads(machine_file.text(changed)), "f.toml") == changed
+    assert Machine.from_data(tomllib.loads(changed.toml()), "f.toml") == changed
 
 
 def test_a_problem_takes_a_machine_file(tmp_path):
@@ -399,7 +398,7 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidProblem, match="not TOML"):
         machine(tmp_path / "bytes.toml")
-    (tmp_path / "huge.toml").write_bytes(b"#" * (machine_file.LARGEST_BYTES + 1))
+    (tmp_path / "huge.toml").write_bytes(b"#" * (LARGEST_BYTES + 1))
     with pytest.raises(InvalidProblem, match="too many"):
         machine(tmp_path / "huge.toml")
 

@@ -107,18 +107,18 @@ def test_an_unknown_gpu_says_how_to_describe_one() -> None:
     ("changes", "words"),
     [
         ({"multiprocessors": ""}, ["multiprocessors is missing"]),
-        ({"multiprocessors": "0"}, ["multiprocessors = 0 is not a positive number"]),
+        ({"multiprocessors": "0"}, ["multiprocessors = 0 (must be above 0)"]),
         ({"multiprocessors": "1.5"}, ["multiprocessors = 1.5 is not a whole number"]),
-        ({"multiprocessors": "true"}, ["multiprocessors = True is not a number"]),
+        ({"multiprocessors": "true"}, ["multiprocessors = True is not a whole number"]),
         ({"memory_bytes": "inf", "l2_bytes": "-1"}, ["memory_bytes = inf", "l2_bytes = -1"]),
         ({"memory_bytes_per_s": '"fast"'}, ["memory_bytes_per_s = 'fast' is not a number"]),
         ({"compute_capability": "9.0"}, ["compute_capability = 9.0", 'such as "9.0"']),
         ({"compute_capability": ""}, ["compute_capability is missing"]),
         ({"clock_ghz": "1.9"}, ["clock_ghz: no such key", 'did you mean "clock_hz"']),
-        ({"title": '"a\\nb"'}, ["title = 'a\\nb' is not one line of text"]),
+        ({"title": '"a\\nb"'}, ["title = 'a\\nb' (must be one line of text)"]),
         ({"sources": "5"}, ["this is not TOML"]),
         ({"shared_memory_per_block_bytes": "999999"}, ["999999 is more than the 233472"]),
-        ({"l2_bytes": "1e300"}, ["l2_bytes = 1e+300 is not a positive number"]),
+        ({"l2_bytes": "1e300"}, ["l2_bytes = 1e+300 is not a whole number"]),
     ],
 )
 def test_everything_that_is_wrong_with_a_description_is_said(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers import analysed
-from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.views.editor_checks import check_machine, check_mesh
 
@@ -38,7 +37,7 @@ def test_every_keystroke_has_its_verdict(text: str, good: bool, said: str) -> No
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_files_of_built_in_machines_are_right(name: str) -> None:
-    verdict = check_machine(machine_file.text(MACHINES[name]))
+    verdict = check_machine(MACHINES[name].toml())
     assert verdict.machine == MACHINES[name]
 
 

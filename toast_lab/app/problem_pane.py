@@ -6,7 +6,6 @@ import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.session import Session
-from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
 from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_machine, check_mesh
@@ -124,7 +123,7 @@ class ProblemPane(look.Pane):
         own_file = self.machine.value == OWN_MACHINE
         if own_file and not self.toml.value:
             base = MACHINES.get(self.session.loaded.machine) or MACHINES["tpu-v5e"]
-            toml_text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
+            toml_text = base.toml().replace(f'"{base.name}"', '"my machine"', 1)
             self.toml.param.update(value=toml_text, value_input=toml_text)
             self.check(toml=toml_text)
         else:

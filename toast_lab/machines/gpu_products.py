@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from toast_lab.machines.links import above_zero, at_least_zero
+from toast_lab.records import ABOVE_ZERO, AT_LEAST_ZERO, PART, SHARE
 
 #: With fewer features, a convolution takes as long as with this many.
 FEATURES = 64.0
@@ -18,18 +18,18 @@ class GpuProducts(NamedTuple):
     """The numbers of a GPU that ``cost/matrix_tiles.py`` needs."""
 
     #: Streaming multiprocessors, each of which works on one tile of a result at a time.
-    multiprocessors: float
+    multiprocessors: Annotated[float, ABOVE_ZERO]
     #: Share of the peak FLOP/s that they reach while all of them are busy.
-    sustained: float
+    sustained: Annotated[float, PART]
     #: Time, in addition to ``op_overhead_s``, to fill the first tiles and empty the last.
-    start_s: float = 0.0
+    start_s: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: ``sustained`` for float32; 0: as for other types.
-    sustained_f32: float = 0.0
+    sustained_f32: Annotated[float, SHARE] = 0.0
     #: FLOP/s of products that ask for full float32, which matrix units do not have; 0: as for other
     #: float32 products.
-    full_f32_flops: float = 0.0
+    full_f32_flops: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: Share of the peak that convolutions of ``FEATURES`` features reach; 0: all of it.
-    convolutions: float = 0.0
+    convolutions: Annotated[float, SHARE] = 0.0
 
     def share_of(self, dtype: str) -> float:
         """``sustained`` for products of an element type.
@@ -57,19 +57,3 @@ class GpuProducts(NamedTuple):
             MAX_CONVOLUTION_SHARE,
             self.convolutions * (ratio if ratio < 1.0 else ratio**MORE_FEATURES),
         )
-
-    def problems(self) -> list[str]:
-        """One sentence for each impossible number."""
-        checks = (
-            ("multiprocessors", above_zero(self.multiprocessors), "must be above 0"),
-            ("sustained", 0 < self.sustained <= 1, "must be above 0 and at most 1"),
-            ("start_s", at_least_zero(self.start_s), "must not be below 0"),
-            ("sustained_f32", 0 <= self.sustained_f32 <= 1, "must be from 0 to 1"),
-            ("full_f32_flops", at_least_zero(self.full_f32_flops), "must not be below 0"),
-            ("convolutions", 0 <= self.convolutions <= 1, "must be from 0 to 1"),
-        )
-        return [
-            f"products.{key} = {getattr(self, key)!r} ({demand})"
-            for key, passed, demand in checks
-            if not passed
-        ]

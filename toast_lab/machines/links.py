@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, NamedTuple
 
+from toast_lab.records import ABOVE_ZERO, AT_LEAST_ZERO, one_of
 from toast_lab.sharding.step_kinds import REDUCE_SCATTER, STEP_KINDS
 
 #: Kinds of steps that send data, in the order of their numbers.
@@ -21,22 +21,11 @@ class CollectiveTerms(NamedTuple):
     + x (byte_s + byte_over_n_s / n)``; ``collectives.py`` says where each term comes from.
     """
 
-    start_s: float
-    byte_s: float
-    device_s: float = 0.0
-    root_byte_s: float = 0.0
-    byte_over_n_s: float = 0.0
-
-    def problems(self, kind: str) -> list[str]:
-        """One sentence for each impossible number, for the collective ``kind``."""
-        texts = [
-            f"collectives.{kind}.{key} = {value!r} (must not be below 0)"
-            for key, value in self._asdict().items()
-            if not at_least_zero(value)
-        ]
-        if self.byte_s == 0.0:
-            texts.append(f"collectives.{kind}.byte_s = {self.byte_s!r} (must be above 0)")
-        return texts
+    start_s: Annotated[float, AT_LEAST_ZERO]
+    byte_s: Annotated[float, ABOVE_ZERO]
+    device_s: Annotated[float, AT_LEAST_ZERO] = 0.0
+    root_byte_s: Annotated[float, AT_LEAST_ZERO] = 0.0
+    byte_over_n_s: Annotated[float, AT_LEAST_ZERO] = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,60 +40,36 @@ class Link:
     #: "ICI", "NVLink", "InfiniBand"
     name: str
     #: One of TOPOLOGIES.
-    topology: str
+    topology: Annotated[str, one_of(TOPOLOGIES)]
     #: Rate at which one device sends; on a torus, along one dim over both links (one each way).
-    bytes_per_s: float
+    bytes_per_s: Annotated[float, ABOVE_ZERO]
     #: Latency of one hop.
-    latency_s: float
+    latency_s: Annotated[float, AT_LEAST_ZERO]
     #: The most devices that this level joins, including those of inner levels; None: any number.
-    devices: int | None = None
+    devices: Annotated[int | None, ABOVE_ZERO] = None
     #: Torus only: the longest dims, in units of the devices that the inner level joins.
     extents: tuple[int, ...] = ()
     #: A torus dim closes into a ring if its extent is a multiple of this (and above 2) ...
-    wrap_multiple: int = 1
+    wrap_multiple: Annotated[int, ABOVE_ZERO] = 1
     #: ... and, if this is set, only if that holds for all dims of the slice.
     wrap_all: bool = False
     #: Where the numbers come from.
     source: str = ""
     #: Switch only: terms fitted to measured times, by kind of collective, which replace rate and
     #: latency.
-    collectives: Mapping[str, CollectiveTerms] = dataclasses.field(default_factory=dict)
+    collectives: Annotated[Mapping[str, CollectiveTerms], one_of(COLLECTIVES)] = dataclasses.field(
+        default_factory=dict
+    )
 
-    def problems(self) -> list[str]:
-        """One sentence for each impossible number."""
+    def offences(self) -> Iterator[str]:
+        """What is wrong about several fields together."""
         extents = list(self.extents)
-        dims_fit = self.topology != "torus" or 1 <= len(extents) <= 6
-        checks = (
-            ("topology", self.topology in TOPOLOGIES, f"one of {', '.join(TOPOLOGIES)}"),
-            ("bytes_per_s", above_zero(self.bytes_per_s), "must be above 0"),
-            ("latency_s", at_least_zero(self.latency_s), "must not be below 0"),
-            ("devices", self.devices is None or self.devices >= 1, "must be above 0"),
-            ("wrap_multiple", self.wrap_multiple >= 1, "must be above 0"),
-            ("extents", all(extent >= 1 for extent in extents), "all must be above 0"),
-            ("extents", dims_fit, "a torus has 1 to 6 dims"),
-        )
-        shown = {**vars(self), "extents": extents}
-        texts = [
-            f"{key} = {shown[key]!r} ({demand})" for key, passed, demand in checks if not passed
-        ]
+        if min(extents, default=1) < 1:
+            yield f"extents = {extents} (all must be above 0)"
+        if self.topology == "torus" and not 1 <= len(extents) <= 6:
+            yield f"extents = {extents} (a torus has 1 to 6 dims)"
         if self.collectives and self.topology != "switch":
-            texts.append(
+            yield (
                 f"collectives on topology = {self.topology!r} (only for a switch, where all groups "
                 "of n devices are alike)"
             )
-        for kind, terms in self.collectives.items():
-            if kind in COLLECTIVES:
-                texts += terms.problems(kind)
-            else:
-                texts.append(f"collectives.{kind} (one of {', '.join(COLLECTIVES)})")
-        return texts
-
-
-def above_zero(value: float) -> bool:
-    """Is this a finite number above zero?"""
-    return math.isfinite(value) and value > 0
-
-
-def at_least_zero(value: float) -> bool:
-    """Is this a finite number of at least zero?"""
-    return math.isfinite(value) and value >= 0

@@ -1,22 +1,30 @@
 """``Machine``: the compute and memory of one device, and the levels of links between devices.
 
 Links come in levels, innermost first: the cores of a chip, then the torus; or NVLink within a node,
-then the network. ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in machines.
+then the network. A machine file is TOML with the fields of these classes, and ``docs/machines.md``
+explains each; their annotations say what a file may hold (``records``). ``topology.py`` lays a mesh
+onto the links; ``catalogue.py`` has the built-in machines.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from toast_lab.errors import InvalidProblem
-from toast_lab.machines import machine_file
+from toast_lab import records
+from toast_lab.errors import InvalidProblem, join_offenders
+from toast_lab.files import write_whole
 from toast_lab.machines.gpu_products import GpuProducts
 from toast_lab.machines.links import Link
-from toast_lab.machines.machine_checks import machine_problems
+from toast_lab.records import ABOVE_ZERO, AT_LEAST_ZERO, PART, SHARE
+
+COMPILERS = ("cpu", "gpu", "tpu")
+#: A machine file is about a page long; a larger file is not one.
+LARGEST_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,68 +46,109 @@ class Machine:
 
     name: str
     #: Peak FLOP/s of a dot or convolution by element type; "f32" is the fallback.
-    flops: Mapping[str, float]
+    flops: Mapping[str, Annotated[float, ABOVE_ZERO]]
     #: Memory of one device.
-    memory_bytes: float
-    memory_bytes_per_s: float
+    memory_bytes: Annotated[float, ABOVE_ZERO]
+    memory_bytes_per_s: Annotated[float, ABOVE_ZERO]
     #: Levels of links, innermost first.
     links: tuple[Link, ...]
     #: Fixed cost of starting one unfused op.
-    op_overhead_s: float
+    op_overhead_s: Annotated[float, AT_LEAST_ZERO]
     #: Share of a collective that can hide behind independent compute, 0 to 1.
-    overlap: float = 1.0
+    overlap: Annotated[float, SHARE] = 1.0
     #: Where numbers come from, by field.
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: For a measured machine: the date and the hardware of the measurement.
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Side of the matrix unit; local sizes of products are rounded up to it, unless it is 0.
-    tile: float = 0.0
+    tile: Annotated[int | float, AT_LEAST_ZERO] = 0.0
     #: Share of ``memory_bytes_per_s`` that products reach, above 0 to 1.
-    memory_sustained: float = 1.0
+    memory_sustained: Annotated[float, PART] = 1.0
     #: TPU: memory on the chip, in which loops keep values that every round reads; 0: none.
-    vector_memory_bytes: float = 0.0
+    vector_memory_bytes: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: TPU: rate at which products read it; 0: in no time.
-    vector_memory_bytes_per_s: float = 0.0
+    vector_memory_bytes_per_s: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: TPU: smallest group of devices whose collectives run piece by piece, overlapping with the
     #: product that needs or feeds them; 0: they never do.
-    collective_matmul: float = 0.0
+    collective_matmul: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: TPU: most bytes of sums over the same devices that are combined into one; 0: none are.
-    combined_sum_bytes: float = 0.0
+    combined_sum_bytes: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: TPU: elements per second of a transposing copy, of any type; 0: it costs no time.
-    transposed_numbers_per_s: float = 0.0
+    transposed_numbers_per_s: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: TPU: elements per second that slices at several offsets move among lanes and rows; GPU: that
     #: are joined out of step with its warps; 0: they cost no time.
-    shifted_numbers_per_s: float = 0.0
+    shifted_numbers_per_s: Annotated[float, AT_LEAST_ZERO] = 0.0
     #: Share, 0 to 1, of a gather that overlaps with earlier products if its operand, such as a
     #: weight, exists long before; at most the computing time of the op that needs it is hidden.
-    gathered_ahead: float = 0.0
+    gathered_ahead: Annotated[float, SHARE] = 0.0
     #: Rate of the link between one device and its host's memory, one way; 0: unknown.
-    host_link_bytes_per_s: float = 0.0
-    #: Compiler whose way of fusing is expected, one of ``machine_checks.COMPILERS``.
-    compiler: str = "cpu"
+    host_link_bytes_per_s: Annotated[float, AT_LEAST_ZERO] = 0.0
+    #: Compiler whose way of fusing is expected, one of ``COMPILERS``.
+    compiler: Annotated[str, records.one_of(COMPILERS)] = "cpu"
     #: GPU: how products fill it, instead of ``tile``.
     products: GpuProducts | None = None
 
     def __post_init__(self) -> None:
-        problems = machine_problems(vars(self))
-        if problems:
-            texts = [
-                f"{key}: {text}" if key.startswith("links") else text for key, text in problems
-            ]
-            raise InvalidProblem(f"machine {self.name}: impossible numbers: {'; '.join(texts)}")
+        if problems := list(records.problems(self)):
+            raise InvalidProblem(f"machine {self.name}: impossible numbers: {'; '.join(problems)}")
+
+    def offences(self) -> Iterator[str]:
+        """What is wrong about several fields together."""
+        return self.offences_of(vars(self))
+
+    @staticmethod
+    def offences_of(fields: Mapping[str, Any]) -> Iterator[str]:
+        """``offences`` of fields, some of which may be missing."""
+        if fields.get("products") is not None and fields.get("tile"):
+            yield (
+                f"tile = {fields['tile']} beside [products] (both say how products fill the "
+                "machine: remove one)"
+            )
+        if "f32" not in fields.get("flops", ["f32"]):
+            yield 'flops has no "f32" entry, the fallback for types that are not listed'
+        links: tuple[Link, ...] = fields.get("links", ())
+        if "links" in fields and not links:
+            yield "no level of links; give at least one"
+        if any(link.devices is None for link in links[:-1]):
+            yield "every level but the outermost must say how many devices it joins"
+        sizes = [link.devices for link in links if link.devices is not None]
+        if any(
+            inner < 1 or outer % inner or outer <= inner
+            for inner, outer in itertools.pairwise(sizes)
+        ):
+            yield f"levels join {sizes} devices; each must join a multiple of the one inside it"
+        for level, link in enumerate(links):
+            if link.topology != "torus" or link.devices is None or min(link.extents, default=0) < 1:
+                continue
+            inner_devices = links[level - 1].devices if level else 1
+            held_devices = math.prod(link.extents) * (inner_devices or 0)
+            if inner_devices and held_devices < link.devices:
+                yield (
+                    f"links[{level}].extents {list(link.extents)} hold {held_devices} devices, "
+                    f"fewer than devices = {link.devices}"
+                )
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Machine:
         """Read a machine file. Raises InvalidProblem that lists every offending key."""
-        return cls(**machine_file.read(path))
+        return cls.from_data(records.load(path, "a machine file", LARGEST_BYTES), str(path))
 
     @classmethod
-    def from_data(cls, data: dict[str, Any], file: str) -> Machine:
+    def from_data(cls, data: Mapping[str, Any], file: str) -> Machine:
         """The machine that the TOML ``data`` of ``file`` describes.
 
-        Raises InvalidProblem as ``from_toml`` does.
+        Raises:
+            InvalidProblem: the data is wrong; every offending key is listed with the file's name.
         """
-        return cls(**machine_file.parse(data, file))
+        mistakes: list[str] = []
+        fields = records.read({"name": Path(file).stem, **data}, cls, mistakes)
+        if not fields.get("name", "unread").strip():
+            mistakes.append(f"name = {fields['name']!r} is not a text")
+        mistakes += cls.offences_of(fields)
+        if mistakes:
+            title = f"{file}: {len(mistakes)} mistakes in this machine file:"
+            raise InvalidProblem(f"{title}\n{join_offenders(mistakes)}")
+        return cls(**fields)
 
     def to_toml(self, path: str | Path, comment: str = "") -> None:
         """Write a machine file, whole or not at all, with ``comment`` at its end.
@@ -107,7 +156,14 @@ class Machine:
         Raises:
             NotSaved: it cannot be written; an existing file is unchanged.
         """
-        machine_file.write(self, path, comment)
+        write_whole(path, self.toml(comment), "the machine file")
+
+    def toml(self, comment: str = "") -> str:
+        """The text of a machine file, with ``comment`` as comment lines at its end."""
+        lines = records.lines(self, defaults=True)
+        if comment:
+            lines += ["", *(f"# {line}".rstrip() for line in comment.splitlines())]
+        return "\n".join(lines) + "\n"
 
     @property
     def product_bytes_per_s(self) -> float:

@@ -145,9 +145,9 @@ def assembler_folder(folder: str) -> str:
 def check(compiler: GpuCompiler, target: GpuTarget) -> None:
     """Raise InvalidProblem if this compiler cannot compile for this GPU."""
     major = compiler.assembler_version.partition(".")[0]
-    if major.isdigit() and int(major) >= 13 and target.compute_capability < _OLDEST_FOR_CUDA_13:
+    if major.isdigit() and int(major) >= 13 and target.capability < _OLDEST_FOR_CUDA_13:
         capability, oldest = (
-            ".".join(map(str, pair)) for pair in (target.compute_capability, _OLDEST_FOR_CUDA_13)
+            ".".join(map(str, pair)) for pair in (target.capability, _OLDEST_FOR_CUDA_13)
         )
         raise InvalidProblem(
             f"{target.name} has compute capability {capability}, but the installed assembler of "

@@ -28,14 +28,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from toast_lab import records
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.records import ABOVE_ZERO, PART, Demand
 
 FOLDER = Path(__file__).parent / "gpu_targets"
 #: Known GPUs, in the order in which lists show them.
@@ -46,23 +46,13 @@ DEFAULT_MEMORY_SHARE = 0.75
 #: A description is about a page long; a larger file is not one.
 LARGEST_BYTES = 2**20
 
-_POSITIVE = (
-    "multiprocessors",
-    "fp32_lanes",
-    "clock_hz",
-    "memory_bytes",
-    "memory_bytes_per_s",
-    "l2_bytes",
-    "shared_memory_bytes",
-    "shared_memory_per_block_bytes",
-    "threads",
-    "registers",
-    "memory_sustained",
+_ONE_LINE = Demand(
+    "must be one line of text", lambda value: isinstance(value, str) and value.isprintable()
 )
-_WHOLE = {*_POSITIVE} - {"clock_hz", "memory_bytes_per_s", "memory_sustained"}
-_OPTIONAL = ("threads", "registers", "memory_sustained")
-_TEXTS = ("name", "title", "machine")
-_LARGEST = 2**62  # the fields of XLA's description are 64 bits wide
+_CAPABILITY = Demand(
+    'write it as a text, such as "9.0"',
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"\d{1,2}\.\d", value)),
+)
 
 # The first compute capability with arithmetic on bfloat16 (Ampere).
 _FIRST_WITH_BFLOAT16 = (8, 0)
@@ -72,32 +62,48 @@ _FIRST_WITH_BFLOAT16 = (8, 0)
 class GpuTarget:
     """One kind of GPU; shared memory, threads and registers are those of one multiprocessor."""
 
-    name: str  #: of a known GPU, or the path of its file
-    compute_capability: tuple[int, int]  #: (9, 0)
-    multiprocessors: int
-    fp32_lanes: int  #: of one multiprocessor
-    clock_hz: float
-    memory_bytes: int
-    memory_bytes_per_s: float
-    l2_bytes: int
-    shared_memory_bytes: int
-    shared_memory_per_block_bytes: int
-    title: str = ""  #: what the device calls itself
-    machine: str = ""  #: name of the machine that plans are priced on, "" if the file names none
-    threads: int = 2048
-    registers: int = 65536
-    memory_sustained: float = 1.0  #: share of ``memory_bytes_per_s`` that kernels reach, at most 1
+    name: Annotated[str, _ONE_LINE]  #: of a known GPU, or the path of its file
+    compute_capability: Annotated[str, _CAPABILITY]  #: "9.0"
+    multiprocessors: Annotated[int, ABOVE_ZERO]
+    fp32_lanes: Annotated[int, ABOVE_ZERO]  #: of one multiprocessor
+    clock_hz: Annotated[float, ABOVE_ZERO]
+    memory_bytes: Annotated[int, ABOVE_ZERO]
+    memory_bytes_per_s: Annotated[float, ABOVE_ZERO]
+    l2_bytes: Annotated[int, ABOVE_ZERO]
+    shared_memory_bytes: Annotated[int, ABOVE_ZERO]
+    shared_memory_per_block_bytes: Annotated[int, ABOVE_ZERO]
+    title: Annotated[str, _ONE_LINE] = ""  #: what the device calls itself
+    #: name of the machine that plans are priced on, "" if the file names none
+    machine: Annotated[str, _ONE_LINE] = ""
+    threads: Annotated[int, ABOVE_ZERO] = 2048
+    registers: Annotated[int, ABOVE_ZERO] = 65536
+    #: share of ``memory_bytes_per_s`` that kernels reach
+    memory_sustained: Annotated[float, PART] = 1.0
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+
+    def offences(self) -> Iterator[str]:
+        """What is wrong about several fields together."""
+        if self.shared_memory_per_block_bytes > self.shared_memory_bytes:
+            yield (
+                f"shared_memory_per_block_bytes = {self.shared_memory_per_block_bytes} is more "
+                f"than the {self.shared_memory_bytes} of the multiprocessor"
+            )
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability as numbers, (9, 0)."""
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
 
     @property
     def has_bfloat16(self) -> bool:
         """Does the GPU support bfloat16? If not, XLA widens every such value to float32."""
-        return self.compute_capability >= _FIRST_WITH_BFLOAT16
+        return self.capability >= _FIRST_WITH_BFLOAT16
 
     @property
     def architecture(self) -> str:
         """The compiler's name for the generation, "sm_90"."""
-        major, minor = self.compute_capability
+        major, minor = self.capability
         return f"sm_{major}{minor}"
 
     @property
@@ -106,7 +112,7 @@ class GpuTarget:
 
         If an architecture has several measured tables, XLA chooses one by a word of this name.
         """
-        if self.compute_capability == (10, 0):
+        if self.capability == (10, 0):
             return "NVIDIA GB200" if "gb200" in self.title.lower() else "NVIDIA B200"
         return self.title
 
@@ -125,7 +131,7 @@ class GpuTarget:
 
     def proto_text(self) -> str:
         """The GPU as a text of XLA's ``GpuTargetConfigProto``."""
-        major, minor = self.compute_capability
+        major, minor = self.capability
         name = self.xla_name.replace("\\", "\\\\").replace('"', '\\"')
         return f"""gpu_device_info {{
   cuda_compute_capability {{ major: {major} minor: {minor} }}
@@ -183,85 +189,16 @@ def read(path: str | Path, name: str = "") -> GpuTarget:
     Raises:
         InvalidProblem: the file is missing, not TOML or wrong; every offending key is listed.
     """
-    file = Path(path)
-    try:
-        if file.stat().st_size > LARGEST_BYTES:
-            raise InvalidProblem(
-                f"{file}: {file.stat().st_size} bytes are too many for the description of a GPU"
-            )
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidProblem(
-            f"{file}: cannot read this description of a GPU: {error.strerror}. The known ones "
-            f"({', '.join(NAMES)}) in {FOLDER} are examples"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidProblem(f"{file}: this is not TOML: {error}") from None
-    return parse(data, str(file), name or str(path))
-
-
-def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
-    """The GPU that parsed TOML data describes.
-
-    Raises:
-        InvalidProblem: as for ``read``.
-    """
+    advice = f". The known ones ({', '.join(NAMES)}) in {FOLDER} are examples"
+    data = records.load(path, "the description of a GPU", LARGEST_BYTES, advice)
     mistakes: list[str] = []
-    known_keys = [*_TEXTS, "compute_capability", *_POSITIVE, "sources"]
-    for key in data:
-        if key not in known_keys:
-            mistakes.append(f"{key}: no such key{did_you_mean(key, known_keys)}")
-    fields: dict[str, Any] = {"name": name}
-    for key in _TEXTS:
-        value = data.get(key, "")
-        if not isinstance(value, str) or any(ord(character) < 32 for character in value):
-            mistakes.append(f"{key} = {value!r} is not one line of text")
-        elif key != "name":
-            fields[key] = value
-    fields["title"] = fields.get("title") or str(data.get("name") or Path(file).stem)
-    fields["compute_capability"] = _capability(data.get("compute_capability"), mistakes)
-    for key in _POSITIVE:
-        if key in data:
-            fields[key] = _number(key, data[key], mistakes)
-        elif key not in _OPTIONAL:
-            mistakes.append(f"{key} is missing")
-    sources = data.get("sources", {})
-    if isinstance(sources, dict):
-        fields["sources"] = {key: str(source) for key, source in sources.items()}
-    else:
-        mistakes.append(f"sources = {sources!r} is not a table")
-    if not mistakes and fields["shared_memory_per_block_bytes"] > fields["shared_memory_bytes"]:
-        mistakes.append(
-            f"shared_memory_per_block_bytes = {fields['shared_memory_per_block_bytes']} is more "
-            f"than the {fields['shared_memory_bytes']} of the multiprocessor"
-        )
-    if not mistakes and fields.get("memory_sustained", 1.0) > 1.0:
-        mistakes.append(
-            f"memory_sustained = {fields['memory_sustained']} is above 1, the whole rate"
-        )
+    fields = records.read({"name": Path(path).stem, **data}, GpuTarget, mistakes)
+    if not mistakes:
+        title = fields.get("title") or fields["name"]
+        gpu = GpuTarget(**{**fields, "name": name or str(path), "title": title})
+        mistakes += gpu.offences()
     if mistakes:
         raise InvalidProblem(
-            f"{file}: mistakes in this description of a GPU:\n{join_offenders(mistakes)}"
+            f"{path}: mistakes in this description of a GPU:\n{join_offenders(mistakes)}"
         )
-    return GpuTarget(**fields)
-
-
-def _capability(value: Any, mistakes: list[str]) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", value) if isinstance(value, str) else None
-    if not match:
-        problem = "is missing" if value is None else f"= {value!r}"
-        mistakes.append(f'compute_capability {problem}: write it as a text, such as "9.0"')
-        return 0, 0
-    return int(match.group(1)), int(match.group(2))
-
-
-def _number(key: str, value: Any, mistakes: list[str]) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        mistakes.append(f"{key} = {value!r} is not a number")
-    elif not (0 < value < _LARGEST and math.isfinite(value)):
-        mistakes.append(f"{key} = {value!r} is not a positive number")
-    elif key in _WHOLE and value != int(value):
-        mistakes.append(f"{key} = {value!r} is not a whole number")
-    else:
-        return int(value) if key in _WHOLE else float(value)
-    return 1
+    return gpu
