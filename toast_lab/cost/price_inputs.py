@@ -170,7 +170,7 @@ class Lifetimes(NamedTuple):
     """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
-    run_late: Int8Array  #: [1] int8 1: products run late, see ``Memory.buffer_read_late``
+    run_late: Int8Array  #: [1] int8 1: products run late, see ``Buffers.read_late``
     last: Int32Array  #: [C] last op at which a copy is needed
     live: Float64Array  #: [P + 1] bytes in memory at each place
     near: Float64Array  #: [P + 1] further bytes, in vector memory
