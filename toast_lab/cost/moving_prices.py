@@ -97,9 +97,8 @@ def bringing_times(
         for j in range(kept.shape[0]):
             if wanted[i] == kept[j]:
                 continue
-            n_steps = reshard(
-                steps, 0, 0, 0, 0, kept[j], wanted[i], 0, bringing.facts.whole_bytes, axis_size
-            )
+            whole_bytes = bringing.facts.whole_bytes
+            n_steps = reshard(steps, 0, kept[j], wanted[i], 0, whole_bytes, axis_size)
             ahead_s = 0.0
             for row in range(n_steps):
                 step_s, reordering_s = _bringing_s(
