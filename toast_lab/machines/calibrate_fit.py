@@ -238,20 +238,9 @@ def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
 def collective_of(machine: Machine, point: CalibrationPoint) -> float:
     """Seconds by the formulas of ``collectives.py`` for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
-    links = lay_out(machine, mesh)
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)
-    return float(
-        collective_time_s(
-            STEP_KINDS.index(point.what),
-            1,
-            in_bytes,
-            mesh.array(),
-            links.bytes_per_s,
-            links.latency_s,
-            links.switched,
-            links.shape,
-        )
-    )
+    kind = STEP_KINDS.index(point.what)
+    return float(collective_time_s(kind, 1, in_bytes, lay_out(machine, mesh).shape))
 
 
 def fit_link(points: Sequence[CalibrationPoint]) -> Link:
