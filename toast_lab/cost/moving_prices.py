@@ -186,9 +186,9 @@ def _bringing_s(
     collective_s, time_s = 0.0, 0.0
     if kind != SLICE or rounds > 0.0:
         sums_all = kind == SLICE or _is_summed_whole(rates, axis_size, kind, axes, after)
-        made_kind = ALL_REDUCE if sums_all else kind
+        sent_kind = ALL_REDUCE if sums_all else kind
         sent_bytes = sent * steps.in_bytes[row]
-        collective_s = collective_time_s(made_kind, axes, sent_bytes, rates.link_shape)
+        collective_s = collective_time_s(sent_kind, axes, sent_bytes, rates.link_shape)
     if kind != SLICE:
         time_s = collective_s + reordering_s
     elif brought.cut_out:
