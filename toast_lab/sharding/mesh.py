@@ -85,6 +85,10 @@ class Mesh:
         dim_of = {axis: dim for dim, axes in enumerate(spec) for axis in axes}
         return tuple(dim_of.get(axis, -1) for axis in self.axes)
 
+    def axes_in(self, mask: int) -> tuple[str, ...]:
+        """The axes whose bits are set in ``mask``."""
+        return tuple(axis for bit, axis in enumerate(self.axes) if mask >> bit & 1)
+
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""
         return np.asarray(self.sizes, dtype=np.int64)
