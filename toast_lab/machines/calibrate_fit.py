@@ -1,15 +1,8 @@
 """Fit a ``Machine`` to measured points, and report how far off the fit is.
 
-* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: per FLOP a
-  larger dot is not slower, except by noise), and its largest value is taken.
-* Memory: the median rate of the largest sizes, which no cache holds.
-* Links: the latency and bytes/s with which ``collectives.py`` comes closest to all measured times
-  of all collectives over all numbers of devices, in ratios and with outliers damped. Times are made
-  monotone in the size first. Behaviour that the formulas cannot express stays visible as a ratio
-  for each collective.
-* Overhead and overlap: medians.
-
-A number that was not measured is taken from the nearest built-in machine, and its source says so.
+``docs/machines.md`` says how each number follows from the times ("Measuring one"). Behaviour that
+the formulas cannot express stays visible as a ratio for each collective. A number that was not
+measured is taken from the nearest built-in machine, and its source says so.
 
 Reference: Barlow, Bartholomew, Bremner, Brunk, Statistical inference under order restrictions, 1972
 (isotonic regression); Hockney, The communication challenge for MPP, 1994 (latency +

@@ -23,13 +23,7 @@ A torus dim that does not wrap around is a line: half the rate (``topology.py`` 
 ``rate``), n-1 hops.
 
 **Fitted terms.** Where a level of a switch has them (``Link.collectives``), they replace rate and
-latency: with x the bytes that each device sends (B (n-1)/n; twice that for an all_reduce; B for a
-permute) a collective takes ``start + device (n-1) + root sqrt(x) + x (byte + over_n / n)``:
-
-* ``start``: starting the kernels; ``device``: one more device to pass on the ring;
-* ``root``: a message cut into pieces that follow each other through h links, at a cost of a each,
-  takes h a + x/w + 2 sqrt(h a x/w) with pieces of the best size: full rates are reached slowly;
-* ``byte``: the rate of large messages; ``over_n``: what the smallest groups fall short of it.
+latency, by the formula in ``docs/machines.md`` ("Collectives of GPUs").
 
 Each level has terms of its own. An axis that straddles takes the longer of two times: by the terms
 of the inner level for all its devices, and by rate and latency. The inner links do not carry less

@@ -1,27 +1,10 @@
 """Lay a mesh onto a machine's links, ``lay_out(machine, mesh)``: where each mesh axis runs.
 
-**Levels.** The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with
-8 GPUs a node, the ``model`` axis of ``data=4,model=8`` runs on NVLink and ``data`` on the network.
-An axis larger than the remaining room is split: its largest divisor that fits stays inside, the
-rest goes to the next level. Such an axis straddles: with m of its devices in each group, a ring
-over all of it crosses the group's border once, so its rate is the lower of the inner rate and m
-times the outer rate of one device (the outer links of all m devices work for that one ring, as in
-rings over several network ports). In an all_to_all nothing is saved: data that leaves the group
-goes out at each device's own outer rate.
-
-**Torus.** Every axis has dims of its own if there are enough. Spare dims go to the largest axes,
-which are cut as near to square as divisors allow (16 on two dims is 4x4, the slice one would rent).
-An axis on several dims uses all their links. With more axes than dims, those with the smallest
-product share a dim: the minor axis has neighbouring chips, an axis outside it has every s-th chip,
-and s such rings share the links, so it gets 1/s of the rate and s times the hops. Axes also share a
-dim if that lets a longer axis have the dims that it needs. If a dim would still be longer than the
-machine's, axes fill the dims one after the other, minor first. If that fails too (a prime larger
-than any dim), the torus counts as one long path in which the axes are nested.
-
-A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with
-half the rate for all data that has to pass its middle or reach its ends.
-
-**Ring.** Every axis has a closed ring of its own.
+``docs/machines.md`` has the rules of levels, tori, rings and lines ("Where a mesh axis runs"). Two
+cases more: axes also share a dim of a torus if that lets a longer axis have the dims that it needs.
+If a dim would still be longer than the machine's, axes fill the dims one after the other, minor
+first; if that fails too (a prime larger than any dim), the torus counts as one long path in which
+the axes are nested.
 
 Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's
 ``mesh_utils.create_device_mesh`` lays meshes onto tori in the same way.
