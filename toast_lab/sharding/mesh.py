@@ -73,6 +73,12 @@ class Mesh:
         """Number of pieces into which these axes together cut a dim."""
         return math.prod(self.size(axis) for axis in axes)
 
+    def ways_on(self, cut: int, row: np.ndarray, axis: int) -> int:
+        """Number of pieces of ``cut`` by an axis and all others that have it in ``row``: [A]."""
+        return math.prod(
+            size for other, size in enumerate(self.sizes) if other == axis or row[other] == cut
+        )
+
     def divides(self, size: int, axes: Iterable[str]) -> bool:
         """Do these axes together cut ``size`` into equal pieces?"""
         return size % self.ways(axes) == 0
