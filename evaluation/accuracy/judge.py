@@ -29,6 +29,7 @@ from evaluation.compiled_rows import has_peak
 from evaluation.row_files import Row
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.collectives import collective_time_s
+from toast_lab.machines.topology import LATENCY, RATE
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.step_kinds import STEP_KINDS
@@ -167,26 +168,17 @@ def link_s(problem: Problem, side: diff_rows.Side) -> float:
     if kind not in STEP_KINDS or not mask:
         return 0.0
     size = np.prod([problem.mesh.size(axis) for axis in axes])
-    rates = problem.prices.inputs.rates
+    links = problem.prices.inputs.rates.link_shape
     sent = side.bytes / size if kind == "all_gather" else side.bytes
     if kind == "permute" and side.times > 1:
         # A ring around a matrix product passes pieces between neighbours. Other permutes may go to
         # the farthest device.
         a = min(
             (i for i in range(len(problem.mesh.axes)) if mask >> i & 1),
-            key=lambda i: rates.link_bytes_per_s[i],
+            key=lambda i: links[i, RATE],
         )
-        return float(rates.link_latency_s[a] + side.bytes / rates.link_bytes_per_s[a]) * side.times
-    once = collective_time_s(
-        STEP_KINDS.index(kind),
-        mask,
-        sent,
-        problem.mesh.array(),
-        rates.link_bytes_per_s,
-        rates.link_latency_s,
-        rates.switched,
-        rates.link_shape,
-    )
+        return float(links[a, LATENCY] + side.bytes / links[a, RATE]) * side.times
+    once = collective_time_s(STEP_KINDS.index(kind), mask, sent, links)
     return float(once) * side.times
 
 

@@ -107,7 +107,7 @@ def test_more_layers_add_no_places_and_next_to_no_ranges() -> None:
         for n in (6, 24)
     )
     assert many.n_places == few.n_places
-    assert len(many.buffer_value) < 1.1 * len(few.buffer_value)
+    assert len(many.buffers.value) < 1.1 * len(few.buffers.value)
     assert len(many.copy_use) < 1.1 * len(few.copy_use)
     assert len(many.work_op) == len(few.work_op)
     assert many.buffer_times.sum() > few.buffer_times.sum()

@@ -221,8 +221,8 @@ def test_what_is_read_again_after_a_long_product_is_in_memory(rows: int, near: b
     problem = Problem(traced(fn, *shapes), {"a": 2}, "tpu-v5e")
     memory = problem.prices.inputs.memory
     program = problem.analysis.program
-    kinds = [program.kind[op] for op in program.value_op[memory.buffer_value]]
-    assert bool(memory.buffer_near[kinds.index("sort")]) == near
+    kinds = [program.kind[op] for op in program.value_op[memory.buffers.value]]
+    assert bool(memory.buffers.near[kinds.index("sort")]) == near
 
 
 def test_without_vector_memory_nothing_is_near() -> None:

@@ -20,7 +20,16 @@ from toast_lab.machines import collectives as co
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
-from toast_lab.machines.topology import GROUP_RATE, N_COLUMNS, lay_out
+from toast_lab.machines.topology import (
+    GROUP,
+    GROUP_RATE,
+    LATENCY,
+    N_COLUMNS,
+    RATE,
+    SIZE,
+    SWITCHED,
+    lay_out,
+)
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
@@ -46,8 +55,7 @@ def time_s(kind, machine, sizes, in_bytes, mask=None):
     mesh = Mesh(tuple(f"a{i}" for i in range(len(sizes))), tuple(sizes))
     links = lay_out(machine, mesh)
     mask = (1 << len(sizes)) - 1 if mask is None else mask
-    arrays = mesh.array(), links.bytes_per_s, links.latency_s, links.switched, links.shape
-    return co.collective_time_s(kind, mask, float(in_bytes), *arrays)
+    return co.collective_time_s(kind, mask, float(in_bytes), links.shape)
 
 
 def ring_or_line(n, ring):
@@ -260,11 +268,11 @@ dims = st.lists(st.tuples(st.integers(2, 9), st.floats(0.1, 10)), min_size=2, ma
 
 def rows(axes, latency=0.0):
     """Return the rows that ``collectives`` makes for torus dims of (size, rate), slowest first."""
-    table = [
-        [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i, i]
-        for i, (n, rate) in enumerate(axes)
-    ]
-    return np.asarray(sorted(table, key=lambda row: row[1]), dtype=float)
+    table = np.zeros((len(axes), N_COLUMNS))
+    for i, (n, rate) in enumerate(sorted(axes, key=lambda axis: axis[1])):
+        table[i, :GROUP] = n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n)
+        table[i, [GROUP, SIZE, RATE, LATENCY, co._AXIS]] = i, n, rate, latency, i
+    return table
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,9 +316,10 @@ def test_one_after_the_other_takes_the_best_order(axes):
             spent += held * (n - 1) / rate
             held *= n
         times.append(spent)
-    on_switches = np.ones(len(axes), np.bool_)
+    on_switches = rows(axes)
+    on_switches[:, SWITCHED] = 1.0
     assert from_python(co._several)(
-        ALL_GATHER, 1.0, float(total), rows(axes), on_switches, np.zeros((len(axes), N_COLUMNS))
+        ALL_GATHER, 1.0, float(total), on_switches, np.zeros((len(axes), N_COLUMNS))
     ) == pytest.approx(min(times))
 
 
@@ -332,9 +341,9 @@ def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, size
 
     def seconds(scale=1.0, faster=1.0, slower=1.0):
         shape = links.shape.copy()
-        shape[:, GROUP_RATE] *= faster
-        arrays = links.bytes_per_s * faster, links.latency_s * slower, links.switched, shape
-        return co.collective_time_s(kind, mask, size * scale, mesh.array(), *arrays)
+        shape[:, [RATE, GROUP_RATE]] *= faster
+        shape[:, LATENCY] *= slower
+        return co.collective_time_s(kind, mask, size * scale, shape)
 
     base_s = seconds()
     assert np.isfinite(base_s)

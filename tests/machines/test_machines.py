@@ -23,7 +23,7 @@ from toast_lab.machines import catalogue
 from toast_lab.machines.catalogue import MACHINES, machine
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import COMPILERS, LARGEST_BYTES, Machine
-from toast_lab.machines.topology import lay_out
+from toast_lab.machines.topology import LATENCY, RATE, lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100"]
@@ -150,7 +150,7 @@ def test_levels_must_nest():
 def test_layouts_by_hand(name, mesh, slice_, rates_gb, hops):
     links = laid(name, mesh)
     assert links.slice == slice_
-    assert links.bytes_per_s / 1e9 == pytest.approx(rates_gb)
+    assert links.shape[:, RATE] / 1e9 == pytest.approx(rates_gb)
     assert links.shape[:, 0] == pytest.approx(hops)
 
 
@@ -168,7 +168,7 @@ def test_an_all_to_all_saves_nothing_across_nodes():
     For these 8 of 16 destinations a device has 25 GB/s.
     """
     links = laid("a100", "16")
-    seconds_for_a_byte = links.shape[0, 1] / links.bytes_per_s[0]
+    seconds_for_a_byte = links.shape[0, 1] / links.shape[0, RATE]
     assert seconds_for_a_byte == pytest.approx(8 / 16 / 25e9)
 
 
@@ -183,7 +183,7 @@ def test_an_all_to_all_saves_nothing_across_nodes():
     ],
 )
 def test_meshes_larger_than_the_pod_are_refused(name, fits, too_large, most):
-    assert np.all(laid(name, fits).bytes_per_s > 0)
+    assert np.all(laid(name, fits).shape[:, RATE] > 0)
     with pytest.raises(
         InvalidProblem,
         match=rf"has {make_mesh(too_large).n_devices} devices, but {name} joins .* {most}",
@@ -192,7 +192,7 @@ def test_meshes_larger_than_the_pod_are_refused(name, fits, too_large, most):
 
 
 def test_gpus_have_no_limit():
-    assert laid("h100", "64x64x8").bytes_per_s[0] == 50e9
+    assert laid("h100", "64x64x8").shape[0, RATE] == 50e9
 
 
 sizes = st.lists(st.sampled_from([1, 2, 3, 4, 5, 6, 8, 16, 32]), min_size=1, max_size=6)
@@ -212,8 +212,8 @@ def test_every_mesh_that_fits_has_a_sound_layout(name, sizes):
     for i, size in enumerate(sizes):
         assert links.where[i]
         if size > 1:
-            assert 0 < links.bytes_per_s[i] <= fastest
-            assert links.latency_s[i] > 0
+            assert 0 < links.shape[i, RATE] <= fastest
+            assert links.shape[i, LATENCY] > 0
             assert links.shape[i, 0] >= 1 or len(named_machine.links) > 1  # hops
             assert links.shape[i, 1] > 0  # spread
     if links.slice and len(links.slice) == len(named_machine.links[-1].extents):
@@ -229,7 +229,7 @@ def test_every_mesh_that_fits_has_a_sound_layout(name, sizes):
 def test_inner_levels_are_no_slower_for_minor_axes():
     """On machines with levels, an axis of the same size is never faster further out."""
     for name in ("a100", "h100", "p100"):
-        rates = laid(name, "2x2x2x2x2").bytes_per_s
+        rates = laid(name, "2x2x2x2x2").shape[:, RATE]
         assert list(rates) == sorted(rates), name
 
 
@@ -323,7 +323,7 @@ def test_a_problem_takes_a_machine_file(tmp_path):
     for given_as in (str(path), path):
         problem = Problem(analysed("mlp"), "2x2", given_as)
         assert problem.machine.name == "mine"
-        assert problem.links.bytes_per_s.tolist() == [5e8, 5e8]
+        assert problem.links.shape[:, RATE].tolist() == [5e8, 5e8]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_the_file_in_the_docs_loads(tmp_path):
     loaded = machine(written(tmp_path, text))
     assert loaded.max_devices is None
     links = lay_out(loaded, make_mesh("2x16x16"))
-    assert links.bytes_per_s.tolist() == [3.125e9, 90e9, 90e9]
+    assert links.shape[:, RATE].tolist() == [3.125e9, 90e9, 90e9]
 
 
 @pytest.mark.parametrize("name", NAMES)

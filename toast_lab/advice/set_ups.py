@@ -106,15 +106,11 @@ def alike(machine: Machine, meshes: Sequence[Mesh]) -> list[tuple[Mesh, ...]]:
 def _links_key(machine: Machine, mesh: Mesh) -> tuple[Any, ...]:
     links = lay_out(machine, mesh)
     columns = np.delete(links.shape, GROUP, axis=1)
-    axes = [
-        (size, float(links.bytes_per_s[axis]), float(links.latency_s[axis]), *columns[axis])
-        for axis, size in enumerate(mesh.sizes)
-    ]
     shared = [
         tuple(sorted(mesh.sizes[axis] for axis in axes_of_group))
         for axes_of_group in _groups(links.shape[:, GROUP])
     ]
-    return mesh.n_devices, tuple(sorted(axes)), tuple(sorted(shared))
+    return mesh.n_devices, tuple(sorted(map(tuple, columns))), tuple(sorted(shared))
 
 
 def _groups(group: np.ndarray) -> list[list[int]]:

@@ -13,7 +13,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.machines.catalogue import MACHINES, machine
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
-from toast_lab.machines.topology import AxisLinks, lay_out
+from toast_lab.machines.topology import LATENCY, RATE, SWITCHED, AxisLinks, lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import JsonObject, bytes_text
 
@@ -70,7 +70,7 @@ def run(args: Namespace) -> int:
 
 
 def _axes(mesh: Mesh, links: AxisLinks) -> Any:
-    columns = (links.bytes_per_s, links.latency_s, links.switched, links.where)
+    columns = (*links.shape[:, [RATE, LATENCY, SWITCHED]].T, links.where)
     return zip(mesh.axes, mesh.sizes, *columns, strict=True)
 
 

@@ -29,6 +29,25 @@ NEAR_ROUNDS = 30.0
 
 
 @packed
+class Buffers(NamedTuple):
+    """Written values, and the ops at which they are alive."""
+
+    value: Int32Array  #: [B] value that represents it
+    start: Int32Array  #: [B] first op at which it is alive
+    end: Int32Array  #: [B] last op at which it is alive; O: to the end
+    #: [B] value that represents the result that may take over its memory at its last op, if both
+    #: have equal size; or -1
+    heir: Int32Array
+    near: BoolArray  #: [B] bool: may stay in vector memory if it is small enough
+    computed: BoolArray  #: [B] bool: not an argument
+    result: BoolArray  #: [B] bool: a result that takes over no argument's memory
+    #: [B] the last product that reads it, of those that run late if their result is summed over
+    #: devices; or -1
+    read_late: Int32Array
+    written_late: Int32Array  #: [B] the same for the product that writes it
+
+
+@packed
 class Memory(NamedTuple):
     """Live ranges over the ops of the whole program, whether or not its prices are folded.
 
@@ -36,20 +55,8 @@ class Memory(NamedTuple):
     if nothing is folded).
     """
 
-    buffer_value: Int32Array  #: [B] value that represents it
-    buffer_start: Int32Array  #: [B] first op at which it is alive
-    buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    #: [B] value that represents the result that may take over its memory at its last op, if both
-    #: have equal size; or -1
-    buffer_heir: Int32Array
-    buffer_near: BoolArray  #: [B] bool: may stay in vector memory if it is small enough
-    buffer_computed: BoolArray  #: [B] bool: not an argument
-    buffer_result: BoolArray  #: [B] bool: a result that takes over no argument's memory
-    #: [B] the last product that reads it, of those that run late if their result is summed over
-    #: devices; or -1
-    buffer_read_late: Int32Array
-    buffer_written_late: Int32Array  #: [B] the same for the product that writes it
-    late_op: int  #: the last of these products; others that run late run just before it
+    buffers: Buffers
+    late_op: int  #: the last product that runs late; others that do run just before it
     like_use: Int32Array  #: [U] the use that is priced in its place
     like_op: Int32Array  #: [O] the op that is priced in its place
     use_op: Int32Array  #: [U]
@@ -130,18 +137,19 @@ def make_memory(
     # One row more than there are regions, for ops outside all of them.
     regions = program.regions
     loop_ends = [region.end if region.kind == "loop" else 0 for region in regions]
+    is_near &= ~np.isin(value, root[np.asarray(beside_link(program), int)])
     return Memory(
-        buffer_value=value.astype(np.int32),
-        buffer_start=start.astype(np.int32),
-        buffer_end=end.astype(np.int32),
-        buffer_heir=np.where(has_heir, heir, -1).astype(np.int32),
-        buffer_near=near.may_be_near[value]
-        & is_near
-        & ~np.isin(value, root[np.asarray(beside_link(program), int)]),
-        buffer_computed=~argument,
-        buffer_result=is_result,
-        buffer_read_late=read_late[value].astype(np.int32),
-        buffer_written_late=np.where(np.isin(maker, late_products), maker, -1).astype(np.int32),
+        buffers=Buffers(
+            value=value.astype(np.int32),
+            start=start.astype(np.int32),
+            end=end.astype(np.int32),
+            heir=np.where(has_heir, heir, -1).astype(np.int32),
+            near=near.may_be_near[value] & is_near,
+            computed=~argument,
+            result=is_result,
+            read_late=read_late[value].astype(np.int32),
+            written_late=np.where(np.isin(maker, late_products), maker, -1).astype(np.int32),
+        ),
         late_op=max(late_products, default=0),
         like_use=uses,
         like_op=ops,

@@ -1,21 +1,9 @@
 """Products whose sums a TPU's compiler scatters piece by piece, as it computes them.
 
-libtpu cuts a product whose result goes through a ``reduce_scatter`` into as many pieces as the
-group has devices, and passes sums around the group in both directions while it multiplies, two
-pieces at a time. Part of the sending hides behind that, but the product takes longer: all of one
-operand is read for every pair of pieces, sums are added up on the way, and each kernel has to
-start. What is read in pieces has to be in memory: an operand that the product would have computed
-on its way in is written first, and so is every second piece that is not contiguous in memory
-(``cut_bytes``).
-
-When it does so, and what the kernels take, was read off some 130 products compiled one by one by
-libtpu 0.0.42.1, of 64 to 131,072 rows by matrices of 1,024 to 32,768 squared over groups of 2 to 32
-devices: most of them for v5e; when it does so, also for v4, v5p and v6e. v3 never does.
-``docs/machines.md`` says how well they are met.
-
-libtpu gathers operands piece by piece as well, but not where a program says in which layout the
-product has to read them, as programs that run a plan do: all of the 123 products that were cut into
-pieces in 176 compiled plans had a ``reduce_scatter``.
+``docs/machines.md`` says when, what it costs and how well prices agree ("Sums that are scattered
+piece by piece"). Read off some 130 products compiled one by one by libtpu 0.0.42.1, of 64 to
+131,072 rows by matrices of 1,024 to 32,768 squared over groups of 2 to 32 devices: most of them for
+v5e; when it does so, also for v4, v5p and v6e. v3 never does.
 
 TOAST section 4.5 adds up the times of products and collectives.
 """

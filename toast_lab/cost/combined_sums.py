@@ -1,10 +1,6 @@
 """Sums over devices that a compiler combines into one, which waits for the links once.
 
-For TPUs, XLA combines all_reduces over the same devices of which none needs another's result, up to
-some hundred megabytes (libtpu 0.0.42.1 for v5e: mean and variance of a layer's batch are one sum,
-and so are all gradients of a program's weights up to 117 of 134 MB). Which sums a plan needs is not
-known in advance. But those that one action causes are known: they are over dims of one size, at the
-same distance from the results.
+``docs/machines.md`` says which ("Sums that are made at once").
 
 Reference: none; XLA's ``AllReduceCombiner``.
 """

@@ -1,13 +1,8 @@
 """Ops computed on the way out of a matrix product, in the product's own kernel.
 
-On a TPU these are all ops that can be computed element by element from the product's result and
-values made before it: a bias and an activation, the whole backward pass of an activation, the three
-results of an Adam step. Sums over the result are computed there too, such as the mean of a layer
-norm. The kernel then takes as long as the multiplying or as its traffic, whichever is longer
-(``computing_prices``).
-
-Of the values in the kernel one is written: the smallest of those through which everything that
-follows has to go. Others are written only if no reader could compute them again from it.
+``docs/machines.md`` says which ops these are ("Kernels of a TPU"). Of the values in the kernel one
+is written: the smallest of those through which everything that follows has to go. Others are
+written only if no reader could compute them again from it.
 
 Read off libtpu 0.0.42.1 for v5e on products of 256 to 16,384 rows by 2,048 to 8,192 squared, with
 and without casts, activations, updates and sums.

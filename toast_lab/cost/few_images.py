@@ -1,16 +1,11 @@
 """Convolutions of fewer images than a tile of a TPU has rows.
 
-Images lie along the eight rows of a tile. If there are fewer, libtpu cuts each into strips, lays
-these along the rows before a convolution, and undoes that behind it: with four images of 32 by 32
-on a device, half of a residual block's time goes into copies, so that four take longer than eight.
-Strips overlap by a window, which is convolved twice (``OVERLAP_FACTOR``).
+``docs/machines.md`` says what libtpu does with them and how well that is met ("Convolutions").
+Strips overlap by a window, which is convolved twice (``OVERLAP_FACTOR``). Transposing copies move
+each number twice if the convolved value comes from a normalisation, since sums over strips are sums
+over parts, and about once if a chain of convolutions keeps the strips or the window is a single
+place.
 
-Transposing copies move each number twice if the convolved value comes from a normalisation, since
-sums over strips are sums over parts, and about once if a chain of convolutions keeps the strips or
-the window is a single place. Gradients do the same, those of kernels with both operands.
-
-Read off libtpu 0.0.42.1 for v5e: residual blocks with group and batch norms, chains without,
-windows of 1 and 3, and convolutions in one dim, of 1 to 32 images, forward and as steps of descent.
 Reference: none, the paper counts FLOPs.
 """
 

@@ -24,14 +24,11 @@ Reference: TOAST section 4.4, where repeated layers are treated alike. Start rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.buffers import Memory
-from toast_lab.cost.folded_ranges import Likeness, folded_ranges, labelled
-from toast_lab.cost.live_ranges import LiveRanges
+from toast_lab.cost.folded_ranges import folded_ranges
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.program_facts import OpFacts, ProgramFacts, UseFacts, ValueFacts
 from toast_lab.hashing import Classes, classes, numbers
@@ -72,32 +69,30 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     like_op = ops.label
     position = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
     like_use = (use_ptr[like_op[tables.use_op]] + position).astype(np.int32)
+    buffers = memory.buffers
     folded_memory = memory._replace(
-        buffer_value=values.label[memory.buffer_value],
-        buffer_heir=labelled(values.label, memory.buffer_heir),
-        buffer_read_late=labelled(ops.label, memory.buffer_read_late),
-        buffer_written_late=labelled(ops.label, memory.buffer_written_late),
+        buffers=buffers._replace(
+            value=values.label[buffers.value],
+            heir=_labelled(values.label, buffers.heir),
+            read_late=_labelled(ops.label, buffers.read_late),
+            written_late=_labelled(ops.label, buffers.written_late),
+        ),
         like_use=like_use,
         like_op=like_op,
     )
     ranges = folded_ranges(
         tables,
-        memory,
+        folded_memory,
         whole.ranges,
-        Likeness(
-            value=values.label,
-            use=like_use,
-            op=like_op,
-            want=wants.label,
-            may_bring=_may_bring(tables, classes_of.earlier, wants.label),
-        ),
+        want=wants.label,
+        may_bring=_may_bring(tables, classes_of.earlier, wants.label),
     )
     # With the element types of the whole program's arrays, for which kernels are compiled.
     return PriceInputs(
-        tables=Tables._make(_typed(folded_tables, tables)),
+        tables=_typed(folded_tables, tables),
         facts=folded_facts,
-        memory=Memory._make(_typed(folded_memory, memory)),
-        ranges=LiveRanges._make(_typed(ranges, whole.ranges)),
+        memory=_typed(folded_memory, memory),
+        ranges=_typed(ranges, whole.ranges),
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,
         axis_size=whole.axis_size,
@@ -254,12 +249,16 @@ def _may_bring(tables: Tables, earlier: Ragged, want: np.ndarray) -> np.ndarray:
     return ~shares & ~tables.value_constant[value] & (rank[value] > 0)
 
 
-def _typed(fields: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """Arrays cast to the element types of those in ``like``; numbers as they are."""
-    return [
-        field.astype(other.dtype) if isinstance(field, np.ndarray) else field
-        for field, other in zip(fields, like, strict=True)
-    ]
+def _typed(field: Any, like: Any) -> Any:
+    """A pack with its arrays cast to the element types of those in ``like``."""
+    if isinstance(field, tuple):
+        return type(like)._make(map(_typed, field, like))
+    return field.astype(like.dtype) if isinstance(field, np.ndarray) else field
+
+
+def _labelled(label: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Label of each index; -1 stays -1."""
+    return np.where(number >= 0, label[number], -1)
 
 
 def _sets(rows: Ragged, is_kept: np.ndarray) -> Ragged:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.buffers import NEAR_PRODUCTS, Memory
+from toast_lab.cost.buffers import NEAR_PRODUCTS, Buffers, Memory
 from toast_lab.cost.live_ranges import LiveRanges, deaths, needed_ops
 from toast_lab.cost.repeats import inner_turns
 from toast_lab.hashing import classes
@@ -28,28 +28,10 @@ from toast_lab.ragged import Ragged, gather, row_numbers, row_starts, spans
 from toast_lab.sharding.steps import Tables
 
 
-class Likeness(NamedTuple):
-    """Classes of the values, uses and ops of a program, see ``fold``."""
-
-    value: np.ndarray  #: [V]
-    use: np.ndarray  #: [U]
-    op: np.ndarray  #: [O]
-    want: np.ndarray  #: [U] class of each use's want
-    may_bring: np.ndarray  #: [U] bool: may a copy be brought for the use, or only shared?
-
-
 class _Buffers(NamedTuple):
-    """Written values, in the order of their ends."""
+    """Written values by their classes, in the order of their ends."""
 
-    value: np.ndarray  #: [B] its class
-    start: np.ndarray  #: [B]
-    end: np.ndarray  #: [B]
-    heir: np.ndarray  #: [B] class of its heir, -1: none
-    near: np.ndarray  #: [B] bool
-    computed: np.ndarray  #: [B] bool
-    result: np.ndarray  #: [B] bool
-    read_late: np.ndarray  #: [B] class of the product that reads it late, or -1
-    written_late: np.ndarray  #: [B]
+    rows: Buffers
     dying: np.ndarray  #: [D] indices of those that have an heir
     ptr: np.ndarray  #: row starts into ``dying``, a row for each op at which some die
     rival: np.ndarray  #: [B] class of all that die at the op with an heir, or -1
@@ -76,44 +58,46 @@ class _Copies(NamedTuple):
     kind: np.ndarray  #: [C] class of copies that live equally long under every plan
 
 
-def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> LiveRanges:
+def folded_ranges(
+    tables: Tables,
+    memory: Memory,
+    ranges: LiveRanges,
+    *,
+    want: np.ndarray,
+    may_bring: np.ndarray,
+) -> LiveRanges:
     """Live ranges at the places where memory can peak, a row for all that are alive at the same.
 
     Args:
         tables: tables of the program op by op.
-        memory: the same program's live ranges, in program order.
+        memory: the same program's live ranges, in program order, with the classes of its values.
         ranges: the same program's live ranges without folding.
-        like: classes of its values, uses and ops.
+        want: [U] class of each use's want.
+        may_bring: [U] bool: may a copy be brought for the use, or only shared?
     """
     n_ops = len(memory.runs_at)
-    buffers, copies = _buffers(memory, like), _copies(tables, memory, ranges, like)
+    buffers = _buffers(memory)
+    copies = _copies(tables, memory, ranges, wants=want, use=np.flatnonzero(may_bring))
     ops = np.arange(tables.n_arguments, n_ops)
-    work = _Work(like.op[ops], memory.runs_at[ops])
+    work = _Work(memory.like_op[ops], memory.runs_at[ops])
     is_place = ~inner_turns(_changes(n_ops, buffers, copies, work))
     if memory.late_op > 0:
         is_place[memory.late_op - 1 : memory.late_op + 1] = True
     place = row_starts(is_place)
     buffer, buffer_times = _distinct_buffers(buffers, place)
+    kept = Buffers._make(column[buffer] for column in buffers.rows)
     copy, copy_times = _distinct_copies(copies, place)
     share = gather(copies.ptr, copy)
     working, work_times = _distinct(is_place[work.at], work.op, work.at)
     return LiveRanges(
         place=place,
         n_places=int(place[-1]),
-        buffer_value=buffers.value[buffer],
-        buffer_start=buffers.start[buffer],
-        buffer_end=buffers.end[buffer],
-        buffer_heir=buffers.heir[buffer],
-        buffer_death=deaths(buffers.end[buffer], buffers.heir[buffer]),
-        buffer_near=buffers.near[buffer],
-        buffer_computed=buffers.computed[buffer],
-        buffer_result=buffers.result[buffer],
-        buffer_read_late=buffers.read_late[buffer],
-        buffer_written_late=buffers.written_late[buffer],
+        buffers=kept,
+        buffer_death=deaths(kept.end, kept.heir),
         late_op=ranges.late_op,
-        results=np.flatnonzero(buffers.result[buffer]),
+        results=np.flatnonzero(kept.result),
         buffer_times=buffer_times,
-        copy_use=like.use[copies.use[copy]],
+        copy_use=memory.like_use[copies.use[copy]],
         copy_from=copies.start[copy],
         copy_last=copies.last[copy],
         copy_times=copy_times,
@@ -126,61 +110,33 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
     )
 
 
-def _buffers(memory: Memory, like: Likeness) -> _Buffers:
-    order = np.argsort(memory.buffer_end, kind="stable")
-    value, end, heir = (
-        column[order] for column in (memory.buffer_value, memory.buffer_end, memory.buffer_heir)
-    )
-    heir = labelled(like.value, heir)
-    value = like.value[value]
+def _buffers(memory: Memory) -> _Buffers:
+    order = np.argsort(memory.buffers.end, kind="stable")
+    rows = Buffers._make(column[order] for column in memory.buffers)
     rival, turn = np.full((2, len(order)), -1)
-    dying = np.flatnonzero(heir >= 0)
-    ptr = row_starts(np.unique(end[dying], return_counts=True)[1])
-    rivals = classes(len(ptr) - 1, Ragged(ptr, value[dying]), Ragged(ptr, heir[dying]))
+    dying = np.flatnonzero(rows.heir >= 0)
+    ptr = row_starts(np.unique(rows.end[dying], return_counts=True)[1])
+    rivals = classes(len(ptr) - 1, Ragged(ptr, rows.value[dying]), Ragged(ptr, rows.heir[dying]))
     row = row_numbers(ptr)
     rival[dying] = rivals.label[row]
     turn[dying] = np.arange(len(dying)) - ptr[row]
-    return _Buffers(
-        value=value,
-        start=memory.buffer_start[order],
-        end=end,
-        heir=heir,
-        near=memory.buffer_near[order],
-        computed=memory.buffer_computed[order],
-        result=memory.buffer_result[order],
-        read_late=labelled(like.op, memory.buffer_read_late[order]),
-        written_late=labelled(like.op, memory.buffer_written_late[order]),
-        dying=dying,
-        ptr=ptr,
-        rival=rival,
-        turn=turn,
-    )
+    return _Buffers(rows, dying, ptr, rival=rival, turn=turn)
 
 
-def _alike(buffers: _Buffers) -> tuple[np.ndarray, ...]:
+def _alike(rows: Buffers) -> tuple[np.ndarray, ...]:
     """Columns that agree for buffers that add the same bytes wherever they are alive."""
-    return (
-        buffers.value,
-        buffers.near,
-        buffers.result,
-        buffers.read_late,
-        buffers.written_late,
-    )
+    return rows.value, rows.near, rows.result, rows.read_late, rows.written_late
 
 
-def labelled(label: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Label of each index; -1 stays -1."""
-    return np.where(number >= 0, label[number], -1)
-
-
-def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> _Copies:
-    """Every copy that some plan brings, with the later uses that may share it.
+def _copies(
+    tables: Tables, memory: Memory, ranges: LiveRanges, *, wants: np.ndarray, use: np.ndarray
+) -> _Copies:
+    """The copies that some plan brings for ``use``, with the later uses that may share each.
 
     A use shares the copy of the first earlier use that wants the same, unless that copy was brought
     in a loop or a branch that has ended: see ``steps``. Of the uses that want the same, only the
     one that needs the copy longest matters.
     """
-    use = np.flatnonzero(like.may_bring)
     # The uses of the same value that come after this one
     begin, end = tables.earlier_end[use] + 1, tables.value_use_ptr[tables.use_value[use] + 1]
     copy = np.repeat(np.arange(len(use)), end - begin)
@@ -190,7 +146,7 @@ def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) 
     own_last = ranges.copy_last[use]
     share_last = needed_ops(memory, later_use, memory.use_op[use][copy])
     outlasts = share_last > own_last[copy]
-    copy, want, share_last = copy[outlasts], like.want[later_use[outlasts]], share_last[outlasts]
+    copy, want, share_last = copy[outlasts], wants[later_use[outlasts]], share_last[outlasts]
     order = np.lexsort((share_last, want, copy))
     copy, want, share_last = copy[order], want[order], share_last[order]
     is_longest = np.ones(len(order), bool)
@@ -208,7 +164,7 @@ def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) 
 
     kind = classes(
         len(use),
-        like.use[use],
+        memory.like_use[use],
         near(np.arange(len(use)), own_last),
         Ragged(ptr, want),
         Ragged(ptr, rank),
@@ -239,13 +195,14 @@ def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 
 def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
     """[O + 1] class of the changes at each op, and at the end."""
-    buffer = classes(len(buffers.value), *_alike(buffers), buffers.rival, buffers.turn).label
+    rows = buffers.rows
+    buffer = classes(len(rows.value), *_alike(rows), buffers.rival, buffers.turn).label
     copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
     # For each kind of event: (ops, classes of what changes, which part of that)
     events: list[tuple[Any, ...]] = [
-        (buffers.start, buffer, 0),
-        (buffers.end + 1, buffer, 0),
-        (buffers.end[buffers.dying], buffer[buffers.dying], 0),
+        (rows.start, buffer, 0),
+        (rows.end + 1, buffer, 0),
+        (rows.end[buffers.dying], buffer[buffers.dying], 0),
         (copies.start, copies.kind, 0),
         (copies.last + 1, copies.kind, 0),
         (copies.share_last + 1, copies.kind[copy], copies.rank),
@@ -279,24 +236,14 @@ def _distinct(is_kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.nd
 
 def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(buffers, times): those that die at one op, each with an heir, stay together."""
-    start, end = place[buffers.start], place[buffers.end + 1]
-    is_counted = (start < end) | (buffers.read_late >= 0) | buffers.result
-    alone, times = _distinct((buffers.heir < 0) & is_counted, *_alike(buffers), start, end)
-    dying, ptr = buffers.dying, buffers.ptr
-
-    def rows(column: np.ndarray) -> Ragged:
-        return Ragged(ptr, column[dying])
-
+    rows, dying, ptr = buffers.rows, buffers.dying, buffers.ptr
+    start, end = place[rows.start], place[rows.end + 1]
+    is_counted = (start < end) | (rows.read_late >= 0) | rows.result
+    alone, times = _distinct((rows.heir < 0) & is_counted, *_alike(rows), start, end)
     matters = np.zeros(len(ptr) - 1, bool)
     matters[row_numbers(ptr)[is_counted[dying]]] = True
-    ops, op_times = _distinct(
-        matters,
-        *map(rows, _alike(buffers)),
-        rows(buffers.heir),
-        rows(start),
-        rows(place[buffers.end]),
-        rows(end),
-    )
+    columns = (*_alike(rows), rows.heir, start, place[rows.end], end)
+    ops, op_times = _distinct(matters, *(Ragged(ptr, column[dying]) for column in columns))
     together = dying[gather(ptr, ops)]
     return (
         np.concatenate([alone, together]),

@@ -66,15 +66,7 @@ def fused_program(
     """
     roots = value_roots(program, tables, style, has_bfloat16=has_bfloat16)
     shapes = products(program)
-    fusion = fuse(
-        program,
-        tables,
-        shapes,
-        root=roots.root,
-        view=roots.view,
-        free=roots.free,
-        style=style,
-    )
+    fusion = fuse(program, tables, shapes, roots=roots, style=style)
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     if style.compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion.narrowed, fusion.written)

@@ -32,6 +32,7 @@ from toast_lab.cost.epilogues import (
 )
 from toast_lab.cost.matrix_tiles import BATCH, Products, dim_roles, have_one_row
 from toast_lab.cost.shifts import MOST_REPEATED, OVERLAPPING, readings, shifts
+from toast_lab.cost.value_roots import Roots
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import ops_where
 from toast_lab.sharding.steps import Tables
@@ -87,9 +88,7 @@ def fuse(
     tables: Tables,
     shapes: Products,
     *,
-    root: np.ndarray,
-    view: np.ndarray,
-    free: np.ndarray,
+    roots: Roots,
     style: CompilerStyle,
 ) -> Fusion:
     """Decide which values are written, and what kernels read.
@@ -98,12 +97,10 @@ def fuse(
         program: the program.
         tables: its tables.
         shapes: sizes of its products.
-        root: [V] the value in whose memory a view is; itself for all others.
-        view: [O] ops whose results are views.
-        free: [O] ops that cost nothing.
+        roots: its views, and ops that cost nothing.
         style: what the compiler fuses.
     """
-    return _Fuser(program, tables, shapes, root=root, view=view, free=free, style=style).run()
+    return _Fuser(program, tables, shapes, roots=roots, style=style).run()
 
 
 class _Fuser:
@@ -113,16 +110,14 @@ class _Fuser:
         tables: Tables,
         shapes: Products,
         *,
-        root: np.ndarray,
-        view: np.ndarray,
-        free: np.ndarray,
+        roots: Roots,
         style: CompilerStyle,
     ) -> None:
         self.program, self.style = program, style
         self.n_ops = program.n_ops
-        self.root: list[int] = root.tolist()
-        self.free: list[bool] = free.tolist()
-        self.view: list[bool] = view.tolist()
+        self.root: list[int] = roots.root.tolist()
+        self.free: list[bool] = roots.free.tolist()
+        self.view: list[bool] = roots.view.tolist()
         self.output: list[bool] = tables.value_output.tolist()
         self.bytes: list[float] = tables.value_bytes.tolist()
         self._read(program)

@@ -11,14 +11,11 @@ from toast_lab.ir.op_kinds import ops_where
 
 
 def _columns(fused: FusedProgram) -> Columns:
-    return {"use.ahead": _ahead(fused.program)}
-
-
-def _ahead(program: p.Program) -> np.ndarray:
-    """[U] bool: does a product run between where a value is made and a use of it?
+    """Does a product run between where a value is made and a use of it?
 
     An op that only casts, cuts out or reorders a value counts as a part of bringing it.
     """
+    program = fused.program
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     products_before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
     maker = np.array(program.value_op, np.int64)
@@ -31,7 +28,7 @@ def _ahead(program: p.Program) -> np.ndarray:
     starts = np.asarray([kind == "while.enter" for kind in program.kind])
     in_round = (program.trips[source] > 1) & ~starts[source]
     source = np.where(source < program.n_arguments, -1, source)
-    return np.asarray((products_before[reader] > products_before[source + 1]) & ~in_round)
+    return {"use.ahead": (products_before[reader] > products_before[source + 1]) & ~in_round}
 
 
 GATHERED_AHEAD = PriceRule(

@@ -1,22 +1,12 @@
 """The compiled cost kernel: device-local steps -> times, buffers and peak memory.
 
-Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``matrix_tiles`` says
-how much of the peak small shards of a product reach. ``fusion`` decides which values are never
-written, and ``bfloat16`` what a TPU holds and sends at half width. Views (reshape, broadcast) are
-aliases. Values made of constants alone cost nothing: XLA folds or fuses them.
-
-Memory is a live range analysis over program order: arguments (those that are not donated live
-throughout), written values from their definition to their last use, copies that collectives bring
-until their last use, the whole result before a reduce_scatter or a sum over devices, and in-place
-reuse of an operand that dies in an elementwise op. On TPUs with enough vector memory, small values
-that are needed soon stay there and take no other.
-
-Loops and conditionals: an op counts as often as it runs (``Program.trips``). A step that moves a
-value into a loop counts as often as the loop's body. A sum over devices of a value that a loop only
-accumulates counts once, where the compiler moves it behind the loop. What a loop reads from outside
-lives until the loop ends, and what it hands on unchanged stays in the buffer that came in. Slices
-and gathers read no more than they deliver, and updates in place write no more than they bring;
-otherwise a loop over stacked layers would read all layers in every round.
+``docs/price.md`` says what a price consists of. Views (reshape, broadcast) are aliases. Values made
+of constants alone cost nothing: XLA folds or fuses them. Memory is a live range analysis over
+program order. An op counts as often as it runs (``Program.trips``), and a step that moves a value
+into a loop as often as the loop's body. What a loop reads from outside lives until the loop ends,
+and what it hands on unchanged stays in the buffer that came in. Slices and gathers read no more
+than they deliver, and updates in place write no more than they bring; otherwise a loop over stacked
+layers would read all layers in every round.
 
 Every formula is written down once. ``price`` runs these functions over the whole program, a search
 over the folded one (``fold``, ``reprice``), and a property test keeps the two in agreement. To
@@ -27,9 +17,8 @@ change one of them:
   ``Tables`` and the layouts about the op's own operands (and the values in whose memory they are),
   its results and its row of the state, but nothing else: ``fold`` and ``reprice`` would not notice
   any other dependence.
-* A new rule is a ``PriceRule`` in a module of its own, which declares and makes its columns, a
-  line in ``price_rules``, and a line here that reads a column. Ops that differ in a column are told
-  apart; nothing else is needed. A column must not be an index: it would differ in every layer, and
+* A new rule is a ``PriceRule`` (see there), and a line here that reads its column. Ops that differ
+  in a column are told apart. A column must not be an index: it would differ in every layer, and
   nothing would fold.
 * A time from a better source than the rules is an entry of ``ListedTimes``, which replaces theirs.
 * Lifetimes are in ``live_bytes``, and in ``Memory`` as far as they do not depend on the plan.

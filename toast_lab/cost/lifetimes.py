@@ -57,10 +57,11 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
     """
     memory, ranges, rates = inputs.memory, inputs.ranges, inputs.rates
     size, last, change, place = lives.size, lives.last, lives.change, ranges.place
+    buffers = ranges.buffers
     change[:] = 0.0
     largest, all_results = 0.0, 0.0
     for buffer in ranges.results:
-        held_bytes = size[ranges.buffer_value[buffer]]
+        held_bytes = size[buffers.value[buffer]]
         largest = max(largest, held_bytes)
         all_results += held_bytes * ranges.buffer_times[buffer]
     for copy in range(ranges.copy_use.shape[0]):
@@ -89,13 +90,13 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
             change[place[runs_at + 1], column] -= held_bytes
     # Written values: an operand that dies in an elementwise op leaves its memory to the result, one
     # operand for each op.
-    heirs = np.zeros(ranges.buffer_value.shape[0], np.bool_)
-    for buffer in range(ranges.buffer_value.shape[0]):
-        held_bytes = size[ranges.buffer_value[buffer]]
-        start, end = ranges.buffer_start[buffer], ranges.buffer_end[buffer]
+    heirs = np.zeros(buffers.value.shape[0], np.bool_)
+    for buffer in range(buffers.value.shape[0]):
+        held_bytes = size[buffers.value[buffer]]
+        start, end = buffers.start[buffer], buffers.end[buffer]
         is_read_late = False
         if lives.run_late[0] == 1:
-            reader, writer = ranges.buffer_read_late[buffer], ranges.buffer_written_late[buffer]
+            reader, writer = buffers.read_late[buffer], buffers.written_late[buffer]
             is_read_late = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
             if is_read_late:
                 end = ranges.late_op - 1
@@ -104,12 +105,12 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
                 if start > end:
                     continue
         death = -1 if is_read_late else ranges.buffer_death[buffer]
-        if death >= 0 and size[ranges.buffer_heir[buffer]] == held_bytes and not heirs[death]:
+        if death >= 0 and size[buffers.heir[buffer]] == held_bytes and not heirs[death]:
             heirs[death] = True
             end -= 1
-        near = ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes
-        column = _column(near, ranges.buffer_computed[buffer] and held_bytes <= largest)
-        if ranges.buffer_result[buffer]:
+        near = buffers.near[buffer] and held_bytes <= rates.near_bytes
+        column = _column(near, buffers.computed[buffer] and held_bytes <= largest)
+        if buffers.result[buffer]:
             column = RESULTS
         held_bytes *= ranges.buffer_times[buffer]
         change[place[start], column] += held_bytes

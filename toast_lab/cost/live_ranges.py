@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.buffers import Memory
+from toast_lab.cost.buffers import Buffers, Memory
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
+from toast_lab.packs import Float64Array, Int32Array, Int64Array, packed
 
 
 @packed
@@ -29,22 +29,12 @@ class LiveRanges(NamedTuple):
 
     place: Int32Array  #: [O + 2] number of places before each op
     n_places: int
-    buffer_value: Int32Array  #: [B] value that represents it
-    buffer_start: Int32Array  #: [B] first op at which it is alive
-    buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    #: [B] value that represents the result that may take over its memory at its last op, if both
-    #: have equal size; or -1
-    buffer_heir: Int32Array
-    #: [B] index of that op among all at which a buffer with an heir dies: a result takes over one
-    #: buffer only; -1 without an heir
+    buffers: Buffers
+    #: [B] index of the op at which a buffer dies among all at which one with an heir dies: a result
+    #: takes over one buffer only; -1 without an heir
     buffer_death: Int32Array
-    buffer_near: BoolArray  #: [B] bool: may stay in vector memory if it is small enough
-    buffer_computed: BoolArray  #: [B] bool: not an argument
-    buffer_result: BoolArray  #: [B] bool: a result that takes over no argument's memory
-    buffer_read_late: Int32Array  #: [B] see ``Memory``; the op that is priced
-    buffer_written_late: Int32Array  #: [B]
     late_op: int
-    results: Int32Array  #: indices of the buffers that have ``buffer_result``
+    results: Int32Array  #: indices of the buffers that are results
     buffer_times: Float64Array  #: [B]
     copy_use: Int32Array  #: [C] use for which it would be brought
     copy_from: Int32Array  #: [C] first op at which it is in memory
@@ -62,24 +52,16 @@ class LiveRanges(NamedTuple):
 
 def whole_ranges(memory: Memory) -> LiveRanges:
     """Live ranges without folding: each row stands for itself, and every op is a place."""
-    n_ops, n_uses, n_buffers = len(memory.runs_at), len(memory.use_op), len(memory.buffer_value)
+    n_ops, n_uses, buffers = len(memory.runs_at), len(memory.use_op), memory.buffers
     uses = np.arange(n_uses, dtype=np.int32)
     return LiveRanges(
         place=np.arange(n_ops + 2, dtype=np.int32),
         n_places=n_ops + 1,
-        buffer_value=memory.buffer_value,
-        buffer_start=memory.buffer_start,
-        buffer_end=memory.buffer_end,
-        buffer_heir=memory.buffer_heir,
-        buffer_death=deaths(memory.buffer_end, memory.buffer_heir),
-        buffer_near=memory.buffer_near,
-        buffer_computed=memory.buffer_computed,
-        buffer_result=memory.buffer_result,
-        buffer_read_late=memory.buffer_read_late,
-        buffer_written_late=memory.buffer_written_late,
+        buffers=buffers,
+        buffer_death=deaths(buffers.end, buffers.heir),
         late_op=memory.late_op,
-        results=np.flatnonzero(memory.buffer_result).astype(np.int32),
-        buffer_times=np.ones(n_buffers),
+        results=np.flatnonzero(buffers.result).astype(np.int32),
+        buffer_times=np.ones(len(buffers.value)),
         copy_use=uses,
         copy_from=memory.use_op,
         copy_last=np.maximum(memory.use_op, needed_ops(memory, uses, memory.use_op)),

@@ -1,13 +1,6 @@
 """Values that a GPU's loop copies before it hands them on, or when they enter.
 
-A loop hands a value on in the memory of the one before it. A kernel that reads the old value only
-where it writes the new one can write over it. One that reads it elsewhere too, as a step of a
-stencil, a product or a softmax does, writes to other memory, and its result is copied in each
-round; so is a value that takes the place of another one, and one whose old value is read by a
-kernel that needs the new one. Kernels that do not depend on each other are put in the order in
-which nothing is copied, if there is one.
-
-Reference: read off XLA's programs for GPUs (``CopyInsertion``), docs/machines.md.
+``docs/machines.md`` says which ("Stencils"); read off XLA's programs for GPUs (``CopyInsertion``).
 """
 
 from __future__ import annotations

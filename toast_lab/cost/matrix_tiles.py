@@ -4,22 +4,14 @@ Local sizes are rounded up to tiles.
 
 **TPUs** (``busy``). A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of
 the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time. A
-shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
+shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time. Convolutions
+(``weights_busy``, ``JOINED_SHARE``, ``vector_bytes``) are explained in ``docs/machines.md``.
 
-A convolution is a product of the features at each place of its window, in which the features of the
-kernel stay in the array (``weights_busy``); few features are joined with those of their neighbours
-in the window (``JOINED_SHARE``). ``few_images`` is about convolutions of fewer than eight images.
-Where features do not mix, as in a depthwise convolution, there is no matrix, and the vector unit
-does all the work (``vector_bytes``). In gradients of kernels the places are summed over as well.
-
-**GPUs** (``waves_busy``). A result is cut into tiles, and each of the multiprocessors computes one
-at a time: tiles run in waves, and the last wave takes as long as a full one. A product of 512 by
-512 is 32 tiles for the 132 multiprocessors of an H100: three quarters of it have nothing to do.
-Tiles of 128 by 64 come closest to XLA's measured products (``python -m evaluation accuracy links``
-has the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions
-are. Libraries split deep sums (split-K); we assume chunks of 2048. Full waves reach the share
-``sustained`` of the peak (``GpuProducts``). Writing the result comes on top, since it begins when
-the multiplying ends (``computing_prices``).
+**GPUs** (``waves_busy``). ``docs/machines.md`` explains waves of tiles ("Products of GPUs"). Tiles
+of 128 by 64 come closest to XLA's measured products; sides shorter than a tile are rounded up to
+16, as the tensor cores' instructions are. Libraries split deep sums (split-K); we assume chunks of
+2048. Writing the result comes on top, since it begins when the multiplying ends
+(``computing_prices``).
 
 Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro
 41(2), 2021 (arrays of 128 by 128, eight sublanes). Which operand stays is the compiler's choice; we

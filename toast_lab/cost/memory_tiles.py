@@ -1,12 +1,9 @@
 """How much more memory a TPU takes for a tensor whose dims do not fill its tiles.
 
-Memory comes in tiles of 8 rows of 128 numbers: one dim of a tensor lies along the 128 lanes, one
-along the rows, and what they do not fill is lost. There are also tiles of one, two or four rows.
-Attention weights of 197 x 197 a head take 1.3 times their bytes, and coordinates [16384, 3] lie in
-four rows of 16,384.
-
-Which two dims these are is the compiler's choice. We take the two that lose least, which is what
-libtpu mostly does: it keeps the order of a program where another one gains little.
+``docs/machines.md`` explains the tiles ("Memory on TPUs"). There are also tiles of one, two or four
+rows: coordinates [16384, 3] lie in four rows of 16,384. Which two dims lie along lanes and rows is
+the compiler's choice. We take the two that lose least, which is what libtpu mostly does: it keeps
+the order of a program where another one gains little.
 
 Read off libtpu 0.0.42 (layouts in the final HLO of ``vit``, ``gns``, ``llama``, ``moe`` and
 ``gpt2`` for v5e and v6e).

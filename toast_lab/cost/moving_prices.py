@@ -97,9 +97,8 @@ def bringing_times(
         for j in range(kept.shape[0]):
             if wanted[i] == kept[j]:
                 continue
-            n_steps = reshard(
-                steps, 0, 0, 0, 0, kept[j], wanted[i], 0, bringing.facts.whole_bytes, axis_size
-            )
+            whole_bytes = bringing.facts.whole_bytes
+            n_steps = reshard(steps, 0, kept[j], wanted[i], 0, whole_bytes, axis_size)
             ahead_s = 0.0
             for row in range(n_steps):
                 step_s, reordering_s = _bringing_s(
@@ -187,9 +186,9 @@ def _bringing_s(
     collective_s, time_s = 0.0, 0.0
     if kind != SLICE or rounds > 0.0:
         sums_all = kind == SLICE or _is_summed_whole(rates, axis_size, kind, axes, after)
-        collective_s = _collective_s(
-            rates, axis_size, ALL_REDUCE if sums_all else kind, axes, sent * steps.in_bytes[row]
-        )
+        sent_kind = ALL_REDUCE if sums_all else kind
+        sent_bytes = sent * steps.in_bytes[row]
+        collective_s = collective_time_s(sent_kind, axes, sent_bytes, rates.link_shape)
     if kind != SLICE:
         time_s = collective_s + reordering_s
     elif brought.cut_out:
@@ -274,23 +273,6 @@ def _is_summed_whole(
     )
 
 
-@helper
-def _collective_s(
-    rates: MachineRates, axis_size: Int64Array, kind: int, axes: int, size: float
-) -> float:
-    """Seconds of one collective of ``size`` bytes of a device."""
-    return collective_time_s(
-        kind,
-        axes,
-        size,
-        axis_size,
-        rates.link_bytes_per_s,
-        rates.link_latency_s,
-        rates.switched,
-        rates.link_shape,
-    )
-
-
 @inlined
 def _collective_of_result_s(
     inputs: PriceInputs, steps: Steps, row: int, n_steps: int, sent: float
@@ -318,13 +300,7 @@ def _collective_of_result_s(
     if not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
         most_combined = max(1.0, rates.combined_sum_bytes / max(1.0, sent * steps.in_bytes[row]))
         n_combined = min(most_combined, facts.op.sums_together[op])
-    return (
-        _collective_s(
-            rates,
-            axis_size,
-            ALL_REDUCE if sums_all else moved_kind,
-            moved_axes,
-            n_combined * sent * moved_bytes,
-        )
-        / n_combined
-    )
+    if sums_all:
+        moved_kind = ALL_REDUCE
+    moved_bytes = n_combined * sent * moved_bytes
+    return collective_time_s(moved_kind, moved_axes, moved_bytes, rates.link_shape) / n_combined

@@ -48,9 +48,9 @@ def held_at(
     given_away = False  # one operand leaves its memory to the result
     start, end = _spans(memory, prices, lives)
     for buffer in np.flatnonzero((start <= op) & (end >= op)).tolist():
-        value, heir = int(memory.buffer_value[buffer]), int(memory.buffer_heir[buffer])
+        value, heir = int(memory.buffers.value[buffer]), int(memory.buffers.heir[buffer])
         if (
-            int(end[buffer]) == int(memory.buffer_end[buffer]) == op
+            int(end[buffer]) == int(memory.buffers.end[buffer]) == op
             and heir >= 0
             and size[heir] == size[value]
             and not given_away
@@ -102,7 +102,7 @@ def held_at(
             )
         )
     reserved_bytes = float(lives.reserved[op])
-    later_results = memory.buffer_value[memory.buffer_result & (start > op)]
+    later_results = memory.buffers.value[memory.buffers.result & (start > op)]
     for value in sorted(later_results.tolist(), key=lambda value: -size[value]):
         maker, kept_bytes = int(program.value_op[value]), min(reserved_bytes, float(size[value]))
         reserved_bytes -= kept_bytes
@@ -126,11 +126,11 @@ def _kind_of_values_by(program: Program, op: int) -> str:
 
 def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:
     """[B] first and last op at which a buffer is alive under a plan, as ``live_bytes`` has it."""
-    start, end = memory.buffer_start, memory.buffer_end
+    start, end = memory.buffers.start, memory.buffers.end
     if lives.run_late[0]:
         read_late, written_late = (
             (product >= 0) & (prices.summed[product] == 1)
-            for product in (memory.buffer_read_late, memory.buffer_written_late)
+            for product in (memory.buffers.read_late, memory.buffers.written_late)
         )
         start = np.where(written_late, np.maximum(start, memory.late_op), start)
         end = np.where(read_late, np.maximum(end, memory.late_op - 1), end)

@@ -13,7 +13,6 @@ from toast_lab.cost.buffers import Memory
 from toast_lab.cost.live_ranges import LiveRanges
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.packs import (
-    BoolArray,
     Float64Array,
     Float64Matrix,
     Int8Array,
@@ -43,10 +42,7 @@ class MachineRates(NamedTuple):
 
     memory_bytes_per_s: float
     product_bytes_per_s: float  #: rate of memory traffic that products reach
-    link_bytes_per_s: Float64Array  #: [A] for each mesh axis
-    link_latency_s: Float64Array  #: [A]
-    switched: BoolArray  #: [A] bool
-    link_shape: Float64Matrix  #: [A, N_COLUMNS], see topology.HOPS
+    link_shape: Float64Matrix  #: [A, N_COLUMNS] for each mesh axis, see topology.HOPS
     op_overhead_s: float
     paper_mode: bool
     tile: float  #: side of the matrix unit's array, 0: all sizes are equally good
@@ -170,7 +166,7 @@ class Lifetimes(NamedTuple):
     """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
-    run_late: Int8Array  #: [1] int8 1: products run late, see ``Memory.buffer_read_late``
+    run_late: Int8Array  #: [1] int8 1: products run late, see ``Buffers.read_late``
     last: Int32Array  #: [C] last op at which a copy is needed
     live: Float64Array  #: [P + 1] bytes in memory at each place
     near: Float64Array  #: [P + 1] further bytes, in vector memory

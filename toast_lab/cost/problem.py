@@ -569,11 +569,7 @@ class Pricer:
                     rows.op_start_s.append(float(start_s[row]))
                     rows.ops.append(self._op_row(totals, row))
             else:
-                axes = tuple(
-                    axis
-                    for axis_index, axis in enumerate(mesh.axes)
-                    if int(steps.axes[row]) >> axis_index & 1
-                )
+                axes = mesh.axes_in(int(steps.axes[row]))
                 rows.collective_start_s.append(float(start_s[row]))
                 rows.collectives.append(
                     CollectiveRow(

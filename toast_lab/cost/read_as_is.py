@@ -1,12 +1,7 @@
 """Transposes and casts that cost a GPU nothing, since their readers take the operand as it is.
 
-cuBLAS takes rows or columns first, so the compiler merges a product with the transpose in front of
-it or behind it. A cast between the two goes over its operand in the order of memory, and the
-product reads the cast's result in the same order. But no product can take a batch dim from between
+``docs/machines.md`` says which ("Kernels of a GPU"). No product can take a batch dim from between
 the others, or a row that is not in one piece: such a transpose moves its operand.
-
-Products of 16-bit numbers can sum in float32, so casts of both operands to float32 are no ops of
-their own. Nor is a cast of a table in which rows are looked up: the rows are cast.
 
 Read off jax-cuda12-pjrt 0.10.2 for H100: embeddings that make logits too, weights that are kept as
 [out, in], the transposed matrix of a least-squares problem, weights' gradients, and three decoding

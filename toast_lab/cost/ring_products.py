@@ -19,7 +19,7 @@ from toast_lab.cost.collective_matmul import (
 from toast_lab.cost.device_parts import used_bytes
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.kernels import helper
-from toast_lab.machines.topology import HOPS
+from toast_lab.machines.topology import HOPS, LATENCY
 from toast_lab.sharding.steps import Steps, local_size, ways
 
 #: Share of operands as large as ``near_bytes`` that are not in vector memory after all.
@@ -115,7 +115,7 @@ def price_ring(
     adding_s = adding_bytes(numbers, number_bytes, pieces, rates.near_bytes)
     adding_s = adding_s / rates.product_bytes_per_s + kernels_of(pieces) * rates.op_overhead_s
     starts_s = (pairs - 1.0) * rates.op_overhead_s
-    hop_s = rates.link_latency_s * rates.link_shape[:, HOPS]
+    hop_s = rates.link_shape[:, LATENCY] * rates.link_shape[:, HOPS]
     passing_s = passed_on_s(piece_bytes, axes, rates.ring_bytes_per_s, hop_s)
     waiting_s = pairs * max(0.0, passing_s - product_s / pairs)
     turning_s = 0.0

@@ -7,19 +7,10 @@ from them element by element; rows of 16 numbers then take eight times their roo
 longer to read and write. Cutting the width of an embedding below 128 numbers therefore gains
 nothing.
 
-A slice that a loop picks out of a carried value, or puts back, has no such choice either: carried
-values keep their own order, tiles hold eight of the last dim but one, and a copy from tile to tile
-takes as long as if they were full. A cache of eight heads that is cut to two heads a device takes
-four times as long to pick from.
-
-Read off libtpu 0.0.42 (layouts in its final HLO, tables of embeddings cut to 16 and 64 numbers;
-estimates of cached keys picked in a scan: 78 us with 8 heads, 134 with 4, 244 with 2 of the same
-size together, and 78 again with one, whose dim then goes elsewhere).
+Read off libtpu 0.0.42 (layouts in its final HLO, tables of embeddings cut to 16 and 64 numbers).
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,26 +20,16 @@ from toast_lab.cost.price_rule import Columns, PriceRule
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.kernels import helper
-from toast_lab.packs import Float64Array, Int32Array
 from toast_lab.sharding.steps import local_size
 
 
-class RowLayouts(NamedTuple):
-    """Which dim of each value lies along the lanes."""
-
-    dim: Int32Array  #: [V] -1: whichever fills them
-    size: Float64Array  #: [V] its size, 0 if there is none
-
-
 def _columns(fused: FusedProgram) -> Columns:
-    rows = _rows(fused.program)
-    return {"value.row_dim": rows.dim, "value.row_size": rows.size}
+    """The dim along the lanes and its size, of values that gathers and scatters keep in rows.
 
-
-def _rows(program: p.Program) -> RowLayouts:
-    """Find values that gathers and scatters keep in rows; arguments have an order of their own."""
-    n_values = program.n_values
-    rows = RowLayouts(dim=np.full(n_values, -1, np.int32), size=np.zeros(n_values))
+    Arguments have an order of their own; -1: whichever dim fills them.
+    """
+    program = fused.program
+    row_dim, row_size = np.full(program.n_values, -1, np.int32), np.zeros(program.n_values)
     neighbours = _neighbours(program)
     waiting = [
         value
@@ -58,11 +39,11 @@ def _rows(program: p.Program) -> RowLayouts:
     ]
     while waiting:
         value = waiting.pop()
-        if rows.dim[value] < 0 and program.value_op[value] >= program.n_arguments:
-            rows.dim[value] = len(program.dims(value)) - 1
-            rows.size[value] = program.dims(value)[-1]
+        if row_dim[value] < 0 and program.value_op[value] >= program.n_arguments:
+            row_dim[value] = len(program.dims(value)) - 1
+            row_size[value] = program.dims(value)[-1]
             waiting.extend(neighbours.get(value, ()))
-    return rows
+    return {"value.row_dim": row_dim, "value.row_size": row_size}
 
 
 def _neighbours(program: p.Program) -> dict[int, list[int]]:

@@ -203,9 +203,6 @@ class RulePrices:
         rates = price_inputs.MachineRates(
             memory_bytes_per_s=machine.memory_bytes_per_s,
             product_bytes_per_s=machine.product_bytes_per_s,
-            link_bytes_per_s=self.links.bytes_per_s,
-            link_latency_s=self.links.latency_s,
-            switched=self.links.switched,
             link_shape=self.links.shape,
             op_overhead_s=machine.op_overhead_s,
             paper_mode=self.paper_mode,

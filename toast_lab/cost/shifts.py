@@ -1,9 +1,7 @@
 """Values that are read at several offsets, as steps of a stencil read them.
 
-A kernel that computes such a value on the way in computes each element once for each offset, and so
-does the step before it, and the one before that: the work of a fused chain of steps is multiplied
-in every step. Compilers end a kernel there and write the value. Parts that do not overlap, such as
-the halves of a rotary embedding, are not computed twice and stay fused.
+Compilers write such a value, as ``docs/machines.md`` explains ("Stencils"). Parts that do not
+overlap, such as the halves of a rotary embedding, are not computed twice and stay fused.
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ def _priced(pricer: Pricer, state: State, action: str) -> PlanAfterAction:
     kinds = totals.steps.kind[: totals.n_steps]
     sent: Sent = Counter()
     for i in np.flatnonzero((kinds != COMPUTE) & (kinds != SLICE)).tolist():
-        mask = int(totals.steps.axes[i])
-        axes = tuple(axis for j, axis in enumerate(problem.mesh.axes) if mask >> j & 1)
+        axes = problem.mesh.axes_in(int(totals.steps.axes[i]))
         sent[STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
     return PlanAfterAction(
         action=action,

@@ -428,10 +428,8 @@ class _Asker:
             for changed_value, spec in specs.items():
                 if spec is None:
                     sharding.value_dim[changed_value, axes] = -1
-                    continue
-                for axis, name in enumerate(plan.mesh.axes):
-                    dims = (dim for dim, dim_axes in enumerate(spec) if name in dim_axes)
-                    sharding.value_dim[changed_value, axis] = next(dims, -1)
+                else:
+                    sharding.value_dim[changed_value] = plan.mesh.cut_dims(spec)
             priced = self._change(change, sharding, row=row)
             if priced is not None:
                 yield priced

@@ -76,26 +76,18 @@ class KernelRule:
             raise InvalidInput(
                 f"the kernel's name {self.name!r} is not a regular expression: {error}"
             ) from None
-        unknown = sorted(self.whole - {name for dims in self._tensors() for name in dims})
+        operands, results = (_names_in(side) for side in self.dims())
+        unknown = sorted(self.whole - operands - results)
         if unknown:
             raise InvalidInput(
                 f"kernel {self.title}: whole={' '.join(unknown)!r} is not in its rule {self.text!r}"
             )
-
-        operands, results = (
-            {name for dims in side for names in dims or () for name in names}
-            for side in self.dims()
-        )
         unsummed = sorted(self.reduces - (operands - results - self.whole))
         if unsummed:
             raise InvalidInput(
                 f"kernel {self.title}: reduces={' '.join(unsummed)!r}: only dims of operands that "
                 f"no result has are summed over, see its rule {self.text!r}"
             )
-
-    def _tensors(self) -> list[set[str]]:
-        operands, results = self.dims()
-        return [{name for names in dims or () for name in names} for dims in (*operands, *results)]
 
     def dims(self) -> tuple[list[Dims], list[Dims]]:
         """The dims of the operands and results that the text lists."""
@@ -136,7 +128,7 @@ def mapped(
     >>> mapped(KernelRule("k", "a b, b -> a", "a*b"), "ks", [(2, True), (1, False)], [1]).text
     'v a b, b -> v a'
     """
-    used = {name for dims in kernel._tensors() for name in dims}
+    used = set().union(*map(_names_in, kernel.dims()))
     new = "v"
     while new in used:
         new += "v"
@@ -162,6 +154,10 @@ def mapped(
     return dataclasses.replace(
         kernel, name=name, text=text, flops=times(kernel.flops), bytes=times(kernel.bytes)
     )
+
+
+def _names_in(tensors: Sequence[Dims]) -> set[str]:
+    return {name for dims in tensors for names in dims or () for name in names}
 
 
 def _dims(text: str) -> Dims:
@@ -366,10 +362,7 @@ def fitted(kernel: KernelRule, operands: Shapes, results: Shapes, where: str) ->
     specs = _specs(kernel, operands, results, where)
     shapes = [*operands, *results]
     sizes = _sizes(kernel, specs, shapes, where)
-    in_results = {name for dims in specs[len(operands) :] for names in dims or () for name in names}
-    in_operands = {
-        name for dims in specs[: len(operands)] for names in dims or () for name in names
-    }
+    in_operands, in_results = _names_in(specs[: len(operands)]), _names_in(specs[len(operands) :])
     factor_of = {name: i for i, name in enumerate(sizes)}
     factor_sizes = list(sizes.values())
     classes = [

@@ -107,8 +107,8 @@ class Lowerings:
         self,
         name: str,
         shapes: Sequence[tuple[tuple[int, ...], str]],
+        parts: Parts | None,
         platform: str,
-        parts: Parts | None = None,
     ) -> str:
         """StableHLO of the wrapped kernel ``name`` for these operands on a platform.
 

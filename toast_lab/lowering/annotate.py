@@ -61,7 +61,6 @@ from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.ir.dead import operations
 from toast_lab.ir.host_memory import MEMORY_KIND, PINNED_HOST
 from toast_lab.ir.platform_names import PLATFORMS
-from toast_lab.ir.platforms import Parts
 from toast_lab.ir.program import ELEMENTWISE, Program
 from toast_lab.lowering import local_kernels
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -130,7 +129,7 @@ def annotate(
         text = own.stablehlo
         if kernel_rules.WRAPPED in text:
             chosen = platform or next(name for name in PLATFORMS if name in own.platforms)
-            bodies = functools.partial(_bodies, own, chosen)
+            bodies = functools.partial(own.lowerings.body, platform=chosen)
     writer = Writer(
         plan,
         reuse=reuse,
@@ -141,16 +140,6 @@ def annotate(
         bodies=bodies,
     )
     return writer.write(text, as_it_came=isinstance(model, str))
-
-
-def _bodies(
-    model: Model,
-    platform: str,
-    name: str,
-    shapes: Sequence[tuple[tuple[int, ...], str]],
-    parts: Parts | None,
-) -> str:
-    return model.lowerings.body(name, shapes, platform, parts)
 
 
 def free_other_buffers(
@@ -224,7 +213,12 @@ class Writer:
 
     def declare_mesh(self, module: Any) -> None:
         """Declare the plan's mesh in place of the input's meshes."""
-        _replace_meshes(module, self.plan)
+        for op in list(module.body.operations):
+            if op.operation.name == "sdy.mesh":
+                op.operation.erase()
+        mesh = self.plan.mesh
+        with ir.InsertionPoint.at_block_begin(module.body):
+            _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(mesh.axes, mesh.sizes))
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
@@ -243,17 +237,16 @@ class Writer:
                 f"{argument_count}"
             )
         arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
-        for i, attributes in enumerate(arguments):
-            forget_annotations(attributes)
-            if i in program.host.arguments:
-                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
-            attributes["sdy.sharding"] = self.attribute(self.kept[i])
         results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
-        for i, (value, attributes) in enumerate(zip(outputs, results, strict=True)):
-            forget_annotations(attributes)
-            if i in program.host.results:
-                attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
-            attributes["sdy.sharding"] = self.attribute(self.kept[value])
+        for dicts, values, on_host in (
+            (arguments, range(argument_count), program.host.arguments),
+            (results, outputs, program.host.results),
+        ):
+            for i, (value, attributes) in enumerate(zip(values, dicts, strict=True)):
+                forget_annotations(attributes)
+                if i in on_host:
+                    attributes[MEMORY_KIND] = ir.StringAttr.get(PINNED_HOST)
+                attributes["sdy.sharding"] = self.attribute(self.kept[value])
         free_other_buffers(arguments, results)
         for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
             main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
@@ -371,14 +364,7 @@ class Writer:
             operation,
             [self.used[use] for use in program.uses(op_index)],
             results,
-            partial=[
-                [
-                    axis
-                    for bit, axis in enumerate(self.plan.mesh.axes)
-                    if int(lowered.partial[value]) >> bit & 1
-                ]
-                for value in values
-            ],
+            partial=[self.plan.mesh.axes_in(int(lowered.partial[value])) for value in values],
             mesh=self.plan.mesh,
             attribute=self.attribute,
             bodies=self.bodies,
@@ -503,7 +489,7 @@ def specs_on_ops(plan: ShardingPlan) -> list[Spec]:
         is_argument = program.value_op[value] < program.n_arguments
         if is_argument or natural[value] == kept[value] or program.value_is_constant[value]:
             continue
-        summed = {axis for bit, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> bit & 1}
+        summed = set(plan.mesh.axes_in(int(partial[value])))
         spec = tuple(
             tuple(
                 axis
@@ -559,39 +545,6 @@ def forget_annotations(attributes: Any) -> None:
     for key in _FOREIGN:
         if key in attributes:
             del attributes[key]
-
-
-class _KernelsInCode(Writer):
-    """Refuses kernels that the plan cuts; the text that it writes is of no use."""
-
-    def _kernel(self, op_index: int, operation: Any) -> None:
-        program = self.plan.program
-        local_kernels.refuse_in_code(
-            operation,
-            [self.used[use] for use in program.uses(op_index)],
-            [self.on_op[value] for value in program.results(op_index)],
-            program.where(op_index),
-        )
-
-
-def refuse_kernels_in_code(text: str, plan: ShardingPlan) -> None:
-    """Raise InvalidPlan if the plan cuts a kernel, which code under plain ``jax.jit`` calls whole.
-
-    Args:
-        text: the StableHLO that the plan's program was read from.
-        plan: of this program.
-    """
-    if "custom_call" in plan.program.kind:
-        _KernelsInCode(plan, reuse=False, scattered=True, numbered=False, located=False).write(text)
-
-
-def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
-    """Declare the plan's mesh in place of the input's meshes."""
-    for op in list(module.body.operations):
-        if op.operation.name == "sdy.mesh":
-            op.operation.erase()
-    with ir.InsertionPoint.at_block_begin(module.body):
-        _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(plan.mesh.axes, plan.mesh.sizes))
 
 
 def _int32(value: int) -> Any:

@@ -124,10 +124,6 @@ class _Listing:
         self.taken.add(name)
         return name
 
-    def axes(self, mask: int) -> str:
-        axes = (axis for i, axis in enumerate(self.plan.mesh.axes) if mask >> i & 1)
-        return f"{{{','.join(axes)}}}"
-
     def chain(self, rows: list[int], source: str, last_name: str | None) -> str:
         """Add lines for consecutive steps on one value, and give the name of the last result.
 
@@ -141,7 +137,8 @@ class _Listing:
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, STEP_KINDS[kind])
             op, dims = int(steps.op[row]), self.shape(value, int(steps.after[row]))
-            right = f"{verb} {self.axes(int(steps.axes[row]))} {source}"
+            axes = ",".join(self.plan.mesh.axes_in(int(steps.axes[row])))
+            right = f"{verb} {{{axes}}} {source}"
             line = ListingLine(
                 op, self.depth[op], name, dims=dims, right=right, collective=kind != SLICE
             )

@@ -62,22 +62,14 @@ def write_kernel(
         InvalidPlan: the plan cuts a kernel whose code is for whole shapes.
     """
     is_cut = any(any(spec) for spec in (*operands, *results))
-    if not is_cut:
-        if own_rules.is_wrapped(operation) and bodies is not None:
-            with ir.InsertionPoint(operation):
-                values = _inlined(operation, list(operation.operands), bodies)
-            _replace(operation, values)
+    is_wrapped, target = own_rules.is_wrapped(operation), own_rules.call_target(operation)
+    if bodies is None if is_wrapped else not is_cut:
         return
-    if not own_rules.is_wrapped(operation) and _HOLDS_SHAPES.search(
-        own_rules.call_target(operation)
-    ):
+    if not is_wrapped and _HOLDS_SHAPES.search(target):
         raise InvalidPlan(_refusal(operation, operands, results, where, partial=partial))
-    if own_rules.is_wrapped(operation) and bodies is None:
-        return
-    if own_rules.call_target(operation) == kernel_rules.PARTITIONED and bodies is not None:
-        parts = Parts(
-            tuple(zip(mesh.axes, mesh.sizes, strict=True)), tuple(operands), tuple(results)
-        )
+    if bodies is not None and is_wrapped and (target == kernel_rules.PARTITIONED or not is_cut):
+        axes = tuple(zip(mesh.axes, mesh.sizes, strict=True))
+        parts = Parts(axes, tuple(operands), tuple(results)) if is_cut else None
         with ir.InsertionPoint(operation):
             values = _inlined(operation, list(operation.operands), bodies, parts)
         _replace(operation, values)
@@ -113,7 +105,7 @@ def write_kernel(
             arguments = list(block.arguments)
             values = (
                 _inlined(operation, arguments, bodies)
-                if own_rules.is_wrapped(operation) and bodies is not None
+                if is_wrapped and bodies is not None
                 else _called(operation, arguments, local_results)
             )
             values = [
@@ -188,26 +180,6 @@ def _inlined(
     canonical.canonicalise(module)
     main = canonical.main_function(module)
     return _jaxlib.inline_call(main.operation, list(arguments), operation.location)
-
-
-def refuse_in_code(
-    operation: Any, operands: Sequence[Spec], results: Sequence[Spec], where: str
-) -> None:
-    """Raise InvalidPlan if code under plain ``jax.jit`` cannot follow a plan that cuts this kernel.
-
-    Arguments are those of ``write_kernel``.
-    """
-    is_cut = any(any(spec) for spec in (*operands, *results))
-    wrapped = own_rules.is_wrapped(operation)
-    if not is_cut or not (wrapped or _HOLDS_SHAPES.search(own_rules.call_target(operation))):
-        return
-    decorated = "" if wrapped else f' decorated with @tl.kernel_rule("{_rule_text(operation)}")'
-    raise InvalidPlan(
-        f"this plan cuts the kernel {kernel_rules.kernel_name(operation)} ({where}). Code under "
-        "jax.jit alone calls it whole, and no compiler can cut it: call it on parts yourself, "
-        f"{_shard_map_text(operands, results)}, or use plan.jit, which cuts "
-        f"{'it' if wrapped else 'functions'}{decorated}"
-    )
 
 
 def _shard_map_text(operands: Sequence[Spec], results: Sequence[Spec]) -> str:

@@ -1,15 +1,8 @@
 """Fit a ``Machine`` to measured points, and report how far off the fit is.
 
-* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: per FLOP a
-  larger dot is not slower, except by noise), and its largest value is taken.
-* Memory: the median rate of the largest sizes, which no cache holds.
-* Links: the latency and bytes/s with which ``collectives.py`` comes closest to all measured times
-  of all collectives over all numbers of devices, in ratios and with outliers damped. Times are made
-  monotone in the size first. Behaviour that the formulas cannot express stays visible as a ratio
-  for each collective.
-* Overhead and overlap: medians.
-
-A number that was not measured is taken from the nearest built-in machine, and its source says so.
+``docs/machines.md`` says how each number follows from the times ("Measuring one"). Behaviour that
+the formulas cannot express stays visible as a ratio for each collective. A number that was not
+measured is taken from the nearest built-in machine, and its source says so.
 
 Reference: Barlow, Bartholomew, Bremner, Brunk, Statistical inference under order restrictions, 1972
 (isotonic regression); Hockney, The communication challenge for MPP, 1994 (latency +
@@ -238,20 +231,9 @@ def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
 def collective_of(machine: Machine, point: CalibrationPoint) -> float:
     """Seconds by the formulas of ``collectives.py`` for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
-    links = lay_out(machine, mesh)
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)
-    return float(
-        collective_time_s(
-            STEP_KINDS.index(point.what),
-            1,
-            in_bytes,
-            mesh.array(),
-            links.bytes_per_s,
-            links.latency_s,
-            links.switched,
-            links.shape,
-        )
-    )
+    kind = STEP_KINDS.index(point.what)
+    return float(collective_time_s(kind, 1, in_bytes, lay_out(machine, mesh).shape))
 
 
 def fit_link(points: Sequence[CalibrationPoint]) -> Link:

@@ -23,13 +23,7 @@ A torus dim that does not wrap around is a line: half the rate (``topology.py`` 
 ``rate``), n-1 hops.
 
 **Fitted terms.** Where a level of a switch has them (``Link.collectives``), they replace rate and
-latency: with x the bytes that each device sends (B (n-1)/n; twice that for an all_reduce; B for a
-permute) a collective takes ``start + device (n-1) + root sqrt(x) + x (byte + over_n / n)``:
-
-* ``start``: starting the kernels; ``device``: one more device to pass on the ring;
-* ``root``: a message cut into pieces that follow each other through h links, at a cost of a each,
-  takes h a + x/w + 2 sqrt(h a x/w) with pieces of the best size: full rates are reached slowly;
-* ``byte``: the rate of large messages; ``over_n``: what the smallest groups fall short of it.
+latency, by the formula in ``docs/machines.md`` ("Collectives of GPUs").
 
 Each level has terms of its own. An axis that straddles takes the longer of two times: by the terms
 of the inner level for all its devices, and by rate and latency. The inner links do not carry less
@@ -64,7 +58,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toast_lab.kernels import compiled, helper
+from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.machines.topology import (
     FITTED,
     GROUP,
@@ -73,15 +67,19 @@ from toast_lab.machines.topology import (
     GROUP_RATE,
     GROUP_SPREAD,
     HOPS,
+    LATENCY,
     N_TERMS,
     PERMUTED,
+    RATE,
+    SIZE,
     SPREAD,
     STRADDLES,
+    SWITCHED,
     TERMS,
     WAYS,
     AxisLinks,
 )
-from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
+from toast_lab.packs import Float64Matrix
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
@@ -91,8 +89,9 @@ from toast_lab.sharding.step_kinds import (
     REDUCE_SCATTER,
 )
 
-#: Columns of ``_entries``.
-_N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP, _AXIS = range(8)
+#: Rows of several axes have the columns of ``topology.HOPS`` up to this one, which has the axis.
+_AXIS = FITTED
+
 _BY_NAME = {
     "all_gather": ALL_GATHER,
     "all_reduce": ALL_REDUCE,
@@ -103,22 +102,13 @@ _BY_NAME = {
 
 
 @helper
-def axis_time_s(
-    kind: int,
-    devices: float,
-    local_bytes: float,
-    rate: float,
-    latency: float,
-    switched: bool,
-    hops: float,
-    spread: float,
-    permuted: float,
-) -> float:
-    """Seconds of one collective over one axis of ``devices`` devices.
+def _plain_time_s(kind: int, local_bytes: float, row: np.ndarray) -> float:
+    """Seconds of one collective over the links of a row, by rate and latency.
 
-    ``local_bytes`` is the larger of operand and result; ``rate`` is in bytes/s, ``latency`` in
-    seconds a hop; ``hops``, ``spread`` and ``permuted`` are as at ``topology.HOPS``.
+    ``local_bytes`` is the larger of operand and result; the columns are those at ``topology.HOPS``.
     """
+    devices, rate, latency, hops = row[SIZE], row[RATE], row[LATENCY], row[HOPS]
+    switched = row[SWITCHED] > 0.0
     if devices <= 1:
         return 0.0
     share_s = local_bytes * (devices - 1) / devices / rate
@@ -127,12 +117,12 @@ def axis_time_s(
     if kind == ALL_REDUCE:
         if switched:
             rounds = hops if 2.0 ** round(math.log2(devices)) == devices else hops + 2
-            whole_s = rounds * (latency + local_bytes * max(1.0, spread) / rate)
+            whole_s = rounds * (latency + local_bytes * max(1.0, row[SPREAD]) / rate)
         else:
             whole_s = hops * latency + local_bytes * (devices - 1) / rate
         return min(2 * (hops * latency + share_s), whole_s)
     if kind == ALL_TO_ALL:
-        direct_s = local_bytes * spread / rate
+        direct_s = local_bytes * row[SPREAD] / rate
         if switched:
             return min(
                 (devices - 1) * latency + direct_s,
@@ -140,19 +130,18 @@ def axis_time_s(
             )
         return hops * latency + direct_s
     if kind == PERMUTE:
-        return (1.0 if switched else hops) * latency + local_bytes * permuted / rate
+        return (1.0 if switched else hops) * latency + local_bytes * row[PERMUTED] / rate
     return 0.0
 
 
 @helper
-def _fitted_time_s(
-    kind: int, devices: float, local_bytes: float, shape: np.ndarray, plain_s: float
-) -> float:
-    """Seconds by the fitted terms of an axis, a row of ``shape``; ``plain_s`` if it has none.
+def _axis_time_s(kind: int, local_bytes: float, row: np.ndarray, shape: np.ndarray) -> float:
+    """Seconds over a row, by the fitted terms in the row of its axis in ``shape`` if it has any.
 
     An axis that straddles takes the longer of both times: by the terms of the inner level for all
     its devices, and by rate and latency of all levels.
     """
+    plain_s, devices = _plain_time_s(kind, local_bytes, row), row[SIZE]
     first_term = TERMS + N_TERMS * (kind - REDUCE_SCATTER)
     if shape[FITTED] == 0.0 or shape[first_term] < 0.0 or devices <= 1:
         return plain_s
@@ -172,49 +161,27 @@ def _fitted_time_s(
 
 
 @compiled
-def collective_time_s(
-    kind: int,
-    mask: int,
-    in_bytes: float,
-    axis_size: Int64Array,
-    rate: Float64Array,
-    latency: Float64Array,
-    switched: BoolArray,
-    shape: Float64Matrix,
-) -> float:
+def collective_time_s(kind: int, mask: int, in_bytes: float, shape: Float64Matrix) -> float:
     """Seconds of one collective over the axes in ``mask``, whose operand has ``in_bytes`` a device.
 
-    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis,
-    ``shape`` [A, N_COLUMNS] one row (for its columns see ``topology.HOPS``).
+    ``shape`` is that of ``AxisLinks``.
     """
     count, last_axis, total = 0, 0, 1.0
-    for axis in range(axis_size.shape[0]):
-        if (mask >> axis) & 1 and axis_size[axis] > 1:
+    for axis in range(shape.shape[0]):
+        if (mask >> axis) & 1 and shape[axis, SIZE] > 1:
             count += 1
             last_axis = axis
-            total *= axis_size[axis]
+            total *= shape[axis, SIZE]
     if count == 0:
         return 0.0
     larger_bytes = in_bytes * total if kind == ALL_GATHER else in_bytes
     if count == 1:
-        plain_s = axis_time_s(
-            kind,
-            total,
-            larger_bytes,
-            rate[last_axis],
-            latency[last_axis],
-            switched[last_axis],
-            shape[last_axis, HOPS],
-            shape[last_axis, SPREAD],
-            shape[last_axis, PERMUTED],
-        )
-        return _fitted_time_s(kind, total, larger_bytes, shape[last_axis], plain_s)
-    entries = np.empty((count, 8))
-    on_switch = np.empty(count, np.bool_)
-    count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
+        return _axis_time_s(kind, larger_bytes, shape[last_axis], shape[last_axis])
+    entries = np.empty((count, _AXIS + 1))
+    count = _entries(mask, shape, entries)
     if count == 1:
-        return _row_time_s(kind, larger_bytes, entries[0], on_switch[0], shape)
-    return _several(kind, larger_bytes, total, entries[:count], on_switch[:count], shape)
+        return _axis_time_s(kind, larger_bytes, entries[0], shape[int(entries[0, _AXIS])])
+    return _several(kind, larger_bytes, total, entries[:count], shape)
 
 
 def named_time_s(
@@ -232,110 +199,57 @@ def named_time_s(
     if kind not in _BY_NAME:
         return None
     in_bytes = larger_bytes / mesh.ways(axes) if kind == "all_gather" else float(larger_bytes)
-    return collective_time_s(
-        _BY_NAME[kind],
-        sum(1 << mesh.axes.index(axis) for axis in axes),
-        in_bytes,
-        mesh.array(),
-        links.bytes_per_s,
-        links.latency_s,
-        links.switched,
-        links.shape,
-    )
+    mask = sum(1 << mesh.axes.index(axis) for axis in axes)
+    return collective_time_s(_BY_NAME[kind], mask, in_bytes, links.shape)
 
 
 @helper
-def _entries(
-    mask: int,
-    axis_size: np.ndarray,
-    rate: np.ndarray,
-    latency: np.ndarray,
-    switched: np.ndarray,
-    shape: np.ndarray,
-    entries: np.ndarray,
-    on_switch: np.ndarray,
-) -> int:
+def _entries(mask: int, shape: np.ndarray, entries: np.ndarray) -> int:
     """Fill a row of ``entries`` for each axis of ``mask``, or for a group that acts as one axis.
 
     Rows are in ascending order of their rates. Gives the number of rows.
     """
     count, done_mask = 0, 0
-    for axis in range(axis_size.shape[0]):
-        if not (mask >> axis) & 1 or axis_size[axis] <= 1 or (done_mask >> axis) & 1:
+    for axis in range(shape.shape[0]):
+        if not (mask >> axis) & 1 or shape[axis, SIZE] <= 1 or (done_mask >> axis) & 1:
             continue
         group_devices, group_mask = 1.0, 0
-        for other in range(axis_size.shape[0]):
+        for other in range(shape.shape[0]):
             if (
                 (mask >> other) & 1
-                and axis_size[other] > 1
+                and shape[other, SIZE] > 1
                 and shape[other, GROUP] == shape[axis, GROUP]
             ):
-                group_devices *= axis_size[other]
+                group_devices *= shape[other, SIZE]
                 group_mask |= 1 << other
         row = entries[count]
-        on_switch[count] = switched[axis]
-        row[_LATENCY], row[_GROUP] = latency[axis], shape[axis, GROUP]
-        row[_N], row[_RATE], row[_HOPS] = axis_size[axis], rate[axis], shape[axis, HOPS]
-        row[_SPREAD], row[_PERMUTED] = shape[axis, SPREAD], shape[axis, PERMUTED]
+        copy_row(row[:_AXIS], shape[axis, :_AXIS])
         row[_AXIS] = axis
-        if group_devices > axis_size[axis]:
-            if switched[axis]:
+        if group_devices > shape[axis, SIZE]:
+            if shape[axis, SWITCHED] > 0.0:
                 done_mask |= group_mask
-                row[_N], row[_HOPS], row[_SPREAD] = (
-                    group_devices,
-                    math.ceil(math.log2(group_devices)),
-                    1 - 1 / group_devices,
-                )
+                row[SIZE], row[SPREAD] = group_devices, 1 - 1 / group_devices
+                row[HOPS] = math.ceil(math.log2(group_devices))
             elif group_devices == shape[axis, WAYS]:
                 done_mask |= group_mask
-                row[_N], row[_RATE], row[_HOPS] = (
-                    group_devices,
-                    shape[axis, GROUP_RATE],
-                    shape[axis, GROUP_HOPS],
-                )
-                row[_SPREAD], row[_PERMUTED] = (
-                    shape[axis, GROUP_SPREAD],
-                    shape[axis, GROUP_PERMUTED],
-                )
+                row[SIZE], row[RATE] = group_devices, shape[axis, GROUP_RATE]
+                row[HOPS], row[SPREAD] = shape[axis, GROUP_HOPS], shape[axis, GROUP_SPREAD]
+                row[PERMUTED] = shape[axis, GROUP_PERMUTED]
         i = count
-        while i > 0 and entries[i, _RATE] < entries[i - 1, _RATE]:
-            for column in range(8):
+        while i > 0 and entries[i, RATE] < entries[i - 1, RATE]:
+            for column in range(entries.shape[1]):
                 entries[i, column], entries[i - 1, column] = (
                     entries[i - 1, column],
                     entries[i, column],
                 )
-            on_switch[i], on_switch[i - 1] = on_switch[i - 1], on_switch[i]
             i -= 1
         count += 1
     return count
 
 
 @helper
-def _row_time_s(
-    kind: int, local_bytes: float, row: np.ndarray, switched: bool, shape: np.ndarray
-) -> float:
-    plain_s = axis_time_s(
-        kind,
-        row[_N],
-        local_bytes,
-        row[_RATE],
-        row[_LATENCY],
-        switched,
-        row[_HOPS],
-        row[_SPREAD],
-        row[_PERMUTED],
-    )
-    return _fitted_time_s(kind, row[_N], local_bytes, shape[int(row[_AXIS])], plain_s)
-
-
-@helper
 def _several(
-    kind: int,
-    larger_bytes: float,
-    total: float,
-    rows: np.ndarray,
-    switched: np.ndarray,
-    shape: np.ndarray,
+    kind: int, larger_bytes: float, total: float, rows: np.ndarray, shape: np.ndarray
 ) -> float:
     """Seconds over the axes of all ``rows``, slowest first.
 
@@ -345,24 +259,26 @@ def _several(
     count = rows.shape[0]
     apart = True  # are these torus axes without common links?
     for i in range(count):
-        apart &= not switched[i]
+        apart &= rows[i, SWITCHED] == 0.0
         for j in range(i):
-            apart &= rows[i, _GROUP] != rows[j, _GROUP]
+            apart &= rows[i, GROUP] != rows[j, GROUP]
     if kind == PERMUTE or kind == ALL_TO_ALL:
         in_turn_s, latency_s, busiest_s = 0.0, 0.0, 0.0
-        column = _PERMUTED if kind == PERMUTE else _SPREAD
+        column = PERMUTED if kind == PERMUTE else SPREAD
         for i in range(count):
-            in_turn_s += _row_time_s(kind, larger_bytes, rows[i], switched[i], shape)
-            latency_s += rows[i, _HOPS] * rows[i, _LATENCY]
-            busiest_s = max(busiest_s, larger_bytes * rows[i, column] / rows[i, _RATE])
+            terms = shape[int(rows[i, _AXIS])]
+            in_turn_s += _axis_time_s(kind, larger_bytes, rows[i], terms)
+            latency_s += rows[i, HOPS] * rows[i, LATENCY]
+            busiest_s = max(busiest_s, larger_bytes * rows[i, column] / rows[i, RATE])
         return min(in_turn_s, latency_s + busiest_s) if apart else in_turn_s
     gather_s, scatter_s, reduce_s, gathered, latency_s = 0.0, 0.0, 0.0, larger_bytes / total, 0.0
     for i in range(count):
-        gathered *= rows[i, _N]
-        gather_s += _row_time_s(ALL_GATHER, gathered, rows[i], switched[i], shape)
-        scatter_s += _row_time_s(REDUCE_SCATTER, gathered, rows[i], switched[i], shape)
-        reduce_s += _row_time_s(ALL_REDUCE, larger_bytes, rows[i], switched[i], shape)
-        latency_s = max(latency_s, rows[i, _HOPS] * rows[i, _LATENCY])
+        terms = shape[int(rows[i, _AXIS])]
+        gathered *= rows[i, SIZE]
+        gather_s += _axis_time_s(ALL_GATHER, gathered, rows[i], terms)
+        scatter_s += _axis_time_s(REDUCE_SCATTER, gathered, rows[i], terms)
+        reduce_s += _axis_time_s(ALL_REDUCE, larger_bytes, rows[i], terms)
+        latency_s = max(latency_s, rows[i, HOPS] * rows[i, LATENCY])
     if apart:
         at_once_s = count * latency_s + larger_bytes * _simultaneous_s(total, rows)
         gather_s, scatter_s = min(gather_s, at_once_s), min(scatter_s, at_once_s)
@@ -379,7 +295,7 @@ def _simultaneous_s(total: float, rows: np.ndarray) -> float:
         ways, rate = 1.0, 0.0
         for i in range(rows.shape[0]):
             if (subset >> i) & 1:
-                ways *= rows[i, _N]
-                rate += rows[i, _RATE]
+                ways *= rows[i, SIZE]
+                rate += rows[i, RATE]
         largest_bound = max(largest_bound, (ways - 1) / total / rate)
     return largest_bound

@@ -1,27 +1,10 @@
 """Lay a mesh onto a machine's links, ``lay_out(machine, mesh)``: where each mesh axis runs.
 
-**Levels.** The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with
-8 GPUs a node, the ``model`` axis of ``data=4,model=8`` runs on NVLink and ``data`` on the network.
-An axis larger than the remaining room is split: its largest divisor that fits stays inside, the
-rest goes to the next level. Such an axis straddles: with m of its devices in each group, a ring
-over all of it crosses the group's border once, so its rate is the lower of the inner rate and m
-times the outer rate of one device (the outer links of all m devices work for that one ring, as in
-rings over several network ports). In an all_to_all nothing is saved: data that leaves the group
-goes out at each device's own outer rate.
-
-**Torus.** Every axis has dims of its own if there are enough. Spare dims go to the largest axes,
-which are cut as near to square as divisors allow (16 on two dims is 4x4, the slice one would rent).
-An axis on several dims uses all their links. With more axes than dims, those with the smallest
-product share a dim: the minor axis has neighbouring chips, an axis outside it has every s-th chip,
-and s such rings share the links, so it gets 1/s of the rate and s times the hops. Axes also share a
-dim if that lets a longer axis have the dims that it needs. If a dim would still be longer than the
-machine's, axes fill the dims one after the other, minor first. If that fails too (a prime larger
-than any dim), the torus counts as one long path in which the axes are nested.
-
-A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with
-half the rate for all data that has to pass its middle or reach its ends.
-
-**Ring.** Every axis has a closed ring of its own.
+``docs/machines.md`` has the rules of levels, tori, rings and lines ("Where a mesh axis runs"). Two
+cases more: axes also share a dim of a torus if that lets a longer axis have the dims that it needs.
+If a dim would still be longer than the machine's, axes fill the dims one after the other, minor
+first; if that fails too (a prime larger than any dim), the torus counts as one long path in which
+the axes are nested.
 
 Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's
 ``mesh_utils.create_device_mesh`` lays meshes onto tori in the same way.
@@ -49,12 +32,14 @@ from toast_lab.sharding.mesh import Mesh
 #: device, or rounds on a switch, in units of the axis's latency. SPREAD, PERMUTED: bytes over the
 #: busiest link in an all_to_all and in a permute to the farthest device, per local byte, at the
 #: axis's rate. GROUP: axes with equal numbers share links. WAYS and the following ones are for all
-#: axes of the group together: their devices, rate, hops, spread, permuted. FITTED: 0 means no
-#: fitted terms, ALONE that they replace rate and latency, STRADDLES that they hold for the inner
-#: level of an axis that continues outside. TERMS and the following ones: for each of
-#: ``links.COLLECTIVES`` its ``CollectiveTerms``, the first below 0 if it has none.
+#: axes of the group together: their devices, rate, hops, spread, permuted. SIZE: devices of the
+#: axis. RATE: bytes/s at which one of them sends. LATENCY: seconds of a hop. SWITCHED: 1 if all
+#: devices are one hop apart, else 0. FITTED: 0 means no fitted terms, ALONE that they replace rate
+#: and latency, STRADDLES that they hold for the inner level of an axis that continues outside.
+#: TERMS and the following ones: for each of ``links.COLLECTIVES`` its ``CollectiveTerms``, the
+#: first below 0 if it has none.
 HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
-FITTED, TERMS = 9, 10
+SIZE, RATE, LATENCY, SWITCHED, FITTED, TERMS = range(9, 15)
 N_TERMS = len(CollectiveTerms._fields)
 N_COLUMNS = TERMS + N_TERMS * len(COLLECTIVES)
 ALONE, STRADDLES = 1.0, 2.0
@@ -67,9 +52,6 @@ Extents = tuple[int, ...]
 class AxisLinks:
     """The links under each of A mesh axes, for the formulas of ``machines/collectives.py``."""
 
-    bytes_per_s: np.ndarray  #: [A] float64, rate at which one device sends
-    latency_s: np.ndarray  #: [A] float64, latency of one hop
-    switched: np.ndarray  #: [A] bool: all devices are one hop apart
     shape: np.ndarray  #: [A, N_COLUMNS] float64, see the comment above ``HOPS``
     where: tuple[str, ...]  #: as shown to users: "torus dim 0, ring of 16"
     slice: Extents  #: extents of the part of the torus that the mesh takes, () without a torus
@@ -153,18 +135,12 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         if joint_path is None or any(len(paths[other]) > 1 for other in group_axes):
             # 0 devices: the group never acts as one axis.
             ways, joint_path = 0, path
-        own_columns = path.hops, path.spread, path.permuted
+        form = path.hops, path.spread, path.permuted, group[axis]
         joint_columns = joint_path.rate, joint_path.hops, joint_path.spread, joint_path.permuted
+        links = mesh.sizes[axis], path.rate, path.latency_s, path.switched
         fitted_columns = _fitted_columns(path, straddles=len(paths[axis]) > 1)
-        shape[axis] = (*own_columns, group[axis], ways, *joint_columns, *fitted_columns)
-    return AxisLinks(
-        bytes_per_s=np.asarray([path.rate for path in combined]),
-        latency_s=np.asarray([path.latency_s for path in combined]),
-        switched=np.asarray([path.switched for path in combined]),
-        shape=shape,
-        where=tuple(path.where for path in combined),
-        slice=slice_,
-    )
+        shape[axis] = (*form, ways, *joint_columns, *links, *fitted_columns)
+    return AxisLinks(shape, tuple(path.where for path in combined), slice_)
 
 
 def _fitted_columns(path: _Path, *, straddles: bool) -> list[float]:

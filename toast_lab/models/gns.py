@@ -32,15 +32,18 @@ does not mention.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from toast_lab.models.array_shapes import Training, arrays_of
+from toast_lab.models.array_shapes import Training, arrays_of, names_of, shapes_of
 from toast_lab.models.model_sizes import GnsSizes
 from toast_lab.models.registry import Example
+
+if TYPE_CHECKING:
+    from toast_lab.models.array_shapes import Weights
 
 
 class Graph(NamedTuple):
@@ -66,51 +69,37 @@ class Targets(NamedTuple):
 PARTS = ("edge", "node", "global")
 
 
-def mlps(sizes: GnsSizes) -> dict[tuple[Any, ...], tuple[int, int, str, str]]:
-    """Path -> (inputs, outputs, name of the input dim, name of the output dim) of every MLP."""
-    widths: dict[tuple[Any, ...], tuple[int, int, str, str]] = {}
-    latent = sizes.latent
-    for part in PARTS:
-        widths["encoder", part] = (sizes.features, latent, f"{part}_features", "latent")
-    for step in range(sizes.steps):
-        for part, inputs in zip(PARTS, (4, 4, 3), strict=True):
-            widths["steps", step, part] = (inputs * latent, latent, f"{part}_inputs", "latent")
-    widths["decoder", "node"] = (latent, sizes.outputs, "latent", "outputs")
-    widths["decoder", "global"] = (latent, 1, "latent", "property")
-    return widths
-
-
-def param_shapes(sizes: GnsSizes) -> dict[str, Any]:
-    """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    shape_of = arrays_of(sizes.dtype)
-
-    def mlp(path: tuple[Any, ...]) -> dict[str, Any]:
-        inputs, outputs = mlps(sizes)[path][:2]
-        widths = [inputs] + [sizes.hidden] * sizes.hidden_layers + [outputs]
-        arrays: dict[str, Any] = {}
-        for layer_index, (width, next_width) in enumerate(pairwise(widths), 1):
-            arrays[f"w{layer_index}"] = shape_of(width, next_width)
-            arrays[f"b{layer_index}"] = shape_of(next_width)
-        if path[0] != "decoder":
-            arrays["scale"] = arrays["offset"] = shape_of(outputs)
-        return arrays
-
-    def mlps_of(*path: Any, parts: tuple[str, ...] = PARTS) -> dict[str, Any]:
-        return {part: mlp((*path, part)) for part in parts}
-
-    return {
-        "encoder": mlps_of("encoder"),
-        "steps": [mlps_of("steps", step) for step in range(sizes.steps)],
-        "decoder": mlps_of("decoder", parts=("node", "global")),
-    }
-
-
-def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
-    """Names of the dims by argument path.
+def weights(sizes: GnsSizes) -> Weights:
+    """Every weight with the names and sizes of its dims.
 
     The k-th hidden layer of a node processor is called ``node_hidden<k>``.
     """
-    names: dict[str, tuple[str, ...]] = {
+    latent = ("latent", sizes.latent)
+    dims_of: Weights = {}
+
+    def mlp(*path: Any, inputs: tuple[str, int], outputs: tuple[str, int] = latent) -> None:
+        prefix = path[-1] if path[0] == "steps" else f"{path[0]}_{path[-1]}"
+        depths = range(1, sizes.hidden_layers + 1)
+        hidden = [(f"{prefix}_hidden{depth}", sizes.hidden) for depth in depths]
+        for layer_index, dims in enumerate(pairwise([inputs, *hidden, outputs]), 1):
+            dims_of[*path, f"w{layer_index}"] = dims
+            dims_of[*path, f"b{layer_index}"] = dims[1:]
+        if path[0] != "decoder":
+            dims_of[*path, "scale"] = dims_of[*path, "offset"] = (outputs,)
+
+    for part in PARTS:
+        mlp("encoder", part, inputs=(f"{part}_features", sizes.features))
+    for step in range(sizes.steps):
+        for part, given in zip(PARTS, (4, 4, 3), strict=True):
+            mlp("steps", step, part, inputs=(f"{part}_inputs", given * sizes.latent))
+    mlp("decoder", "node", inputs=latent, outputs=("outputs", sizes.outputs))
+    mlp("decoder", "global", inputs=latent, outputs=("property", 1))
+    return dims_of
+
+
+def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
+    """Names of the dims by argument path."""
+    return {
         "graph.nodes": ("nodes", "node_features"),
         "graph.edges": ("edges", "edge_features"),
         "graph.globals": ("global_features",),
@@ -118,17 +107,8 @@ def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
         "graph.receivers": ("edges",),
         "targets.nodes": ("nodes", "outputs"),
         "targets.globals": ("property",),
+        **names_of(weights(sizes)),
     }
-    for path, (_, _, inputs, outputs) in mlps(sizes).items():
-        weights_path = "params" + "".join(f"[{key!r}]" for key in path)
-        hidden_prefix = path[-1] if path[0] == "steps" else f"{path[0]}_{path[-1]}"
-        hidden = [f"{hidden_prefix}_hidden{depth}" for depth in range(1, sizes.hidden_layers + 1)]
-        for layer_index, weight_dims in enumerate(pairwise([inputs, *hidden, outputs]), 1):
-            names[f"{weights_path}['w{layer_index}']"] = weight_dims
-            names[f"{weights_path}['b{layer_index}']"] = weight_dims[1:]
-        if path[0] != "decoder":
-            names[f"{weights_path}['scale']"] = names[f"{weights_path}['offset']"] = (outputs,)
-    return names
 
 
 def expert_plans(sizes: GnsSizes) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -246,6 +226,6 @@ def make(**given: Any) -> Example:
     )
     targets = Targets(nodes=shape_of(sizes.nodes, sizes.outputs), globals=shape_of(1))
     example = Training(forward, loss_fn, train_step, OPTIMISER).example(
-        sizes.mode, param_shapes(sizes), inputs=(graph,), targets=(targets,)
+        sizes.mode, shapes_of(weights(sizes), sizes.dtype), inputs=(graph,), targets=(targets,)
     )
     return example._replace(dim_names=dim_names(sizes), expert_plans=expert_plans(sizes))

@@ -245,12 +245,14 @@ class UnetSizes(ModelSizes):
 class UnetBlock:
     """One residual block: its level and its channels.
 
-    ``skip`` of its ``inputs`` come from the way down.
+    ``skip`` of its ``inputs`` come from the way down.  ``resize`` counts the convolutions between
+    levels before the one that follows this block, None where none follows.
     """
 
     level: int
     inputs: int
     outputs: int
+    resize: int | None
     skip: int = 0
 
 
@@ -260,17 +262,18 @@ def unet_blocks(sizes: UnetSizes) -> tuple[list[UnetBlock], list[UnetBlock]]:
     up: list[UnetBlock] = []
     channels = sizes.channels
     skips = [channels]
+    resizes = len(sizes.widths) - 1
     for level, width in enumerate(sizes.widths):
-        for _ in range(sizes.blocks):
-            down.append(UnetBlock(level, inputs=channels, outputs=width))
-            skips.append(width)
+        for left in reversed(range(sizes.blocks)):
+            resize = level if not left and level < resizes else None
+            down.append(UnetBlock(level, inputs=channels, outputs=width, resize=resize))
+            skips += [width] * (1 if resize is None else 2)
             channels = width
-        if level < len(sizes.widths) - 1:
-            skips.append(width)
     for level, width in reversed(list(enumerate(sizes.widths))):
-        for _ in range(sizes.blocks + 1):
+        for left in reversed(range(sizes.blocks + 1)):
+            resize = resizes - level if not left and level else None
             skip = skips.pop()
-            up.append(UnetBlock(level, inputs=channels + skip, outputs=width, skip=skip))
+            up.append(UnetBlock(level, channels + skip, width, resize=resize, skip=skip))
             channels = width
     return down, up
 

@@ -34,179 +34,135 @@ which is 3.6B for c = 1152, with biases and norms 3,595,652,355.  Of the usual m
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from toast_lab.models.array_shapes import Training, arrays_of
-from toast_lab.models.model_sizes import UnetBlock, UnetSizes, unet_blocks
+from toast_lab.models.array_shapes import Training, arrays_of, names_of, shapes_of
+from toast_lab.models.model_sizes import UnetSizes, unet_blocks
 from toast_lab.models.registry import Example
+
+if TYPE_CHECKING:
+    from toast_lab.models.array_shapes import Weights
 
 DIMS = ("NHWC", "HWIO", "NHWC")
 
 
 def param_shapes(sizes: UnetSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    shape_of = arrays_of(sizes.dtype)
-
-    def conv(name: str, size: int, inputs: int, outputs: int) -> dict[str, Any]:
-        return {name: shape_of(size, size, inputs, outputs), f"{name}_bias": shape_of(outputs)}
-
-    def norm(name: str, width: int) -> dict[str, Any]:
-        return {f"{name}_scale": shape_of(width), f"{name}_offset": shape_of(width)}
-
-    def block(shape: UnetBlock) -> dict[str, Any]:
-        inputs, outputs = shape.inputs, shape.outputs
-        return (
-            norm("norm1", inputs)
-            | conv("conv1", 3, inputs, outputs)
-            | {"time": shape_of(time_width, outputs), "time_bias": shape_of(outputs)}
-            | norm("norm2", outputs)
-            | conv("conv2", 3, outputs, outputs)
-            | (conv("shortcut", 1, inputs, outputs) if inputs != outputs else {})
-        )
-
-    time_width = 4 * sizes.channels
-    last_width, key_size = sizes.widths[-1], sizes.widths[-1] // sizes.heads
-    down_blocks, up_blocks = unet_blocks(sizes)
-    attention = norm("norm", last_width)
-    for name in "qkv":
-        attention[f"w{name}"] = shape_of(last_width, sizes.heads, key_size)
-        attention[f"b{name}"] = shape_of(sizes.heads, key_size)
-    attention["wo"] = shape_of(sizes.heads, key_size, last_width)
-    attention["bo"] = shape_of(last_width)
-    return {
-        "time": {
-            "w1": shape_of(sizes.channels, time_width),
-            "b1": shape_of(time_width),
-            "w2": shape_of(time_width, time_width),
-            "b2": shape_of(time_width),
-        },
-        "first": conv("conv", 3, sizes.colours, sizes.channels),
-        "down": list(map(block, down_blocks)),
-        "shrink": [conv("conv", 3, width, width) for width in sizes.widths[:-1]],
-        "attention": attention,
-        "up": list(map(block, up_blocks)),
-        "grow": [conv("conv", 3, width, width) for width in sizes.widths[:0:-1]],
-        "last": norm("norm", sizes.widths[0]) | conv("conv", 3, sizes.widths[0], sizes.colours),
-    }
+    return shapes_of(weights(sizes), sizes.dtype)
 
 
 def streams(sizes: UnetSizes) -> dict[tuple[Any, ...], str]:
     """Path of a block or convolution -> name of its output channels, ``channels<k>`` in order.
 
     Additions and concatenations tie channels together: a block without shortcut passes its channels
-    on, and what meets in a skip connection is sharded alike or gathered.
+    on, and what meets in a skip connection is sharded alike or gathered.  The channels that come
+    into a block stand at its path and ``"in"``.
     """
-    parent: dict[Any, Any] = {}
+    parent: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
-    def find(path: Any) -> Any:
-        while parent.setdefault(path, path) != path:
+    def find(path: tuple[Any, ...]) -> tuple[Any, ...]:
+        while parent[path] != path:
             path = parent[path]
         return path
 
+    def stream(*path: Any, like: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        parent[path] = like or path
+        return path
+
     down_blocks, up_blocks = unet_blocks(sizes)
-    source: tuple[Any, ...] = ("first",)
+    source = stream("first")
     skips = [source]
-    order = [source]
     for block_index, block in enumerate(down_blocks):
-        stream: tuple[Any, ...] = ("down", block_index)
-        order.append(stream)
-        if block.inputs == block.outputs:
-            parent[find(stream)] = find(source)
-        source = stream
+        inputs = stream("down", block_index, "in", like=source)
+        source = stream("down", block_index, like=inputs if block.inputs == block.outputs else ())
         skips.append(source)
-        if block_index + 1 < len(down_blocks) and down_blocks[block_index + 1].level > block.level:
-            source = ("shrink", block.level)
-            order.append(source)
+        if block.resize is not None:
+            source = stream("shrink", block.resize)
             skips.append(source)
-    parent[find(("attention",))] = find(source)
-    order.append(("attention",))
+    source = stream("attention", like=source)
     for block_index, block in enumerate(up_blocks):
-        stream = ("up", block_index)
         parent[find(skips.pop())] = find(source)
-        order += [(*stream, "in"), stream]
-        parent[find((*stream, "in"))] = find(source)
-        source = stream
-        if block_index + 1 < len(up_blocks) and up_blocks[block_index + 1].level < block.level:
-            source = ("grow", len(sizes.widths) - 1 - block.level)
-            order.append(source)
+        stream("up", block_index, "in", like=source)
+        source = stream("up", block_index)
+        if block.resize is not None:
+            source = stream("grow", block.resize)
     number: dict[Any, int] = {}
-    return {path: f"channels{number.setdefault(find(path), len(number))}" for path in order}
+    return {path: f"channels{number.setdefault(find(path), len(number))}" for path in parent}
 
 
-def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
-    """Names of the dims by argument path.
+def weights(sizes: UnetSizes) -> Weights:
+    """Every weight with the names and sizes of its dims.
 
     The channels between the two convolutions of a block are called ``down0_inner``.
     """
     stream = streams(sizes)
-    names: dict[str, tuple[str, ...]] = {
-        "images": ("batch", "height", "width", "colours"),
-        "noise": ("batch", "height", "width", "colours"),
-        "params['time']['w1']": ("time_features", "time_hidden"),
-        "params['time']['b1']": ("time_hidden",),
-        "params['time']['w2']": ("time_hidden", "time"),
-        "params['time']['b2']": ("time",),
-    }
+    dims_of: Weights = {}
 
-    def add(base: str, name: str, *dims: str) -> None:
-        names[f"params{base}['{name}']"] = dims
-        if name == "time":
-            names[f"params{base}['{name}_bias']"] = dims[-1:]
+    def add(base: tuple[Any, ...], name: str, *dims: tuple[str, int]) -> None:
+        dims_of[*base, name] = dims
 
-    def convolution(base: str, name: str, inputs: str, outputs: str) -> None:
-        names[f"params{base}['{name}']"] = ("kernel_height", "kernel_width", inputs, outputs)
-        names[f"params{base}['{name}_bias']"] = (outputs,)
+    def conv(
+        base: tuple[Any, ...],
+        name: str,
+        inputs: tuple[str, int],
+        outputs: tuple[str, int],
+        size: int = 3,
+    ) -> None:
+        add(base, name, ("kernel_height", size), ("kernel_width", size), inputs, outputs)
+        add(base, f"{name}_bias", outputs)
 
-    def norm(base: str, name: str, dim: str) -> None:
+    def norm(base: tuple[Any, ...], name: str, dim: tuple[str, int]) -> None:
         add(base, f"{name}_scale", dim)
         add(base, f"{name}_offset", dim)
 
-    def residual(way: str, index: int, block: UnetBlock, inputs: str) -> None:
-        base, inner, outputs = f"['{way}'][{index}]", f"{way}{index}_inner", stream[way, index]
-        norm(base, "norm1", inputs)
-        convolution(base, "conv1", inputs, inner)
-        add(base, "time", "time", inner)
-        norm(base, "norm2", inner)
-        convolution(base, "conv2", inner, outputs)
-        if block.inputs != block.outputs:
-            convolution(base, "shortcut", inputs, outputs)
+    colours, time = ("colours", sizes.colours), ("time", 4 * sizes.channels)
+    hidden = ("time_hidden", 4 * sizes.channels)
+    add(("time",), "w1", ("time_features", sizes.channels), hidden)
+    add(("time",), "b1", hidden)
+    add(("time",), "w2", hidden, time)
+    add(("time",), "b2", time)
+    conv(("first",), "conv", colours, (stream["first",], sizes.channels))
+    outputs = colours
+    for way, resize, blocks in zip(
+        ("down", "up"), ("shrink", "grow"), unet_blocks(sizes), strict=True
+    ):
+        for block_index, block in enumerate(blocks):
+            base = (way, block_index)
+            inputs = (stream[*base, "in"], block.inputs)
+            inner = (f"{way}{block_index}_inner", block.outputs)
+            outputs = (stream[base], block.outputs)
+            norm(base, "norm1", inputs)
+            conv(base, "conv1", inputs, inner)
+            add(base, "time", time, inner)
+            add(base, "time_bias", inner)
+            norm(base, "norm2", inner)
+            conv(base, "conv2", inner, outputs)
+            if block.inputs != block.outputs:
+                conv(base, "shortcut", inputs, outputs, size=1)
+            if block.resize is not None:
+                base = (resize, block.resize)
+                conv(base, "conv", outputs, (stream[base], block.outputs))
+    norm(("last",), "norm", outputs)
+    conv(("last",), "conv", outputs, colours)
+    middle, heads = (stream["attention",], sizes.widths[-1]), ("heads", sizes.heads)
+    norm(("attention",), "norm", middle)
+    for name, dim in zip("qkv", ("key", "key", "value"), strict=True):
+        key = (dim, sizes.widths[-1] // sizes.heads)
+        add(("attention",), f"w{name}", middle, heads, key)
+        add(("attention",), f"b{name}", heads, key)
+    add(("attention",), "wo", heads, key, middle)
+    add(("attention",), "bo", middle)
+    return dims_of
 
-    convolution("['first']", "conv", "colours", stream["first",])
-    down_blocks, up_blocks = unet_blocks(sizes)
-    for block_index, block in enumerate(down_blocks):
-        # The input is the output of the block before, the first convolution or a strided one.
-        before = ("down", block_index - 1) if block_index else ("first",)
-        if block_index and down_blocks[block_index - 1].level < block.level:
-            before = ("shrink", down_blocks[block_index - 1].level)
-        residual("down", block_index, block, stream[before])
-    for block_index, block in enumerate(up_blocks):
-        residual("up", block_index, block, stream["up", block_index, "in"])
-    for level in range(len(sizes.widths) - 1):
-        for way, between, block_count in (
-            ("down", "shrink", sizes.blocks),
-            ("up", "grow", sizes.blocks + 1),
-        ):
-            convolution(
-                f"['{between}'][{level}]",
-                "conv",
-                stream[way, (level + 1) * block_count - 1],
-                stream[between, level],
-            )
-    middle = stream["attention",]
-    norm("['attention']", "norm", middle)
-    for name in "qkv":
-        key = "value" if name == "v" else "key"
-        names[f"params['attention']['w{name}']"] = (middle, "heads", key)
-        add("['attention']", f"b{name}", "heads", key)
-    names["params['attention']['wo']"] = ("heads", "value", middle)
-    add("['attention']", "bo", middle)
-    norm("['last']", "norm", stream["up", len(up_blocks) - 1])
-    convolution("['last']", "conv", stream["up", len(up_blocks) - 1], "colours")
-    return names
+
+def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
+    """Names of the dims by argument path."""
+    image = ("batch", "height", "width", "colours")
+    return {"images": image, "noise": image, **names_of(weights(sizes))}
 
 
 def expert_plans(sizes: UnetSizes) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -217,10 +173,9 @@ def expert_plans(sizes: UnetSizes) -> dict[str, tuple[tuple[str, str], ...]]:
     channels, heads in attention, the hidden layer of the time embedding. Reference: TOAST section
     5.1.
     """
-    down_blocks, up_blocks = unet_blocks(sizes)
     inner = [
         f"{way}{block_index}_inner"
-        for way, blocks in (("down", down_blocks), ("up", up_blocks))
+        for way, blocks in zip(("down", "up"), unet_blocks(sizes), strict=True)
         for block_index in range(len(blocks))
     ]
     channel_dims = [*dict.fromkeys(streams(sizes).values()), "time", "time_features"]
@@ -306,15 +261,15 @@ def forward(
     for block_index, block in enumerate(down_blocks):
         x = residual_block(params["down"][block_index], x, embedded, sizes.groups)
         skips.append(x)
-        if block_index + 1 < len(down_blocks) and down_blocks[block_index + 1].level > block.level:
-            x = convolve(params["shrink"][block.level], "conv", x, stride=2)
+        if block.resize is not None:
+            x = convolve(params["shrink"][block.resize], "conv", x, stride=2)
             skips.append(x)
     x = attention(params["attention"], x, sizes.groups)
     for block_index, block in enumerate(up_blocks):
         x = jnp.concatenate([x, skips.pop()], axis=-1)
         x = residual_block(params["up"][block_index], x, embedded, sizes.groups)
-        if block_index + 1 < len(up_blocks) and up_blocks[block_index + 1].level < block.level:
-            x = convolve(params["grow"][len(sizes.widths) - 1 - block.level], "conv", enlarge(x))
+        if block.resize is not None:
+            x = convolve(params["grow"][block.resize], "conv", enlarge(x))
     last = params["last"]
     x = jax.nn.swish(group_norm(x, last["norm_scale"], last["norm_offset"], sizes.groups))
     return convolve(last, "conv", x)

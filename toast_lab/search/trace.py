@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
-from toast_lab.search.trace_columns import Columns, Reworded, TraceColumns
+from toast_lab.search.trace_columns import Columns, Reworded
 from toast_lab.sharding.sharding import Sharding
 
 
@@ -96,10 +96,16 @@ class Simulations(DecodedRows[Simulation]):
         return [*map(self._decode, rows[sampled].tolist())]
 
 
-class Trace(TraceColumns):
+class Trace:
     """Everything a search did.
 
     Attributes:
+        vocabulary: texts of the actions; ``action`` and ``node`` hold indices into it.
+        row: one row for each simulation; its actions and nodes end before row ``action_end`` of
+            ``action`` and row ``node_end`` of ``passed``.
+        action: the actions of all simulations, one simulation after the other.
+        passed: the nodes that all simulations passed, likewise.
+        node: one row for each state of the search tree.
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``TraceNode``; the root first.
         about: what was searched (program digest, mesh, machine, limit), with which method, seed and
@@ -111,7 +117,33 @@ class Trace(TraceColumns):
     """
 
     def __init__(self, vocabulary: Iterable[str] = ()) -> None:
-        super().__init__(vocabulary)
+        self.vocabulary: list[str] = []
+        self._word: dict[str, int] = {}
+        for text in vocabulary:
+            self.word(text)
+        self.row = Columns(
+            round="i4",
+            elapsed_s="f8",
+            score="f8",
+            time_s="f8",
+            peak_bytes="f8",
+            fits="?",
+            best="i8",
+            action_end="i8",
+            node_end="i8",
+        )
+        self.action = Columns(word="i4")
+        self.passed = Columns(node="i4")
+        self.node = Columns(
+            parent="i4",
+            word="i4",
+            depth="i4",
+            key="u8",
+            visits="i8",
+            value="f8",
+            best_score="f8",
+            score="f8",
+        )
         self.about: dict[str, Any] = {}
         self.best_sharding: Sharding | None = None
         self.best_actions: tuple[str, ...] = ()
@@ -183,6 +215,14 @@ class Trace(TraceColumns):
         return int(self.row.array[column][index - 1]) if index else 0
 
     # -- writing ----------------------------------------------------------------------------------
+    def word(self, text: str) -> int:
+        """The index of an action's text in the vocabulary, to which it is added if new."""
+        index = self._word.get(text)
+        if index is None:
+            index = self._word[text] = len(self.vocabulary)
+            self.vocabulary.append(text)
+        return index
+
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
         """Write one simulation and give its index, counted from 0.
 

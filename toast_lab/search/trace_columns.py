@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,53 +65,3 @@ class Reworded(Sequence[str]):
         if isinstance(index, slice):
             return [*map(self._change, self._texts[index])]
         return self._change(self._texts[index])
-
-
-class TraceColumns:
-    """The numbers of a trace, column by column.
-
-    Attributes:
-        vocabulary: texts of the actions; ``action`` and ``node`` hold indices into it.
-        row: one row for each simulation; its actions and nodes end before row ``action_end`` of
-            ``action`` and row ``node_end`` of ``passed``.
-        action: the actions of all simulations, one simulation after the other.
-        passed: the nodes that all simulations passed, likewise.
-        node: one row for each state of the search tree.
-    """
-
-    def __init__(self, vocabulary: Iterable[str] = ()) -> None:
-        self.vocabulary: list[str] = []
-        self._word: dict[str, int] = {}
-        for text in vocabulary:
-            self.word(text)
-        self.row = Columns(
-            round="i4",
-            elapsed_s="f8",
-            score="f8",
-            time_s="f8",
-            peak_bytes="f8",
-            fits="?",
-            best="i8",
-            action_end="i8",
-            node_end="i8",
-        )
-        self.action = Columns(word="i4")
-        self.passed = Columns(node="i4")
-        self.node = Columns(
-            parent="i4",
-            word="i4",
-            depth="i4",
-            key="u8",
-            visits="i8",
-            value="f8",
-            best_score="f8",
-            score="f8",
-        )
-
-    def word(self, text: str) -> int:
-        """The index of an action's text in the vocabulary, to which it is added if new."""
-        index = self._word.get(text)
-        if index is None:
-            index = self._word[text] = len(self.vocabulary)
-            self.vocabulary.append(text)
-        return index

@@ -137,9 +137,8 @@ def _complete_op(program: Program, mesh: Mesh, sharding: Sharding, op: int, *, a
         if len(wanted) == 1:
             (factor,) = wanted
             size = int(program.factor_size[factor])
-            if program.factor_class[factor] < NEED_REPLICATION and _divides(
-                sharding.op_factor[op], mesh, axis, cut=factor, size=size
-            ):
+            ways = mesh.ways_on(factor, sharding.op_factor[op], axis)
+            if program.factor_class[factor] < NEED_REPLICATION and size % ways == 0:
                 sharding.op_factor[op, axis] = factor
     factor = int(sharding.op_factor[op, axis])
     if factor < 0:
@@ -149,16 +148,8 @@ def _complete_op(program: Program, mesh: Mesh, sharding: Sharding, op: int, *, a
         if sharding.value_dim[value, axis] < 0 and factor in names:
             dim = names.index(factor)
             size = int(program.dims(value)[dim])
-            if _divides(sharding.value_dim[value], mesh, axis, cut=dim, size=size):
+            if size % mesh.ways_on(dim, sharding.value_dim[value], axis) == 0:
                 sharding.value_dim[value, axis] = dim
-
-
-def _divides(row: np.ndarray, mesh: Mesh, axis: int, *, cut: int, size: int) -> bool:
-    """Do the axes that cut ``cut`` already, and this one, divide a size?"""
-    ways = mesh.sizes[axis]
-    for other, other_size in enumerate(mesh.sizes):
-        ways *= other_size if other != axis and row[other] == cut else 1
-    return size % ways == 0
 
 
 def _notes(own: Program, target: Program, spans: Sequence[Span], platform: str) -> tuple[str, ...]:

@@ -73,6 +73,12 @@ class Mesh:
         """Number of pieces into which these axes together cut a dim."""
         return math.prod(self.size(axis) for axis in axes)
 
+    def ways_on(self, cut: int, row: np.ndarray, axis: int) -> int:
+        """Number of pieces of ``cut`` by an axis and all others that have it in ``row``: [A]."""
+        return math.prod(
+            size for other, size in enumerate(self.sizes) if other == axis or row[other] == cut
+        )
+
     def divides(self, size: int, axes: Iterable[str]) -> bool:
         """Do these axes together cut ``size`` into equal pieces?"""
         return size % self.ways(axes) == 0
@@ -84,6 +90,10 @@ class Mesh:
         """
         dim_of = {axis: dim for dim, axes in enumerate(spec) for axis in axes}
         return tuple(dim_of.get(axis, -1) for axis in self.axes)
+
+    def axes_in(self, mask: int) -> tuple[str, ...]:
+        """The axes whose bits are set in ``mask``."""
+        return tuple(axis for bit, axis in enumerate(self.axes) if mask >> bit & 1)
 
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""

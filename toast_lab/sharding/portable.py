@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -367,11 +366,7 @@ class _Writer:
     def _give(self, row: np.ndarray, axis: str, *, cut: int, size: int, op: int) -> None:
         """Put an axis on the factor or dim ``cut`` of an op or a value if it divides the size."""
         position = self.mesh.axes.index(axis)
-        ways = math.prod(
-            axis_size
-            for other, axis_size in enumerate(self.mesh.sizes)
-            if other == position or row[other] == cut
-        )
+        ways = self.mesh.ways_on(cut, row, position)
         if size % ways:
             self._leave_out(axis, f"{self._called(op)}: size {size} is not divisible by {ways}")
             return

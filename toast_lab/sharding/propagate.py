@@ -55,7 +55,7 @@ from toast_lab.ragged import Ragged
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.sharding.touches import touches_of
+from toast_lab.sharding.touches import Touches, touches_of
 
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
@@ -75,14 +75,9 @@ class Flow(NamedTuple):
     ``v``).
     """
 
-    op_touch_ptr: Int32Array  #: [O+1] row starts into op_touch
-    op_touch: Int32Array  #: [U+V] touches of each op
+    touches: Touches
     value_use_ptr: Int32Array  #: [V+1] row starts into value_use
     value_use: Int32Array  #: [U] uses of each value
-    touch_op: Int32Array  #: [U+V]
-    touch_value: Int32Array  #: [U+V]
-    touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
-    dim_factor: Int32Array  #: factor of the op that the dim has at the touch
     value_dim_ptr: Int32Array  #: [V+1] row starts into value_size
     #: [A, sum of ranks] sizes; 1 where the axis may not cut (constants, pins)
     value_size: Int64Matrix
@@ -90,6 +85,14 @@ class Flow(NamedTuple):
     #: [A, F] bool: the factor can be sharded, the axis by itself divides it, and pins allow it
     usable: BoolMatrix
     axis_size: Int64Array  #: [A]
+
+
+@packed
+class Waiting(NamedTuple):
+    """Ops to visit in the next pass forward (row 0) and backward (row 1)."""
+
+    ops: BoolMatrix  #: [2, O or more]
+    blocks: BoolMatrix  #: [2, blocks] which blocks of ops may have such ops
 
 
 class Propagation:
@@ -104,10 +107,9 @@ class Propagation:
         self.flow = _flow(analysis, mesh, pins)
         self._start: Sharding | None = None
         blocks = -(-analysis.program.n_ops // BLOCK)
-        # Ops to visit in the next pass forward (row 0) and backward (row 1), and blocks that may
-        # have such ops.
-        self._waiting = np.zeros((2, blocks * BLOCK), np.bool_)
-        self._blocks = np.zeros((2, blocks), np.bool_)
+        self._waiting = Waiting(
+            np.zeros((2, blocks * BLOCK), np.bool_), np.zeros((2, blocks), np.bool_)
+        )
 
     def start(self) -> Sharding:
         """The fixed entries of the pins, propagated; without pins the unsharded state."""
@@ -143,7 +145,6 @@ class Propagation:
                 dim,
                 axis,
                 self._waiting,
-                self._blocks,
             )
         )
 
@@ -151,7 +152,6 @@ class Propagation:
 def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     program, axis_size = analysis.program, mesh.array()
     usable = analysis.names.shardable & (program.factor_size % axis_size[:, None] == 0)
-    touches = touches_of(program)
     uses = Ragged.by_key(program.use_value, program.n_values)
     never_cut = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
     closed = np.tile(never_cut, (len(axis_size), 1))
@@ -159,14 +159,9 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         usable &= ~pins.name_closed.T
         closed |= pins.dim_closed.T
     return Flow(
-        op_touch_ptr=touches.by_op.ptr.astype(np.int32),
-        op_touch=touches.by_op.flat.astype(np.int32),
+        touches=touches_of(program),
         value_use_ptr=uses.ptr.astype(np.int32),
         value_use=uses.flat.astype(np.int32),
-        touch_op=touches.op,
-        touch_value=touches.value,
-        touch_dim=touches.dim,
-        dim_factor=touches.dim_factor,
         value_dim_ptr=np.array(program.shape_ptr, np.int32),
         value_size=np.where(closed, 1, program.shape),
         factor_size=program.factor_size,
@@ -179,11 +174,11 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
 def _wanted_factor(flow: Flow, op: int, held: np.ndarray, usable: np.ndarray) -> int:
     """The one factor along which the values around ``op`` want it, -1: none, CONFLICT: several."""
     wanted_factor = -1
-    for row in range(flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]):
-        touch = flow.op_touch[row]
-        dim = held[flow.touch_value[touch]]
+    for row in range(flow.touches.ptr[op], flow.touches.ptr[op + 1]):
+        touch = flow.touches.touch[row]
+        dim = held[flow.touches.value[touch]]
         if dim >= 0:
-            factor = flow.dim_factor[flow.touch_dim[touch] + dim]
+            factor = flow.touches.dim_factor[flow.touches.dim_ptr[touch] + dim]
             if usable[factor] and wanted_factor != factor:
                 if wanted_factor >= 0:
                     return CONFLICT
@@ -197,7 +192,7 @@ def _wanted_dim(flow: Flow, value: int, split: np.ndarray) -> int:
     wanted_dim = -1
     for row in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
         use = flow.value_use[row]
-        factor = split[flow.touch_op[use]]
+        factor = split[flow.touches.op[use]]
         if factor >= 0:
             dim = _dim_of(flow, value, use, factor)
             if dim >= 0 and wanted_dim != dim:
@@ -210,9 +205,9 @@ def _wanted_dim(flow: Flow, value: int, split: np.ndarray) -> int:
 @helper
 def _dim_of(flow: Flow, value: int, touch: int, factor: int) -> int:
     """The first dim of ``value`` that has the factor at a touch, -1: none."""
-    start = flow.touch_dim[touch]
+    start = flow.touches.dim_ptr[touch]
     for dim in range(flow.value_dim_ptr[value + 1] - flow.value_dim_ptr[value]):
-        if flow.dim_factor[start + dim] == factor:
+        if flow.touches.dim_factor[start + dim] == factor:
             return dim
     return -1
 
@@ -225,20 +220,17 @@ def shard_values(
     values: Int32Array,
     dim: int,
     axis: int,
-    waiting: BoolMatrix,
-    blocks: BoolMatrix,
+    waiting: Waiting,
 ) -> int:
     """The kernel of ``Propagation.shard``.
 
-    ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` have to be all False.
+    ``waiting.ops[2, O in whole blocks]`` and ``waiting.blocks[2, blocks]`` have to be all False.
     """
     split = op_factor[:, axis]
     changed = 0
     for value in values:
-        if value_dim[value, axis] < 0 and _hold(
-            flow, value_dim, split, value, dim, axis, waiting, blocks
-        ):
-            changed += 1 + _spread(flow, op_factor, value_dim, axis, waiting, blocks)
+        if value_dim[value, axis] < 0 and _hold(flow, value_dim, split, value, dim, axis, waiting):
+            changed += 1 + _spread(flow, op_factor, value_dim, axis, waiting)
     return changed
 
 
@@ -250,8 +242,7 @@ def _hold(
     value: int,
     dim: int,
     axis: int,
-    waiting: np.ndarray,
-    blocks: np.ndarray,
+    waiting: Waiting,
 ) -> bool:
     """Shard a dim of a value on ``axis`` if that divides, and let the ops that it meets wait."""
     size = flow.value_size[axis, flow.value_dim_ptr[value] + dim]
@@ -259,23 +250,23 @@ def _hold(
         return False
     value_dim[value, axis] = dim
     # Ops that already have a factor on the axis do not wait.
-    _wait_both_ways(flow.touch_op[flow.value_use.shape[0] + value], split, waiting, blocks)
+    _wait_both_ways(flow.touches.op[flow.touches.n_uses + value], split, waiting)
     for row in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
-        _wait_both_ways(flow.touch_op[flow.value_use[row]], split, waiting, blocks)
+        _wait_both_ways(flow.touches.op[flow.value_use[row]], split, waiting)
     return True
 
 
 @helper
-def _wait_both_ways(op: int, split: np.ndarray, waiting: np.ndarray, blocks: np.ndarray) -> None:
+def _wait_both_ways(op: int, split: np.ndarray, waiting: Waiting) -> None:
     if split[op] < 0:
-        _wait(op, 0, waiting, blocks)
-        _wait(op, 1, waiting, blocks)
+        _wait(op, 0, waiting)
+        _wait(op, 1, waiting)
 
 
 @helper
-def _wait(op: int, direction: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
-    waiting[direction, op] = True
-    blocks[direction, op // BLOCK] = True
+def _wait(op: int, direction: int, waiting: Waiting) -> None:
+    waiting.ops[direction, op] = True
+    waiting.blocks[direction, op // BLOCK] = True
 
 
 @helper
@@ -284,11 +275,10 @@ def _spread(
     op_factor: np.ndarray,
     value_dim: np.ndarray,
     axis: int,
-    waiting: np.ndarray,
-    blocks: np.ndarray,
+    waiting: Waiting,
 ) -> int:
     """Make forward and backward passes until no op waits, and return the number of changes."""
-    n_uses, n_blocks = flow.value_use.shape[0], blocks.shape[1]
+    n_uses, n_blocks = flow.touches.n_uses, waiting.blocks.shape[1]
     split, held, usable = op_factor[:, axis], value_dim[:, axis], flow.usable[axis]
     changed = 0
     while True:
@@ -296,25 +286,23 @@ def _spread(
         for visit in range(2 * n_blocks):
             direction = 0 if visit < n_blocks else 1
             block = visit if visit < n_blocks else 2 * n_blocks - 1 - visit
-            if not blocks[direction, block]:
+            if not waiting.blocks[direction, block]:
                 continue
             visited = True
             for offset in range(BLOCK):
                 op = block * BLOCK + (offset if direction == 0 else BLOCK - 1 - offset)
-                if not waiting[direction, op]:
+                if not waiting.ops[direction, op]:
                     continue
-                waiting[direction, op] = False
-                begin, end = flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]
+                waiting.ops[direction, op] = False
+                begin, end = flow.touches.ptr[op], flow.touches.ptr[op + 1]
                 if direction == 1:  # the results follow their uses
                     for row in range(begin, end):
-                        touch = flow.op_touch[row]
-                        value = flow.touch_value[touch]
+                        touch = flow.touches.touch[row]
+                        value = flow.touches.value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
                         dim = _wanted_dim(flow, value, split)
-                        if dim >= 0 and _hold(
-                            flow, value_dim, split, value, dim, axis, waiting, blocks
-                        ):
+                        if dim >= 0 and _hold(flow, value_dim, split, value, dim, axis, waiting):
                             changed += 1
                 if split[op] < 0:
                     factor = _wanted_factor(flow, op, held, usable)
@@ -325,29 +313,25 @@ def _spread(
                         changed += 1
                         # The ops that make its operands, and the op itself, may follow.
                         for row in range(begin, end):
-                            touch = flow.op_touch[row]
-                            value = flow.touch_value[touch]
+                            touch = flow.touches.touch[row]
+                            value = flow.touches.value[touch]
                             if held[value] < 0:
                                 other_direction = 0 if touch >= n_uses else 1
-                                _wait(
-                                    flow.touch_op[n_uses + value], other_direction, waiting, blocks
-                                )
+                                _wait(flow.touches.op[n_uses + value], other_direction, waiting)
                 if direction == 0 and split[op] >= 0:  # the results follow the op
-                    waiting[0, op] = False
+                    waiting.ops[0, op] = False
                     for row in range(begin, end):
-                        touch = flow.op_touch[row]
-                        value = flow.touch_value[touch]
+                        touch = flow.touches.touch[row]
+                        value = flow.touches.value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
                         dim = _dim_of(flow, value, touch, split[op])
-                        if dim >= 0 and _hold(
-                            flow, value_dim, split, value, dim, axis, waiting, blocks
-                        ):
+                        if dim >= 0 and _hold(flow, value_dim, split, value, dim, axis, waiting):
                             changed += 1
             # Because of loops, an op before the one just visited may wait now: it is left for the
             # next pass.
-            blocks[direction, block] = False
+            waiting.blocks[direction, block] = False
             for op in range(block * BLOCK, (block + 1) * BLOCK):
-                blocks[direction, block] |= waiting[direction, op]
+                waiting.blocks[direction, block] |= waiting.ops[direction, op]
         if not visited:
             return changed

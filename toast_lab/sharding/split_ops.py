@@ -42,22 +42,14 @@ from toast_lab.packs import (
     Int32Matrix,
     packed,
 )
-from toast_lab.sharding.touches import touches_of
+from toast_lab.sharding.touches import Touches, touches_of
 
 
 @packed
-class Touches(NamedTuple):
-    """Where values meet the ops that have the factors (``program.owner``).
+class SplitFacts(NamedTuple):
+    """Where values meet ops, and what decides along which factor each op is split."""
 
-    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors. First come the uses, then the definitions:
-    touch ``U + v`` defines value ``v``.
-    """
-
-    ptr: Int32Array  #: [O+1] row starts into ``touch``
-    touch: Int32Array  #: [U+V] touches of each op, in order
-    value: Int32Array  #: [U+V]
-    dim_ptr: Int32Array  #: [U+V] row starts into ``dim_factor``
-    dim_factor: Int32Array  #: factor of each dim at each touch
+    touches: Touches
     factor_class: Int32Array  #: [F]
     can_split: BoolArray  #: [F] the factor can be sharded and is longer than 1
     #: [F] a factor of a gather that is a dim of what it looks up from as well as of its result
@@ -68,14 +60,8 @@ class OpSplits:
     """Splits the ops of one program."""
 
     def __init__(self, program: Program, shardable: np.ndarray) -> None:
-        touches = touches_of(program)
-        self.n_uses = program.n_uses
-        self.touches = Touches(
-            ptr=touches.by_op.ptr.astype(np.int32),
-            touch=touches.by_op.flat.astype(np.int32),
-            value=touches.value,
-            dim_ptr=touches.dim,
-            dim_factor=touches.dim_factor,
+        self.facts = SplitFacts(
+            touches=touches_of(program),
             factor_class=program.factor_class.astype(np.int32),
             can_split=np.asarray(shardable & (program.factor_size > 1), np.bool_),
             is_shared=_shared_factors(program),
@@ -93,60 +79,56 @@ class OpSplits:
             op_factor: [O, A] int32, all -1.
         """
         axes = np.flatnonzero(np.asarray(axis_sizes) > 1).astype(np.int32)
-        split_ops(self.touches, self.n_uses, computed, read, axes=axes, op_factor=op_factor)
+        split_ops(self.facts, computed, read, axes=axes, op_factor=op_factor)
 
 
 @compiled
 def split_ops(
-    touches: Touches,
-    n_uses: int,
+    facts: SplitFacts,
     computed: Int8Matrix,
     read: Int8Matrix,
     axes: Int32Array,
     op_factor: Int32Matrix,
 ) -> None:
     """The kernel of ``OpSplits.split``, on those axes."""
-    for op in range(touches.ptr.shape[0] - 1):
+    for op in range(facts.touches.ptr.shape[0] - 1):
         for axis in axes:
-            factor = _factor(touches, n_uses, op, axis, computed, read)
-            if factor >= 0 and touches.can_split[factor]:
+            factor = _factor(facts, op, axis, computed, read)
+            if factor >= 0 and facts.can_split[factor]:
                 op_factor[op, axis] = factor
         kept_axes = 0
         for axis in axes:
             factor = op_factor[op, axis]
-            if factor >= 0 and touches.factor_class[factor] == PASS:
+            if factor >= 0 and facts.factor_class[factor] == PASS:
                 kept_axes |= 1 << axis
         for axis in axes:
             factor = op_factor[op, axis]
-            if factor >= 0 and touches.factor_class[factor] == REDUCTION:
-                more, less = _cutting_axes(touches, n_uses, op, factor, read)
+            if factor >= 0 and facts.factor_class[factor] == REDUCTION:
+                more, less = _cutting_axes(facts, op, factor, read)
                 if (more ^ less) & ~kept_axes and (less or not kept_axes):
                     op_factor[op, axis] = -1
         for axis in axes:
             factor = op_factor[op, axis]
-            if factor >= 0 and touches.factor_class[factor] == PASS:
+            if factor >= 0 and facts.factor_class[factor] == PASS:
                 for summed in axes:
                     if (
                         summed != axis
                         and op_factor[op, summed] >= 0
-                        and touches.factor_class[op_factor[op, summed]] == REDUCTION
-                        and _is_in_more_parts(
-                            touches, n_uses, op, factor, axis, summed, computed, read
-                        )
+                        and facts.factor_class[op_factor[op, summed]] == REDUCTION
+                        and _is_in_more_parts(facts, op, factor, axis, summed, computed, read)
                     ):
                         op_factor[op, axis] = -1
 
 
 @helper
-def _factor(
-    touches: Touches, n_uses: int, op: int, axis: int, computed: np.ndarray, read: np.ndarray
-) -> int:
+def _factor(facts: SplitFacts, op: int, axis: int, computed: np.ndarray, read: np.ndarray) -> int:
     """The factor along which an op is split on one axis; -1: none."""
+    touches = facts.touches
     first, others, times, kept, looked_up = -1, False, 0, -1, -1
     for row in range(touches.ptr[op], touches.ptr[op + 1]):
         touch = touches.touch[row]
         value = touches.value[touch]
-        if touch < n_uses:
+        if touch < touches.n_uses:
             dim = read[value, axis]
             if dim >= 0:
                 factor = touches.dim_factor[touches.dim_ptr[touch] + dim]
@@ -160,33 +142,28 @@ def _factor(
             dim = computed[value, axis]
             if dim >= 0:
                 factor = touches.dim_factor[touches.dim_ptr[touch] + dim]
-                if touches.factor_class[factor] == PASS and (kept < 0 or factor < kept):
+                if facts.factor_class[factor] == PASS and (kept < 0 or factor < kept):
                     kept = factor
-    sums = first >= 0 and not others and touches.factor_class[first] == REDUCTION
+    sums = first >= 0 and not others and facts.factor_class[first] == REDUCTION
     if sums and times > 1:
-        more, less = _cutting_axes(touches, n_uses, op, first, read)
+        more, less = _cutting_axes(facts, op, first, read)
         if kept < 0 or more == less:
             return first
     if kept >= 0:
-        if (
-            touches.is_shared[kept]
-            and looked_up >= 0
-            and touches.factor_class[looked_up] == REDUCTION
-        ):
+        if facts.is_shared[kept] and looked_up >= 0 and facts.factor_class[looked_up] == REDUCTION:
             return looked_up
         return kept
     return first if sums else -1
 
 
 @helper
-def _cutting_axes(
-    touches: Touches, n_uses: int, op: int, factor: int, read: np.ndarray
-) -> tuple[int, int]:
+def _cutting_axes(facts: SplitFacts, op: int, factor: int, read: np.ndarray) -> tuple[int, int]:
     """Bits of the axes that cut a factor in any operand that has it, and in all of them."""
+    touches = facts.touches
     any_operand, all_operands = 0, -1
     for row in range(touches.ptr[op], touches.ptr[op + 1]):
         touch = touches.touch[row]
-        if touch < n_uses:
+        if touch < touches.n_uses:
             for place in range(touches.dim_ptr[touch], touches.dim_ptr[touch + 1]):
                 if touches.dim_factor[place] == factor:
                     dim, cutting = place - touches.dim_ptr[touch], 0
@@ -200,8 +177,7 @@ def _cutting_axes(
 
 @helper
 def _is_in_more_parts(
-    touches: Touches,
-    n_uses: int,
+    facts: SplitFacts,
     op: int,
     factor: int,
     axis: int,
@@ -210,11 +186,12 @@ def _is_in_more_parts(
     read: np.ndarray,
 ) -> bool:
     """Does the axis of a sum cut a factor of the result, so that XLA leaves another axis of it?"""
+    touches = facts.touches
     cut, competes = False, False
     for row in range(touches.ptr[op], touches.ptr[op + 1]):
         touch = touches.touch[row]
         value = touches.value[touch]
-        if touch >= n_uses:
+        if touch >= touches.n_uses:
             dim = computed[value, summed]
             cut |= dim >= 0 and touches.dim_factor[touches.dim_ptr[touch] + dim] == factor
         else:
@@ -224,7 +201,7 @@ def _is_in_more_parts(
 
 
 def _shared_factors(program: Program) -> np.ndarray:
-    """[F] bool, see ``Touches.is_shared``."""
+    """[F] bool, see ``SplitFacts.is_shared``."""
     is_shared = np.zeros(len(program.factor_size), np.bool_)
     for op in program.ops():
         if program.kind[op] == "gather":

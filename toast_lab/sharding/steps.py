@@ -483,34 +483,34 @@ def _emit(
     steps: Steps,
     row: int,
     kind: int,
-    op: int,
-    value: int,
-    use: int,
     axes: int,
     before: int,
     after: int,
-    in_bytes: float,
-    out_bytes: float,
+    whole_bytes: float,
+    axis_size: np.ndarray,
 ) -> int:
     steps.kind[row] = kind
-    steps.op[row] = op
-    steps.value[row] = value
-    steps.use[row] = use
     steps.axes[row] = axes
     steps.before[row] = before
     steps.after[row] = after
-    steps.in_bytes[row] = in_bytes
-    steps.out_bytes[row] = out_bytes
+    steps.in_bytes[row] = whole_bytes / ways(before, axis_size)
+    steps.out_bytes[row] = whole_bytes / ways(after, axis_size)
     return row + 1
+
+
+@helper
+def _assign(steps: Steps, begin: int, end: int, op: int, value: int, use: int) -> None:
+    """Say which op, value and use some steps are for."""
+    for row in range(begin, end):
+        steps.op[row] = op
+        steps.value[row] = value
+        steps.use[row] = use
 
 
 @helper
 def reshard(
     steps: Steps,
     n_steps: int,
-    op: int,
-    value: int,
-    use: int,
     before: int,
     after: int,
     partial: int,
@@ -519,7 +519,8 @@ def reshard(
 ) -> int:
     """Emit the steps from one layout to another, and return the new number of steps.
 
-    ``partial`` is the bit mask of the axes over which the value is still partial.
+    ``partial`` is the bit mask of the axes over which the value is still partial. What the steps
+    are for is left open.
     """
     n_axes = axis_size.shape[0]
     current = before
@@ -546,14 +547,9 @@ def reshard(
                 for axis in range(n_axes):
                     if (mask >> axis) & 1:
                         target = _with_axis_on(target, axis, layout_dim(after, axis))
-            large = whole_bytes / ways(current, axis_size)
-            small = whole_bytes / ways(target, axis_size)
-            n_steps = _emit(
-                steps, n_steps, kind, op, value, use, mask, current, target, large, small
-            )
+            n_steps = _emit(steps, n_steps, kind, mask, current, target, whole_bytes, axis_size)
             moved |= _moved_axes(current, target, n_axes)
             current = target
-    local = whole_bytes / ways(current, axis_size)
     target = _with_exchanged_axes(current, after, n_axes)
     if target == current:
         moved |= _moved_axes(current, after, n_axes)
@@ -563,9 +559,7 @@ def reshard(
             if layout_dim(current, axis) != layout_dim(target, axis):
                 moved |= 1 << axis
         moved |= _moved_axes(current, target, n_axes) | _moved_axes(target, after, n_axes)
-        n_steps = _emit(
-            steps, n_steps, PERMUTE, op, value, use, moved, current, target, local, local
-        )
+        n_steps = _emit(steps, n_steps, PERMUTE, moved, current, target, whole_bytes, axis_size)
         current, moved = target, 0
     else:
         # Axes that go from one dim to the same other dim go together, in the order that needs the
@@ -582,41 +576,19 @@ def reshard(
                 moved |= _moved_axes(current, target, n_axes)
                 if moved:
                     n_steps = _emit(
-                        steps,
-                        n_steps,
-                        PERMUTE,
-                        op,
-                        value,
-                        use,
-                        moved,
-                        current,
-                        current,
-                        local,
-                        local,
+                        steps, n_steps, PERMUTE, moved, current, current, whole_bytes, axis_size
                     )
                     moved = 0
                 n_steps = _emit(
-                    steps, n_steps, ALL_TO_ALL, op, value, use, mask, current, target, local, local
+                    steps, n_steps, ALL_TO_ALL, mask, current, target, whole_bytes, axis_size
                 )
                 current = target
         moved |= _moved_axes(current, after, n_axes)
     if moved:
-        n_steps = _emit(
-            steps, n_steps, PERMUTE, op, value, use, moved, current, current, local, local
-        )
+        n_steps = _emit(steps, n_steps, PERMUTE, moved, current, current, whole_bytes, axis_size)
     if gathered:
         n_steps = _emit(
-            steps,
-            n_steps,
-            ALL_GATHER,
-            op,
-            value,
-            use,
-            gathered,
-            current,
-            after,
-            local,
-            whole_bytes / ways(after, axis_size),
+            steps, n_steps, ALL_GATHER, gathered, current, after, whole_bytes, axis_size
         )
     return n_steps
 
@@ -651,18 +623,10 @@ def lower_into(
                     shared = True
                     break
             if not shared:
-                n_steps = reshard(
-                    steps,
-                    n_steps,
-                    op,
-                    value,
-                    use,
-                    kept[value],
-                    want,
-                    0,
-                    tables.value_bytes[value],
-                    axis_size,
-                )
+                first = n_steps
+                whole_bytes = tables.value_bytes[value]
+                n_steps = reshard(steps, first, kept[value], want, 0, whole_bytes, axis_size)
+                _assign(steps, first, n_steps, op, value, use)
                 steps.copy[use] = n_steps - 1
         first_result = (
             tables.result[tables.result_ptr[op]]
@@ -674,25 +638,20 @@ def lower_into(
         for axis in range(n_axes):
             if op_factor[row, axis] >= 0:
                 mask |= 1 << axis
-        n_steps = _emit(steps, n_steps, COMPUTE, op, first_result, -1, mask, 0, 0, 0.0, 0.0)
+        _assign(steps, n_steps, n_steps + 1, op, first_result, -1)
+        n_steps = _emit(steps, n_steps, COMPUTE, mask, 0, 0, 0.0, axis_size)
         for position in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
             value = tables.result[position]
             if tables.value_constant[value]:
                 continue
             natural, partial = natural_layout(tables, op_factor, value, n_axes)
             if natural != kept[value] or partial:
+                first = n_steps
+                whole_bytes = tables.value_bytes[value]
                 n_steps = reshard(
-                    steps,
-                    n_steps,
-                    op,
-                    value,
-                    -1,
-                    natural,
-                    kept[value],
-                    partial,
-                    tables.value_bytes[value],
-                    axis_size,
+                    steps, first, natural, kept[value], partial, whole_bytes, axis_size
                 )
+                _assign(steps, first, n_steps, op, value, -1)
     return n_steps
 
 

@@ -36,16 +36,16 @@ class MemoryTerms:
         folded = relaxation.folded
         memory, axis_size = folded.memory, folded.axis_size
         # As many of the written bytes as this may lie in vector memory.
-        self.is_near, self.room_bytes = memory.buffer_near, folded.rates.near_room_bytes
+        self.is_near, self.room_bytes = memory.buffers.near, folded.rates.near_room_bytes
         self.limit_bytes = problem.memory_limit_bytes + self.room_bytes
-        self.node = relaxation.value_node[memory.buffer_value]
-        self.bytes = folded.facts.value.bytes[memory.buffer_value] * _unfilled(folded)
+        self.node = relaxation.value_node[memory.buffers.value]
+        self.bytes = folded.facts.value.bytes[memory.buffers.value] * _unfilled(folded)
         # A product's result that may be written late takes memory only from then on.
-        waits = memory.buffer_written_late >= 0
+        waits = memory.buffers.written_late >= 0
         late_op = np.where(waits, memory.late_op, 0)
-        self.start = np.maximum(memory.buffer_start, late_op).astype(np.int64)
+        self.start = np.maximum(memory.buffers.start, late_op).astype(np.int64)
         # A result may take its place one op early.
-        self.end = memory.buffer_end.astype(np.int64) - (memory.buffer_heir >= 0)
+        self.end = memory.buffers.end.astype(np.int64) - (memory.buffers.heir >= 0)
         self.bytes = np.where(waits & (self.start > self.end), 0.0, self.bytes)
         self.n_ops = len(memory.runs_at)
         #: J of [T] the share of a value that one device holds, 1 for rows of ops
@@ -110,7 +110,7 @@ class MemoryTerms:
 
 def _unfilled(folded: PriceInputs) -> np.ndarray:
     """[B] factor by which written buffers are larger in memory, in whole tiles, however cut."""
-    axis_size, buffers = folded.axis_size, folded.memory.buffer_value
+    axis_size, buffers = folded.axis_size, folded.memory.buffers.value
     # A value cut in two leaves no fewer tiles unfilled than the whole value; cut in three it may.
     if folded.rates.tile == 0.0 or (axis_size & (axis_size - 1)).any():
         return np.ones(len(buffers))

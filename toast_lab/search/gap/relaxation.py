@@ -29,9 +29,6 @@ from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 Check = Callable[[], None]
-#: Most pairs of a row of an op and a layout of an operand; if there are more, the layouts of
-#: operands are left out of its price.
-_MOST_READINGS = 100_000
 _MOST_ENTRIES = 40_000_000  # most entries of all edges: 320 MB; further prices are left out
 
 

@@ -32,7 +32,7 @@ class MemoryRows:
         self.whole = problem.prices.inputs.memory
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
-        self.like_buffer = folded.memory.buffer_value
+        self.like_buffer = folded.memory.buffers.value
         self.tables, self.facts = folded.tables, folded.facts
         self.ways = [
             np.where(menu >= 0, self.axis_size, 1).prod(axis=1).astype(float)
@@ -84,11 +84,11 @@ class MemoryRows:
         """The row of op ``at``, exact for the choice whose plan was ``priced``."""
         memory, choices, value_bytes = self.whole, self.choices, priced.lives.size
         by_value = np.zeros(len(choices.layout))
-        alive = np.flatnonzero((memory.buffer_start <= at) & (memory.buffer_end >= at))
+        alive = np.flatnonzero((memory.buffers.start <= at) & (memory.buffers.end >= at))
         # One operand that dies at this op gives its memory to the result.
-        dying = alive[(memory.buffer_end[alive] == at) & (memory.buffer_heir[alive] >= 0)]
+        dying = alive[(memory.buffers.end[alive] == at) & (memory.buffers.heir[alive] >= 0)]
         reused = dying[
-            value_bytes[memory.buffer_value[dying]] == value_bytes[memory.buffer_heir[dying]]
+            value_bytes[memory.buffers.value[dying]] == value_bytes[memory.buffers.heir[dying]]
         ][:1]
         folded_values = self.like_buffer[np.setdiff1d(alive, reused)]
         np.add.at(

@@ -446,7 +446,7 @@ def _ties(problem: Problem, choices: ClusteredProgram) -> list[np.ndarray]:
     memory = choices.clusters.folded.memory
     held_bytes = np.zeros(len(choices.layout))
     np.add.at(
-        held_bytes, tables.value_row[memory.buffer_value], facts.value.bytes[memory.buffer_value]
+        held_bytes, tables.value_row[memory.buffers.value], facts.value.bytes[memory.buffers.value]
     )
     byte_s = (
         _TIE
