@@ -56,6 +56,11 @@ class AxisLinks:
     where: tuple[str, ...]  #: as shown to users: "torus dim 0, ring of 16"
     slice: Extents  #: extents of the part of the torus that the mesh takes, () without a torus
 
+    @property
+    def bytes_per_s(self) -> np.ndarray:
+        """[A] rate of each axis."""
+        return self.shape[:, RATE]
+
 
 class Span(NamedTuple):
     """A part of an axis on one torus dim: every ``stride``-th of the dim's chips."""
