@@ -123,7 +123,8 @@ def test_the_page_draws_the_rows_and_a_click_on_a_cell_chooses_its_set_up(
     rows = advised.mesh_advice.state.rows
     assert list(page.table.value["mesh"]) == [row.shape for row in rows]
     assert page.chosen is rows[0]
-    assert "Fastest" in str(page._answers.object)
+    assert "<p>Fastest" in str(page._answers.object)
+    assert str(page._facts.object).startswith("<h2>set-up")
     figure = page._map.object
     (cells,) = [one for one in figure.renderers if one.name == "set-ups"]
     names = list(cells.data_source.data["name"])

@@ -311,11 +311,11 @@ class AdvisePage:
             return
         answers = state.end.answers if state.end is not None else state.advice.answers
         self._answers.object = join(
-            [h("h2", "answers ", ESTIMATED), *[h("p", answer) for answer in answers]]
+            h("h2", "answers ", ESTIMATED), *[h("p", answer) for answer in answers]
         )
         remarks = state.end.remarks if state.end is not None else ()
         self._remarks.object = (
-            join([h("h2", "what was left out"), *map(quiet, remarks)]) if remarks else ""
+            join(h("h2", "what was left out"), *map(quiet, remarks)) if remarks else ""
         )
 
     def _open(self) -> None:
@@ -357,4 +357,4 @@ def _row_facts(row: AdviceRow) -> Any:
         ("batch", row.batch_text),
         ("plan", row.origin),
     ]
-    return join([h("h2", "set-up ", ESTIMATED), facts(rows)])
+    return join(h("h2", "set-up ", ESTIMATED), facts(rows))
