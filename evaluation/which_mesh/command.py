@@ -102,7 +102,10 @@ def _verdict(advised: Any) -> Row:
 
 def figures() -> None:
     """Write the tables into the page, between their marks."""
-    found = [row for program in CASES for row in rows() if row["program"] == program]
+    order = list(CASES), list(MACHINES)
+    found = sorted(
+        rows(), key=lambda row: [order[0].index(row["program"]), order[1].index(row["machine"])]
+    )
     text = pages.with_part(PAGE.read_text(), "advice", _advice_table(found))
     write_whole(PAGE, pages.with_part(text, "verdicts", _verdict_table(found)))
 
