@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from toast_lab import checks
-from toast_lab.advice.priced import priced_text, rank
+from toast_lab.advice.priced import priced_text, rank, state_after
 from toast_lab.advice.recomputation import AS_WRITTEN
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.conflicts.colouring import ColourGroup
@@ -32,8 +32,6 @@ from toast_lab.search.limits import Budget
 from toast_lab.sharding.divisibility import DimRow
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.space import parse_action
-from toast_lab.sharding.state import State
 
 FIRST_SHARE = 0.6  #: of the budget, for the program as written and each padding by itself
 LEAST_BYTES_SHARE = 0.005  #: of all values; a colour on fewer bytes is not worth a search
@@ -203,14 +201,10 @@ def padding_prices(problem: Problem, plan: ShardingPlan) -> tuple[PaddedChoice, 
     plan.check_is_of(problem.analysis.program, problem.mesh)
     rows = []
     for sizes, name, own, actions in with_padding(problem, plan.actions):
-        state = State(own.space)
-        try:
-            for action in actions:
-                state.apply(parse_action(own.analysis, own.mesh, action))
-        except ToastError:  # the padded program has no such colour, or the axis is taken
-            continue
-        quick = own.pricer().quick(state)
-        rows.append(PaddedChoice(name, sizes, quick.time_s, quick.peak_bytes, fits=quick.fits))
+        reached = state_after(own, actions)
+        if reached is not None:
+            quick = own.pricer().quick(reached[0])
+            rows.append(PaddedChoice(name, sizes, quick.time_s, quick.peak_bytes, fits=quick.fits))
     return tuple(sorted(rows, key=rank))
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.state import State
 from toast_lab.text import bytes_text
 from toast_lab.written.screen import time_text
 
@@ -33,3 +38,15 @@ def priced_text(name: str, priced: Priced) -> str:
     """The price of a choice: ``"as written: 1.2 ms, 3 GiB, fits"``."""
     fits = "fits" if priced.fits else "does not fit"
     return f"{name}: {time_text(priced.time_s)}, {bytes_text(priced.peak_bytes)}, {fits}"
+
+
+def state_after(problem: Problem, actions: Sequence[str]) -> tuple[State, list[Action]] | None:
+    """The state that actions lead to, and the actions; None: the problem does not have them all."""
+    state, taken = State(problem.space), list[Action]()
+    try:
+        for text in actions:
+            taken.append(parse_action(problem.analysis, problem.mesh, text))
+            state.apply(taken[-1])
+    except ToastError:
+        return None
+    return state, taken

@@ -100,16 +100,11 @@ def program_choice(
 
 def examples_of(analysis: Analysis) -> int | None:
     """Examples of a step: the batch that the model was loaded with, or the size of its colour."""
-    batch = _batch(_recipe(analysis.model))
+    batch = _batch(analysis.model.recipe)
     if batch is not None:
         return batch
     groups = roles(analysis).groups("batch")
     return max((int(analysis.groups[group].size) for group in groups), default=None)
-
-
-def _recipe(model: Model) -> Recipe | None:
-    _, recipe = model.lowerings.child or (None, None)
-    return recipe if isinstance(recipe, Recipe) else None
 
 
 def _batch(recipe: Recipe | None) -> int | None:
@@ -135,7 +130,7 @@ def parts_wanted(model: Model, batch: Any) -> tuple[int, ...]:
     """
     if batch is False:
         return ()
-    whole = _batch(_recipe(model))
+    whole = _batch(model.recipe)
     if whole is None:
         raise InvalidProblem(
             f"the batch of {model.name} is not known: load it by name with a size called batch, as "
@@ -175,7 +170,7 @@ def part_problem(whole: Problem, parts: int) -> tuple[Problem, int]:
 
     Gives its examples, too. Raises ToastError if the function cannot be traced with that batch.
     """
-    recipe = _recipe(whole.analysis.model)
+    recipe = whole.analysis.model.recipe
     batch = _batch(recipe)
     assert recipe is not None
     assert batch is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from toast_lab.advice.padding_search import with_padding
-from toast_lab.advice.priced import priced_text
+from toast_lab.advice.priced import priced_text, state_after
 from toast_lab.advice.program_choices import part_problem, parts_wanted
 from toast_lab.advice.recomputation import choices_of
 from toast_lab.cost import peak
@@ -276,13 +276,10 @@ def _changed(
     kind: str, text: str, problem: Problem, actions: Sequence[str], *, steps: int = 1
 ) -> SingleChange | None:
     """A change of the problem, with these actions; None: one of them is not possible there."""
-    state, taken = State(problem.space), []
-    try:
-        for text_of_action in actions:
-            taken.append(parse_action(problem.analysis, problem.mesh, text_of_action))
-            state.apply(taken[-1])
-    except ToastError:
+    reached = state_after(problem, actions)
+    if reached is None:
         return None
+    state, taken = reached
     quick = problem.pricer().quick(state)
     return SingleChange(
         kind,

@@ -186,9 +186,8 @@ def with_function_again(work: Callable[..., ResultT], model: Model, *given: Any)
 
 def with_recipe(again: Model, model: Model, **changes: Any) -> Model:
     """A model made of another, which other processes make by its recipe with these changes."""
-    child = model.lowerings.child
-    recipe = model.function if isinstance(model.function, Recipe) else (child or (None, None))[1]
-    if isinstance(recipe, Recipe):
+    recipe = model.function if isinstance(model.function, Recipe) else model.recipe
+    if recipe is not None:
         recipe = recipe._replace(**changes)
         again.lowerings.child = (LOWERED, recipe)
         if isinstance(model.function, Recipe):

@@ -139,6 +139,12 @@ class Model:
     #: programs of the function for other platforms, shared by all of its models
     lowerings: Lowerings = dataclasses.field(default_factory=Lowerings)
 
+    @property
+    def recipe(self) -> Recipe | None:
+        """How to recreate its function in another process; None: it cannot be."""
+        _, recipe = self.lowerings.child or (None, None)
+        return recipe if isinstance(recipe, Recipe) else None
+
     def lowered_for(self, platform: str) -> Model:
         """This model with the program that JAX makes of its function for a platform.
 

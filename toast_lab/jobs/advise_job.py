@@ -17,7 +17,7 @@ from toast_lab.advice.advice_task import PricedPlan
 from toast_lab.advice.advisor import advise
 from toast_lab.advice.program_choices import ProgramChoice
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.ir.model import Model, Recipe
+from toast_lab.ir.model import Model
 from toast_lab.jobs.orders import CurrentOrder
 from toast_lab.machines.machine_model import Machine
 from toast_lab.plan_verbs import Plan
@@ -110,15 +110,11 @@ def _report(advice: Advice, sent: dict[tuple[str, str], AdviceRow]) -> None:
         if not any(program == key[0] for program, _ in sent):
             # The page makes problems of it, and needs no parcel for that
             choice = dataclasses.replace(row.choice, data=b"")
-            isolate.report(FoundProgram(choice, _as_loaded(choice.base.analysis.model)))
+            model = choice.base.analysis.model
+            # Its function is a recipe there, since pages trace nothing
+            isolate.report(FoundProgram(choice, dataclasses.replace(model, function=model.recipe)))
         sent[key] = row
         isolate.report(FoundRow(key, row.mesh, row.priced, row.stage))
-
-
-def _as_loaded(model: Model) -> Model:
-    """A model as a page has it: its function is a recipe, since pages trace nothing."""
-    _, recipe = model.lowerings.child or (None, None)
-    return dataclasses.replace(model, function=recipe if isinstance(recipe, Recipe) else None)
 
 
 class PageAdvice:
@@ -129,7 +125,6 @@ class PageAdvice:
         advice: the rows so far; None until the child has begun.
         stage: what the work does now.
         end: what it gave beside its rows; None until it is over.
-        changes: number of events that have arrived.
     """
 
     def __init__(self, model: Model) -> None:
@@ -137,12 +132,10 @@ class PageAdvice:
         self.advice: Advice | None = None
         self.stage = ""
         self.end: AdviceEnd | None = None
-        self.changes = 0
         self._programs: dict[str, FoundProgram] = {}
 
     def take(self, event: Any) -> None:
         """Store an event; one that is stored already changes nothing."""
-        self.changes += 1
         if isinstance(event, AdviceStage):
             self.stage = event.text
         elif isinstance(event, str):
@@ -159,7 +152,6 @@ class PageAdvice:
     def finish(self, end: AdviceEnd) -> None:
         """Store how the work ended."""
         self.end, self.stage = end, ""
-        self.changes += 1
 
     def model_of(self, row: AdviceRow) -> Model:
         """The model of a row's program, with its text."""
