@@ -196,6 +196,12 @@ def _pressed(name: str, sign: str) -> Callable[[Page, Subject], None]:
     return reach
 
 
+def _rules(page: Page, subject: Subject) -> None:
+    """Asks, among the ops, which rules set the price of one."""
+    row(page, "dot_general").click()
+    _pressed("Which rules set its price?", "Without one rule:")(page, subject)
+
+
 def _race(page: Page, subject: Subject) -> None:
     button(page, "Race").click()
     fill(page, "seconds each", "1")
@@ -386,6 +392,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "compare, ops", _pressed("Ops", "ops and collectives that take time"), COMPARE, rows=4
     ),
+    PageState("compare, rules", _rules, COMPARE, rows=2),
     PageState("compare, memory", _pressed("Where memory goes", "Click a peak"), COMPARE, rows=2),
     PageState(
         "compare, room", _pressed("What would make room?", "with one change more"), COMPARE, rows=2

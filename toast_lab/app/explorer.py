@@ -411,6 +411,7 @@ DOING = {
     "compile": "compiling",
     "audit": "auditing",
     "why not": "looking for room",
+    "price rules": "pricing",
     "advise": "advising",
     "export": "exporting",
     "write": "writing",

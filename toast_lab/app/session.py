@@ -20,11 +20,11 @@ from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL
 from toast_lab.app.loaded import LoadedState, Selection
-from toast_lab.app.memory_advice import MemoryAdvice
 from toast_lab.app.mesh_advice import MeshAdvice
 from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
 from toast_lab.app.page_choices import PageChoices
+from toast_lab.app.plan_questions import PlanQuestions
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
 from toast_lab.app.state_part import StatePart
@@ -64,7 +64,7 @@ class Session(StatePart):
         hand: the plan made by hand.
         searches: settings and state of searches and races.
         confirmations: settings and state of searches that a judge confirms.
-        memory_advice: what would make room for plans.
+        questions: what was asked about plans.
         mesh_advice: which slice and mesh to take.
         audits: settings and outcome of the audit of the model as it is sharded.
         work: the job that runs.
@@ -101,7 +101,7 @@ class Session(StatePart):
             self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
         )
         self.audits = Audits(self.loaded, self.work, self.notices)
-        self.memory_advice = MemoryAdvice(self.loaded, self.work, self.notices)
+        self.questions = PlanQuestions(self.loaded, self.work, self.notices)
         self.mesh_advice = MeshAdvice(self.loaded, self.work, self.notices)
         self.hand = HandPlan(
             loaded=self.loaded,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -18,6 +18,9 @@ from toast_lab.views.compare_table import (
     seconds_text,
     time_unit,
 )
+
+if TYPE_CHECKING:
+    from toast_lab.explain.acting_rules import RuleEffect
 
 MAX_OPS = 1000
 _KIND = {"permute": "collective_permute"}
@@ -237,3 +240,22 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> ShownOps:
         "moved": f"{byte_name} moved",
     }
     return ShownOps(shown, titles)
+
+
+def shown_effects(effects: Iterable[RuleEffect], time_s: float) -> pd.DataFrame:
+    """Rules that act on an op, with the prices without each, as text for display.
+
+    ``time_s``: what the op takes with all rules.
+    """
+    rows = [
+        (
+            effect.name,
+            seconds_text(effect.time_s),
+            ratio_text(effect.time_s / time_s) if time_s else "–",
+            seconds_text(effect.plan_time_s),
+            bytes_text(effect.plan_peak_bytes),
+            effect.says,
+        )
+        for effect in effects
+    ]
+    return pd.DataFrame(rows, columns=["without", "this op", "×", "step", "memory", "what it says"])

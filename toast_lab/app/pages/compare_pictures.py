@@ -208,7 +208,7 @@ class Timelines(Picture):
         peaks = pn.Column(heading(self._peaks_head, self._ask), twin, self.changes, margin=0)
         for part in (peaks, self.held, self.changes):
             part.sizing_mode = "stretch_width"
-        look.watch(self.session.memory_advice, self._show_room, "rooms")
+        look.watch(self.session.questions, self._show_room, "rooms")
         look.watch(self.session.work, self._show_room, "changes")
         self._show_room()
         held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
@@ -247,12 +247,12 @@ class Timelines(Picture):
 
     def _ask_for_room(self) -> None:
         if self._item is not None:
-            self.session.memory_advice.start(self._item)
+            self.session.questions.ask_for_room(self._item)
 
     def _show_room(self) -> None:
         """Show what would make room for the selected plan, once it was asked, or else the peaks."""
         item = self._item
-        room = None if item is None else self.session.memory_advice.room_of(item)
+        room = None if item is None else self.session.questions.room_of(item)
         self._ask.visible = item is not None and room is None
         self._ask.disabled = self.session.work.busy
         self.twin.visible, self.changes.visible = room is None, room is not None

@@ -6,20 +6,27 @@ from typing import Any
 
 from toast_lab.app import look
 from toast_lab.app.items import NO_COST, PlanItem
-from toast_lab.app.saver import Saver, csv_button, heading
+from toast_lab.app.saver import SMALL, Saver, csv_button, heading
 from toast_lab.app.session import Session
-from toast_lab.views.markup import one_line
-from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
+from toast_lab.text import line_text
+from toast_lab.views.markup import one_line, seconds_text
+from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_effects, shown_ops
+
+RULES_HEIGHT = 103
 
 
 class Ops:
-    """Every op and collective of the selected plan, with its share of the step time."""
+    """Every op and collective of the selected plan, with its share of the step time.
+
+    Below them, if somebody asks, the rules of the price that act on the op that was clicked.
+    """
 
     title = "Ops"
 
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
         self._item: PlanItem | None = None
+        self._op: int | None = None  #: that was clicked
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
             shown_ops(ops_frame(NO_COST)).frame,
@@ -33,14 +40,41 @@ class Ops:
         csv = csv_button(
             save, lambda: f"ops of {self._item.name}" if self._item else "ops", self._raw
         )
-        self.view = look.filled_column(heading(self._words, csv), self.table)
+        self._ask = look.button(
+            "Which rules set its price?",
+            self._ask_for_rules,
+            width=160,
+            height=26,
+            margin=(2, 4),
+            description="click an op, then see its price without each rule",
+            stylesheets=[look.BUTTON + SMALL],
+        )
+        self._rules_words = look.text(margin=(5, 0, 0, 2))
+        self.rules = look.table(
+            shown_effects((), 0.0),
+            height=RULES_HEIGHT,
+            selectable=False,
+            widths={"what it says": 560},
+        )
+        self._answer = look.column(
+            heading(self._rules_words), self.rules, sizing_mode="stretch_width"
+        )
+        look.watch(session.questions, self._show_rules, "rules")
+        look.watch(session.work, self._show_rules, "changes")
+        self.view = look.filled_column(
+            heading(self._words, self._ask, csv), self.table, self._answer
+        )
+        self._show_rules()
 
     def _raw(self) -> Any:
         return ops_frame(self._item.cost if self._item is not None else NO_COST)
 
     def refresh(self, item: PlanItem | None) -> None:
         """Show the ops of a plan."""
+        if item is None or self._item is None or item.plan.program is not self._item.plan.program:
+            self._op = None
         self._item = item
+        self._show_rules()
         if item is None:
             return
         frame = self._frame = ops_frame(item.cost)
@@ -55,4 +89,31 @@ class Ops:
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
-            self.session.selection.select_op(int(self._frame["op"][row]))
+            self._op = int(self._frame["op"][row])
+            self.session.selection.select_op(self._op)
+            self._show_rules()
+
+    def _ask_for_rules(self) -> None:
+        if self._item is not None and self._op is not None:
+            self.session.questions.ask_for_rules(self._item, self._op)
+
+    def _show_rules(self) -> None:
+        """Show which rules act on the op that was clicked, once it was asked."""
+        item, op = self._item, self._op
+        # What is moved for the program's results belongs to none of its ops
+        if item is None or op is None or op not in item.plan.program.ops():
+            self._ask.disabled, self._answer.visible = True, False
+            return
+        rules = self.session.questions.rules_of(item, op)
+        self._ask.disabled = rules is not None or self.session.work.busy
+        self._answer.visible = rules is not None
+        if rules is not None:
+            words = (
+                f"{rules.kind} of {line_text(rules.where)}, op {op}: {seconds_text(rules.time_s)} "
+                "with what is moved for it"
+            )
+            self._rules_words.object = one_line(
+                f"{words}. Without one rule:" if rules.effects else f"{words}; no rule changes it."
+            )
+            self.rules.value = shown_effects(rules.effects, rules.time_s)
+            self.rules.visible = bool(rules.effects)

@@ -1,4 +1,4 @@
-"""What would make room in memory for a plan, asked on the page."""
+"""What would make room for a plan and which rules set the price of an op, asked on the page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import toast_lab as tl
 from toast_lab.app.pages.compare_pictures import Timelines
+from toast_lab.app.pages.compare_tables import Ops
 from toast_lab.app.session import Session
 from toast_lab.jobs.job import Registry
 
@@ -59,7 +60,38 @@ def test_a_forked_session_keeps_what_was_found(jobs: Registry) -> None:
     settled(session)
     session.set_problem(mesh="data=4", memory_gib=0.05)
     item = session.plans.items[0]
-    session.memory_advice.start(item)
+    op = max(item.cost.ops, key=lambda op: op.time_s).op
+    session.questions.ask_for_room(item)
+    settled(session)
+    session.questions.ask_for_rules(item, op)
     settled(session)
     other = session.fork()
-    assert other.memory_advice.room_of(item) == session.memory_advice.room_of(item) is not None
+    assert other.questions.room_of(item) == session.questions.room_of(item) is not None
+    assert other.questions.rules_of(item, op) == session.questions.rules_of(item, op) is not None
+
+
+def test_rules_of_the_op_that_was_clicked_are_shown(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("mlp", {"batch": 4096})
+    settled(session)
+    session.set_problem(mesh="data=4")
+    item = session.plans.items[0]
+    table = Ops(session, lambda *_: None)
+    table.refresh(item)
+    assert (table._ask.disabled, table._answer.visible) == (True, False), "nothing was clicked"
+    row = list(table._frame["kind"]).index("dot_general")
+    table._pick(row)
+    assert (table._ask.disabled, table._answer.visible) == (False, False)
+    table._ask.clicks += 1
+    assert table._ask.disabled, "a job runs"
+    settled(session)
+    assert (table._ask.disabled, table._answer.visible) == (True, True)
+    (rules,) = tl.price_rules(item.problem, item.plan, int(table._frame["op"][row]))
+    assert rules.effects
+    assert list(table.rules.value["without"]) == [effect.name for effect in rules.effects]
+    said = session.notices.messages[-1].text
+    assert f"{len(rules.effects)} rules of the price act on this dot_general" in said
+    # Of another op nobody has asked yet
+    others = [other for other, op in enumerate(table._frame["op"]) if op != rules.op]
+    table._pick(others[0])
+    assert (table._ask.disabled, table._answer.visible) == (False, False)

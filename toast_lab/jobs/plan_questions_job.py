@@ -1,4 +1,7 @@
-"""Why a plan does not fit into memory and what would make room, in a child process."""
+"""Questions about a plan that a child process answers.
+
+Why does it not fit into memory, and what would make room? Which rules act on the price of an op?
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import NamedTuple
 
 from toast_lab.advice.why_not import why_not
 from toast_lab.cost.problem import Problem
+from toast_lab.explain.acting_rules import OpRules, price_rules
 from toast_lab.ir.model import Model
 from toast_lab.prepare import load_present
 from toast_lab.sharding.plan import ShardingPlan
@@ -13,7 +17,8 @@ from toast_lab.sharding.plan import ShardingPlan
 #: Run once in the fork server, for all children forked from it (``fork_server``).
 before_fork = load_present
 
-RUN_WHY_NOT = "toast_lab.jobs.why_not_job:run_why_not"
+RUN_WHY_NOT = "toast_lab.jobs.plan_questions_job:run_why_not"
+RUN_PRICE_RULES = "toast_lab.jobs.plan_questions_job:run_price_rules"
 
 
 class Room(NamedTuple):
@@ -42,3 +47,8 @@ def run_why_not(problem: Problem, model: Model, plan: ShardingPlan) -> Room:
         ),
         left_out=reasons.left_out,
     )
+
+
+def run_price_rules(problem: Problem, plan: ShardingPlan, op: int) -> OpRules:
+    """The rules that act on the price of an op of a plan, see ``price_rules``."""
+    return price_rules(problem, plan, op)[0]
