@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evaluation import pages
+from evaluation.ablation import ties
 from evaluation.ablation.judged import Subject, choices, figures, judged, subjects, worse_without
 from evaluation.ablation.rows import ALL_RULES, ROWS
 from evaluation.corpus import compiled
+from evaluation.corpus.judged_plans import pairs
 from evaluation.corpus.targets import CLOCKED
 from evaluation.row_files import Row, read_rows
 from toast_lab.files import write_whole
@@ -18,8 +20,8 @@ _HEAD = (">rank", ">regret", ">peak", ">time", ">choices")
 
 
 def write() -> None:
-    """Write the part of the page that rows decide."""
-    text = PAGE.read_text(encoding="utf-8")
+    """Write the parts of the page that rows decide."""
+    text = pages.with_part(PAGE.read_text(encoding="utf-8"), "ties", ties.lines(pairs()))
     write_whole(PAGE, pages.with_part(text, "ablation", lines()))
 
 

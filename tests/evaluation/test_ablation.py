@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import toast_lab as tl
-from evaluation.ablation import page, rows
+from evaluation import pages
+from evaluation.ablation import page, rows, ties
 from evaluation.ablation.judged import Plan, Subject, choices, figures, judged, worse_without
 from evaluation.corpus import compiled, plans
+from evaluation.corpus.judged_plans import Pair, pairs
 from evaluation.corpus.targets import JUDGED_ON, target
 from evaluation.row_files import read_rows
 from toast_lab.cost.price_rules import RULES
@@ -114,3 +116,43 @@ def test_the_page_is_made_from_the_rows() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     lines = page.lines()
     assert "\n".join(lines) in text, "python -m evaluation ablation page"
+
+
+def compiled_pair(program: str, priced_s: float, told_s: float, peak: float) -> Pair:
+    return Pair(
+        program=program,
+        topology=JUDGED_ON,
+        plan=f"{priced_s} {told_s}",
+        compiled={"time_s": told_s},
+        priced={"time_s": priced_s, "peak_bytes": peak, "fits": True},
+    )
+
+
+def test_near_ties_are_counted_by_pair_and_by_program() -> None:
+    def lower_peak(pair: Pair) -> float:
+        peak: float = pair.priced["peak_bytes"]
+        return peak
+
+    mlp = [
+        compiled_pair("mlp", 1.0, 1.0, 4.0),
+        compiled_pair("mlp", 1.001, 2.0, 3.0),
+        compiled_pair("mlp", 0.999, 3.0, 2.0),
+    ]
+    near = ties.near_ties(mlp, 0.003)
+    assert [(fast.plan, slow.plan) for fast, slow in near] == [
+        ("1.0 1.0", "1.001 2.0"),
+        ("1.0 1.0", "0.999 3.0"),
+        ("1.001 2.0", "0.999 3.0"),
+    ]
+    gns = [compiled_pair("gns", 1.0, 1.0, 1.0), compiled_pair("gns", 1.0, 1.1, 2.0)]
+    near += ties.near_ties(gns, 0.003)
+    assert ties.choices(near, lower_peak) == ((1, 1), (1, 3))
+    assert ties.near_ties([mlp[0], compiled_pair("mlp", 1.1, 2.0, 1.0)], 0.003) == []
+    assert ties.near_ties([mlp[0], compiled_pair("mlp", 1.0, 1.005, 1.0)], 0.003) == []
+    equal = [compiled_pair("mlp", 1.0, told_s, 1.0) for told_s in (1.0, 2.0)]
+    assert ties.choices(ties.near_ties(equal, 0.003), lower_peak) == ((0, 0), (0, 0))
+
+
+def test_the_table_of_near_ties_is_that_of_the_rows() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert pages.with_part(text, "ties", ties.lines(pairs())) == text
