@@ -443,7 +443,7 @@ def test_a_table_has_what_differs_between_rows(roomy: Advice, tight: Advice) -> 
 
 def test_a_map_has_the_best_row_of_each_cell(roomy: Advice) -> None:
     hv = pytest.importorskip("holoviews")
-    chart = roomy.map()
+    chart = tl.charts.choices(roomy)
     (heat,) = chart.traverse(lambda part: part, [hv.HeatMap])
     cells = heat.dframe()
     rows = roomy.flat_rows()
@@ -459,17 +459,17 @@ def test_a_map_has_the_best_row_of_each_cell(roomy: Advice) -> None:
         best = min(of_cell, key=lambda row: (not row["fits"], row["time_s"]))
         assert (cell["value"], cell["name"]) == (best["time_s"], best["set_up"])
     assert list(cells["y_choice"].drop_duplicates()) == ["1", "4", "8"]
-    memory = roomy.map("mesh", "keeps", "peak_bytes")
+    memory = tl.charts.choices(roomy, "mesh", "keeps", "peak_bytes")
     (heat,) = memory.traverse(lambda part: part, [hv.HeatMap])
     assert set(heat.dframe()["x_choice"]) == {row["mesh"] for row in rows}
     with pytest.raises(tl.ToastError, match=r"no column 'device' .did you mean .devices."):
-        roomy.map("device", "mesh")
+        tl.charts.choices(roomy, "device", "mesh")
 
 
 def test_a_map_follows_the_work() -> None:
     hv = pytest.importorskip("holoviews")
     advice = advised(transformer(), "tpu-v5e", 8, wait=False)
-    chart = advice.map()
+    chart = tl.charts.choices(advice)
     assert isinstance(chart, hv.DynamicMap)
     plot = hv.renderer("bokeh").get_plot(chart)
     advice.wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 import textwrap
 import threading
 from collections import Counter
@@ -470,26 +469,6 @@ class Advice:
             if plan.mesh == str(mesh) and choice.parts == 1
         ]
         return min(plans, key=lambda pair: priced.rank(pair[1]), default=None)
-
-    def map(self, x: str = "last_axis", y: str = "devices", value: str = "time_s") -> Any:
-        """A map of time or memory over two choices, which follows the work while it goes on.
-
-        Args:
-            x: the choice along the x axis: "devices", "mesh", "axes" (their number), "last_axis"
-                (size of the innermost one), "batch", "parts", "keeps" or "plan".
-            y: the choice along the y axis.
-            value: "time_s", "peak_bytes", "device_s" or "price_per_example"; each cell shows the
-                least one of its rows, and names its set-up under the mouse.
-
-        Returns:
-            What ``tl.charts.choices`` returns.
-
-        Raises:
-            InvalidInput: no such columns.
-        """
-        # Charts are made of rows, and stand above them: the package that the caller has gives them
-        package: Any = sys.modules[__name__.partition(".")[0]]
-        return package.charts.choices(self, x, y, value)
 
     # -- text -------------------------------------------------------------------------------------
     @property

@@ -301,8 +301,8 @@ def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None
 
 def choices(
     rows: Advice | Sweep | pd.DataFrame | Iterable[Mapping[str, Any]],
-    x: str,
-    y: str,
+    x: str = "last_axis",
+    y: str = "devices",
     value: str = "time_s",
 ) -> Any:
     """A map over two choices: the least ``value`` of the rows for each pair of them.
@@ -310,9 +310,12 @@ def choices(
     Args:
         rows: an advice, which the map follows, once a second, while its work goes on; a sweep or
             the rows that it keeps; or any table with these columns.
-        x: column of the choice along the x axis, for instance "mesh".
-        y: column of the choice along the y axis, for instance "machine".
-        value: a column of numbers of which less is better: "time_s", "peak_bytes", "score".
+        x: column of the choice along the x axis. An advice has "devices", "mesh", "axes" (their
+            number), "last_axis" (size of the innermost one), "batch", "parts", "keeps" and "plan";
+            a sweep "mesh", "machine" and its other choices.
+        y: column of the choice along the y axis.
+        value: a column of numbers of which less is better: "time_s", "peak_bytes"; of an advice
+            also "device_s" and "price_per_example", of a sweep "score".
 
     Returns:
         A HoloViews overlay of a heat map and its numbers; a cross marks what does not fit a device.
