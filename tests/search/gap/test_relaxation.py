@@ -62,12 +62,12 @@ def test_no_plan_is_below_its_relaxed_price(name: str, machine: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_plan_of_any_program_is_below_its_relaxed_price() -> None:
+@pytest.mark.parametrize("name", [case.name for case in programs()])
+def test_no_plan_of_any_program_is_below_its_relaxed_price(name: str) -> None:
     """All programs of the certification, on one axis, two and three."""
-    for case in programs():
-        analysis = analyse(case.model())
-        for mesh, machine in (("4", "cpu"), ("2x4", "tpu-v5e"), ("2x4", "h100"), ("2x2x2", "cpu")):
-            check_validity(Problem(analysis, mesh=mesh, machine=machine), mesh, 90)
+    analysis = analyse(next(case for case in programs() if case.name == name).model())
+    for mesh, machine in (("4", "cpu"), ("2x4", "tpu-v5e"), ("2x4", "h100"), ("2x2x2", "cpu")):
+        check_validity(Problem(analysis, mesh=mesh, machine=machine), mesh, 90)
 
 
 def _listed(

@@ -66,6 +66,8 @@ class _Computing:
         n_rows = len(builder.menus)
         by_rule = self.folded._replace(listed=unlisted, rates=rates)
         self.rules = make_op_pricer(by_rule, n_rows)
+        unwaited = rates._replace(near_room_bytes=np.inf)
+        self.unwaited = make_op_pricer(by_rule._replace(rates=unwaited), n_rows)
         self.moves = op_pricer_for(self.folded._replace(rates=rates), n_rows)
         # If an op's sums may be scattered piece by piece, its computing time depends on the layout
         # of its result: the time above the minimum is counted with the result. If a price list
@@ -99,7 +101,7 @@ class _Computing:
         needs_kept = reads_kept and not (in_ring and is_listed)
         kept = builder.layouts_of(int(results[0])) if needs_kept else np.zeros(0, np.int64)
         readings = self._readings(op, uses)
-        least_s, more_s, kept_s, kept_move_s = least_times(self.rules, op, menu, readings, kept)
+        least_s, more_s, kept_s, kept_move_s = self._least_times(op, readings, kept)
         if in_ring:
             summed = self._summed_in_ring(op, menu)
             more_s[summed] = 0.0
@@ -120,6 +122,28 @@ class _Computing:
             added_s = times * more_s[:, columns]
             builder.add(row, int(builder.value_node[root]), np.arange(len(menu)), added_s)
         return kept_s - least_s[:, None] if len(kept) and not is_listed else None
+
+    def _least_times(
+        self, op: int, readings: Readings, kept: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """See ``least_times``, also for products that wait for operands in windows.
+
+        Multiplying takes longer if both operands are too large for vector memory, by what each
+        brings, and memory may be busy longer than that or not: so what one operand adds depends on
+        the other. Here only the cheapest reading waits, and others add what memory is busy beyond.
+        """
+        builder, rates = self.builder, self.folded.rates
+        menu = builder.menus[builder.tables.op_row[op]]
+        least_s, more_s, kept_s, move_s = least_times(self.rules, op, menu, readings, kept)
+        if (
+            self.builder.facts.op.rows[op] > 0.0
+            and rates.tile > 0.0
+            and rates.near_room_bytes > 0.0
+        ):
+            other_s, more_s, other_kept_s, _ = least_times(self.unwaited, op, menu, readings, kept)
+            waited_s = np.hstack([(least_s - other_s)[:, None], kept_s - other_kept_s])
+            more_s = np.maximum(0.0, more_s - waited_s.max(axis=1)[:, None])
+        return least_s, more_s, kept_s, move_s
 
     def _readings(self, op: int, uses: np.ndarray) -> Readings:
         """The layouts of an op's operands; if there are too many, one finer than all of them."""

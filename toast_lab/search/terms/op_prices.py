@@ -227,7 +227,8 @@ def least_times(
 
     The time grows with the bytes that are read, and is convex in them. So it is at least the time
     with every operand read as cheaply as possible, plus, for each operand by itself, the time that
-    reading it in another layout adds.
+    reading it in another layout adds. Where it is not convex in them, because a product waits for
+    operands in windows, ``relaxed_terms`` counts less.
 
     Args:
         op_pricer: an op pricer without a price list.
