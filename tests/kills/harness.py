@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.processes import descendants
+from tests.processes import descendants, direct_children
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # for a busy machine
@@ -32,6 +32,7 @@ class Victim(NamedTuple):
     pid: int
     what: str  #: its command line, shortened
     at_s: float  #: seconds since the first child appeared
+    children: int  #: processes that it had started, which end with it
 
 
 class Trial(NamedTuple):
@@ -74,11 +75,12 @@ def kill_one(
         candidates = descendants(pid)
         if candidates:
             victim, command = rng.choice(sorted(candidates))
+            children = len(direct_children(victim))
             try:
                 os.kill(victim, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-            return Victim(victim, command, time.monotonic() - began)
+            return Victim(victim, command, time.monotonic() - began, children)
         time.sleep(LOOK_S)  # between two children: take the next one
     return None
 
@@ -122,7 +124,8 @@ def told(kind: str, number: int, found: Trial, note: str = "") -> str:
     victim = (
         "nothing, it had ended"
         if found.victim is None
-        else (f"{found.victim.what!r} at {found.victim.at_s:.2f} s")
+        else f"{found.victim.what!r} with {found.victim.children} children "
+        f"at {found.victim.at_s:.2f} s"
     )
     return (
         f"{kind} {number}: killed {victim}; exit status {found.status} after "

@@ -174,8 +174,10 @@ def compare_once(tmp_path: Path, number: int) -> str:
     assert len(rows) == 3
     for row in rows:
         assert row["status"] == "ok" or "killed (SIGKILL)" in row["message"], row
-    assert sum(row["status"] != "ok" for row in rows) <= 1, (
-        "a plan that was killed costs its own row"
+    # A server of which plans were forked takes those with it that still run
+    most = 1 if outcome.victim is None else max(1, outcome.victim.children)
+    assert sum(row["status"] != "ok" for row in rows) <= most, (
+        f"a plan that was killed costs its own row: {line}"
     )
     return f"{line} {[row['status'] for row in rows]}"
 

@@ -18,7 +18,7 @@ RULES_HEIGHT = 103
 class Ops:
     """Every op and collective of the selected plan, with its share of the step time.
 
-    Below them, if somebody asks, the rules of the price that act on the op that was clicked.
+    Below them, if somebody asks, the rules of the price that act on the selected op.
     """
 
     title = "Ops"
@@ -26,7 +26,6 @@ class Ops:
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
         self._item: PlanItem | None = None
-        self._op: int | None = None  #: that was clicked
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
             shown_ops(ops_frame(NO_COST)).frame,
@@ -46,7 +45,7 @@ class Ops:
             width=160,
             height=26,
             margin=(2, 4),
-            description="click an op, then see its price without each rule",
+            description="select an op, then see its price without each rule",
             stylesheets=[look.BUTTON + SMALL],
         )
         self._rules_words = look.text(margin=(5, 0, 0, 2))
@@ -60,6 +59,7 @@ class Ops:
             heading(self._rules_words), self.rules, sizing_mode="stretch_width"
         )
         look.watch(session.questions, self._show_rules, "rules")
+        look.watch(session.selection, self._show_rules, "names")
         look.watch(session.work, self._show_rules, "changes")
         self.view = look.filled_column(
             heading(self._words, self._ask, csv), self.table, self._answer
@@ -71,8 +71,6 @@ class Ops:
 
     def refresh(self, item: PlanItem | None) -> None:
         """Show the ops of a plan."""
-        if item is None or self._item is None or item.plan.program is not self._item.plan.program:
-            self._op = None
         self._item = item
         self._show_rules()
         if item is None:
@@ -86,22 +84,34 @@ class Ops:
         self._words.object = one_line(summary)
         shown = shown_ops(frame)
         self.table.param.update(titles=shown.titles, value=shown.frame)
+        self._mark_selected()
+
+    def _mark_selected(self) -> None:
+        """Mark a row of the selected op, also on a page that was loaded anew."""
+        ops, op = self._frame["op"].head(MAX_OPS).tolist(), self._selected_op()
+        if not any(ops[row] == op for row in self.table.selection if row < len(ops)):
+            self.table.selection = [ops.index(op)] if op in ops else []
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
-            self._op = int(self._frame["op"][row])
-            self.session.selection.select_op(self._op)
-            self._show_rules()
+            self.session.selection.select_op(int(self._frame["op"][row]))
+
+    def _selected_op(self) -> int | None:
+        """The op whose names alone are selected."""
+        selected = self.session.selection.ops if self._item is not None else []
+        # Arguments have names, too, and no price
+        is_op = len(selected) == 1 and selected[0] in self.session.loaded.analysis.program.ops()
+        return selected[0] if is_op else None
 
     def _ask_for_rules(self) -> None:
-        if self._item is not None and self._op is not None:
-            self.session.questions.ask_for_rules(self._item, self._op)
+        op = self._selected_op()
+        if self._item is not None and op is not None:
+            self.session.questions.ask_for_rules(self._item, op)
 
     def _show_rules(self) -> None:
-        """Show which rules act on the op that was clicked, once it was asked."""
-        item, op = self._item, self._op
-        # What is moved for the program's results belongs to none of its ops
-        if item is None or op is None or op not in item.plan.program.ops():
+        """Show which rules act on the selected op, once it was asked."""
+        item, op = self._item, self._selected_op()
+        if item is None or op is None:
             self._ask.disabled, self._answer.visible = True, False
             return
         rules = self.session.questions.rules_of(item, op)
