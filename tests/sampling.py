@@ -11,10 +11,10 @@ A parametrised test with many cases says how many of them prove enough for one d
     def test_a_law(name): ...
 
 Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
-``SHARES_OF_FILES`` whole files. What the last change has
-touched is looked at more closely: its test files run whole, and of the room with the most changed
-lines half as many tests again (``changes``). What is named on the command line runs whole, unless
-``TOAST_LAB_SHARE`` says how much of it is enough.
+``SHARES_OF_FILES`` whole files. What the last change has touched is looked at more closely: its
+test files run whole, and of the room with the most changed lines a quarter as many tests again
+(``changes``). What is named on the command line runs whole, unless ``TOAST_LAB_SHARE`` says how
+much of it is enough.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALL = "all"
 ROOT = Path(__file__).parents[1]
 #: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
 #: drawn by their cases alone.
-SHARES = {"tests/browser": 1 / 4}
+SHARES = {"tests/browser": 1 / 5}
 #: The same of its files, since the tests of a file share what takes long to make.
 SHARES_OF_FILES = dict.fromkeys(
     (
@@ -74,7 +74,7 @@ DAILY = (
     "tests/runtime/test_run.py",
     "tests/search/test_conformance.py",
 )
-CLOSER = 1.5  #: factor on the share of folders with the tests of the room that was changed most
+CLOSER = 1.25  #: factor on the share of folders with the tests of the room that was changed most
 #: Further folders with the tests of a room
 ALSO_OF_ROOM = {"app": ("browser",), "views": ("browser",), "notebooks": ("docs",)}
 Case = TypeVar("Case")

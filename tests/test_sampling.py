@@ -141,6 +141,7 @@ def test_a_day_draws_whole_files_of_a_folder(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_change_is_looked_at_more_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     touched = frozenset({FOLDER}), frozenset[str]()
     monkeypatch.setattr(sampling, "changes", lambda: touched[::-1])
+    monkeypatch.setattr(sampling, "CLOSER", 1.5)
     assert len(of_folder(monkeypatch, "2026-11-30", "tests")) == 15 * 2 + 2
     touched = frozenset({f"{FOLDER}/test_a.py"}), frozenset()
     monkeypatch.setattr(sampling, "changes", lambda: touched)
