@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,15 @@ from toast_lab.jobs.job import Registry
 # Panel warns about parameters of buttons that version 2 renames
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
-SIZES = {"layers": 2, "batch": 16, "sequence": 256, "d_model": 64, "hidden": 128, "heads": 4}
+SIZES = {
+    "layers": 2,
+    "batch": 16,
+    "sequence": 256,
+    "d_model": 64,
+    "hidden": 128,
+    "heads": 4,
+    "vocab": 128,
+}
 
 
 def settled(session: Session) -> None:
@@ -27,11 +36,17 @@ def settled(session: Session) -> None:
     assert not session.work.busy
 
 
-def test_changes_that_make_room_are_shown_for_the_selected_plan(jobs: Registry) -> None:
+def priced(jobs: Registry, which: str, sizes: dict[str, Any], **problem: Any) -> Session:
+    """A session with a model and a problem, and so with the price of the unsharded plan."""
     session = Session(jobs=jobs)
-    session.load("transformer", {**SIZES, "vocab": 128})
+    session.load(which, sizes)
     settled(session)
-    session.set_problem(mesh="data=4", memory_gib=0.05)
+    session.set_problem(mesh="data=4", **problem)
+    return session
+
+
+def test_changes_that_make_room_are_shown_for_the_selected_plan(jobs: Registry) -> None:
+    session = priced(jobs, "transformer", SIZES, memory_gib=0.05)
     item = session.plans.items[0]
     assert not item.cost.fits
     picture = Timelines(session, lambda *_: None, lambda _: None)
@@ -55,10 +70,7 @@ def test_changes_that_make_room_are_shown_for_the_selected_plan(jobs: Registry) 
 
 
 def test_a_forked_session_keeps_what_was_found(jobs: Registry) -> None:
-    session = Session(jobs=jobs)
-    session.load("transformer", {**SIZES, "vocab": 128})
-    settled(session)
-    session.set_problem(mesh="data=4", memory_gib=0.05)
+    session = priced(jobs, "transformer", SIZES, memory_gib=0.05)
     item = session.plans.items[0]
     op = max(item.cost.ops, key=lambda op: op.time_s).op
     session.questions.ask_for_room(item)
@@ -71,10 +83,7 @@ def test_a_forked_session_keeps_what_was_found(jobs: Registry) -> None:
 
 
 def test_rules_of_the_op_that_was_clicked_are_shown(jobs: Registry) -> None:
-    session = Session(jobs=jobs)
-    session.load("mlp", {"batch": 4096})
-    settled(session)
-    session.set_problem(mesh="data=4")
+    session = priced(jobs, "mlp", {"batch": 4096})
     item = session.plans.items[0]
     table = Ops(session, lambda *_: None)
     table.refresh(item)

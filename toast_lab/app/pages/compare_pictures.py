@@ -209,7 +209,7 @@ class Timelines(Picture):
         for part in (peaks, self.held, self.changes):
             part.sizing_mode = "stretch_width"
         look.watch(self.session.questions, self._show_room, "rooms")
-        look.watch(self.session.work, self._show_room, "changes")
+        look.watch(self.session.work, self._show_busy, "changes")
         self._show_room()
         held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
         return [top, figure, look.row(peaks, held, height=160)]
@@ -249,12 +249,16 @@ class Timelines(Picture):
         if self._item is not None:
             self.session.questions.ask_for_room(self._item)
 
+    def _show_busy(self) -> None:
+        """Offer the question while no job runs."""
+        self._ask.disabled = self.session.work.busy
+
     def _show_room(self) -> None:
         """Show what would make room for the selected plan, once it was asked, or else the peaks."""
         item = self._item
         room = None if item is None else self.session.questions.room_of(item)
         self._ask.visible = item is not None and room is None
-        self._ask.disabled = self.session.work.busy
+        self._show_busy()
         self.twin.visible, self.changes.visible = room is None, room is not None
         if item is None or room is None:
             self._peaks_head.object = quiet("Peaks")

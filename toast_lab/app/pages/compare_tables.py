@@ -8,6 +8,7 @@ from toast_lab.app import look
 from toast_lab.app.items import NO_COST, PlanItem
 from toast_lab.app.saver import SMALL, Saver, csv_button, heading
 from toast_lab.app.session import Session
+from toast_lab.explain.acting_rules import OpRules
 from toast_lab.text import line_text
 from toast_lab.views.markup import one_line, seconds_text
 from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_effects, shown_ops
@@ -26,6 +27,7 @@ class Ops:
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
         self._item: PlanItem | None = None
+        self._op: int | None = None  #: the op whose names alone are selected
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
             shown_ops(ops_frame(NO_COST)).frame,
@@ -60,7 +62,7 @@ class Ops:
         )
         look.watch(session.questions, self._show_rules, "rules")
         look.watch(session.selection, self._show_rules, "names")
-        look.watch(session.work, self._show_rules, "changes")
+        look.watch(session.work, self._show_busy, "changes")
         self.view = look.filled_column(
             heading(self._words, self._ask, csv), self.table, self._answer
         )
@@ -88,7 +90,7 @@ class Ops:
 
     def _mark_selected(self) -> None:
         """Mark a row of the selected op, also on a page that was loaded anew."""
-        ops, op = self._frame["op"].head(MAX_OPS).tolist(), self._selected_op()
+        ops, op = self._frame["op"].head(MAX_OPS).tolist(), self._op
         if not any(ops[row] == op for row in self.table.selection if row < len(ops)):
             self.table.selection = [ops.index(op)] if op in ops else []
 
@@ -104,23 +106,29 @@ class Ops:
         return selected[0] if is_op else None
 
     def _ask_for_rules(self) -> None:
-        op = self._selected_op()
-        if self._item is not None and op is not None:
-            self.session.questions.ask_for_rules(self._item, op)
+        if self._item is not None and self._op is not None:
+            self.session.questions.ask_for_rules(self._item, self._op)
+
+    def _rules_so_far(self) -> OpRules | None:
+        if self._item is None or self._op is None:
+            return None
+        return self.session.questions.rules_of(self._item, self._op)
+
+    def _show_busy(self) -> None:
+        """Offer the question while no job runs, until it is answered."""
+        is_answered = self._rules_so_far() is not None
+        self._ask.disabled = self._op is None or is_answered or self.session.work.busy
 
     def _show_rules(self) -> None:
         """Show which rules act on the selected op, once it was asked."""
-        item, op = self._item, self._selected_op()
-        if item is None or op is None:
-            self._ask.disabled, self._answer.visible = True, False
-            return
-        rules = self.session.questions.rules_of(item, op)
-        self._ask.disabled = rules is not None or self.session.work.busy
+        self._op = self._selected_op()
+        self._show_busy()
+        rules = self._rules_so_far()
         self._answer.visible = rules is not None
         if rules is not None:
             words = (
-                f"{rules.kind} of {line_text(rules.where)}, op {op}: {seconds_text(rules.time_s)} "
-                "with what is moved for it"
+                f"{rules.kind} of {line_text(rules.where)}, op {rules.op}: "
+                f"{seconds_text(rules.time_s)} with what is moved for it"
             )
             self._rules_words.object = one_line(
                 f"{words}. Without one rule:" if rules.effects else f"{words}; no rule changes it."

@@ -66,8 +66,10 @@ class _Computing:
         n_rows = len(builder.menus)
         by_rule = self.folded._replace(listed=unlisted, rates=rates)
         self.rules = make_op_pricer(by_rule, n_rows)
-        unwaited = rates._replace(near_room_bytes=np.inf)
-        self.unwaited = make_op_pricer(by_rule._replace(rates=unwaited), n_rows)
+        # A machine on which no product waits for operands in windows has one price for both.
+        unwaited = by_rule._replace(rates=rates._replace(near_room_bytes=np.inf))
+        waits = min(rates.tile, rates.near_room_bytes) > 0.0
+        self.unwaited = make_op_pricer(unwaited, n_rows) if waits else None
         self.moves = op_pricer_for(self.folded._replace(rates=rates), n_rows)
         # If an op's sums may be scattered piece by piece, its computing time depends on the layout
         # of its result: the time above the minimum is counted with the result. If a price list
@@ -132,14 +134,10 @@ class _Computing:
         brings, and memory may be busy longer than that or not: so what one operand adds depends on
         the other. Here only the cheapest reading waits, and others add what memory is busy beyond.
         """
-        builder, rates = self.builder, self.folded.rates
+        builder = self.builder
         menu = builder.menus[builder.tables.op_row[op]]
         least_s, more_s, kept_s, move_s = least_times(self.rules, op, menu, readings, kept)
-        if (
-            self.builder.facts.op.rows[op] > 0.0
-            and rates.tile > 0.0
-            and rates.near_room_bytes > 0.0
-        ):
+        if self.unwaited is not None and builder.facts.op.rows[op] > 0.0:
             other_s, more_s, other_kept_s, _ = least_times(self.unwaited, op, menu, readings, kept)
             waited_s = np.hstack([(least_s - other_s)[:, None], kept_s - other_kept_s])
             more_s = np.maximum(0.0, more_s - waited_s.max(axis=1)[:, None])
