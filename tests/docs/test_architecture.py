@@ -20,6 +20,23 @@ def test_the_picture_has_the_arrows_of_the_imports() -> None:
     )
 
 
+def test_the_table_has_every_room_and_the_files_to_start_with_exist() -> None:
+    package = ROOT / "toast_lab"
+    lines = (package / "README.md").read_text().splitlines()
+    rows = {match[1]: line for line in lines if (match := re.match(r"\| `(\w+)/`", line))}
+    rooms = {file.parent.name for file in package.glob("*/__init__.py")}
+    assert rows.keys() == rooms
+    named = {(room, file) for room in rows for file in re.findall(r"`([\w/]+\.py)`", rows[room])}
+    assert not [
+        (room, file)
+        for room, file in sorted(named)
+        if not (package / room / file).exists() and not (package / file).exists()
+    ]
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    listed = text.partition("follow the data:")[2].partition("[toast_lab")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == rooms
+
+
 def test_the_walk_through_a_price_has_its_numbers() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
