@@ -75,7 +75,7 @@ def test_a_forked_session_keeps_what_was_found(jobs: Registry) -> None:
     op = max(item.cost.ops, key=lambda op: op.time_s).op
     session.questions.ask_for_room(item)
     settled(session)
-    session.questions.ask_for_rules(item, op)
+    session.questions.ask_for_rules(item)
     settled(session)
     other = session.fork()
     assert other.questions.room_of(item) == session.questions.room_of(item) is not None
@@ -99,8 +99,10 @@ def test_rules_of_the_op_that_was_clicked_are_shown(jobs: Registry) -> None:
     assert rules.effects
     assert list(table.rules.value["without"]) == [effect.name for effect in rules.effects]
     said = session.notices.messages[-1].text
-    assert f"{len(rules.effects)} rules of the price act on this dot_general" in said
-    # Of another op nobody has asked yet
+    assert re.search(r"\d+ rules of the price act on \d+ ops", said)
+    # The other ops of the plan are answered with it
     others = [other for other, op in enumerate(table._frame["op"]) if op != rules.op]
     table._pick(others[0])
-    assert (table._ask.disabled, table._answer.visible) == (False, False)
+    assert (table._ask.disabled, table._answer.visible) == (True, True)
+    (rules,) = tl.price_rules(item.problem, item.plan, int(table._frame["op"][others[0]]))
+    assert list(table.rules.value["without"]) == [effect.name for effect in rules.effects]

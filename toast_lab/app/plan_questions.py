@@ -24,7 +24,7 @@ class PlanQuestions(StatePart):
     """What was found for each plan that was asked about."""
 
     rooms: Any = param.Dict(default={}, doc="Room by the key of a plan under its limit")
-    rules: Any = param.Dict(default={}, doc="OpRules by the key of a plan and the number of an op")
+    rules: Any = param.Dict(default={}, doc="OpRules by number of an op, by the key of a plan")
 
     def __init__(self, loaded: LoadedState, work: Work, notices: Notices) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class PlanQuestions(StatePart):
 
     # -- rules of the price ------------------------------------------------------------------------
     def rules_of(self, item: PlanItem, op: int) -> OpRules | None:
-        """The rules that act on the price of an op; None: nobody has asked yet."""
-        rules: OpRules | None = self.rules.get((_key(item), op))
+        """The rules that act on the price of an op; None: nobody has asked about the plan yet."""
+        rules: OpRules | None = self.rules.get(_key(item), {}).get(op)
         return rules
 
-    def ask_for_rules(self, item: PlanItem, op: int) -> None:
-        """Price a plan without each rule of the price, and compare what an op of it takes."""
+    def ask_for_rules(self, item: PlanItem) -> None:
+        """Price a plan without each rule of the price, and compare what its ops take."""
         with self._notices.guarded():
             self._work.start(
                 "price rules",
@@ -67,9 +67,8 @@ class PlanQuestions(StatePart):
                 RUN_PRICE_RULES,
                 item.problem,
                 item.plan,
-                op,
                 time_limit_s=TIME_LIMIT_S,
-                context=(_key(item), op),
+                context=_key(item),
             )
 
     def _handler(self, answers: str, words: Callable[[Any], str]) -> Handler:
@@ -88,8 +87,10 @@ def _room_words(room: Room) -> str:
     return f"{counted(len(room.changes), 'change')} save memory, {fitting} of them fit"
 
 
-def _rules_words(rules: OpRules) -> str:
-    return f"{counted(len(rules.effects), 'rule')} of the price act on this {rules.kind}"
+def _rules_words(rules: dict[int, OpRules]) -> str:
+    names = {effect.name for op_rules in rules.values() for effect in op_rules.effects}
+    n_ops = sum(bool(op_rules.effects) for op_rules in rules.values())
+    return f"{counted(len(names), 'rule')} of the price act on {counted(n_ops, 'op')}"
 
 
 def _key(item: PlanItem) -> tuple[int, str, str, float]:

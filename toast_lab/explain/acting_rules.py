@@ -17,7 +17,7 @@ from toast_lab.errors import ToastError, did_you_mean
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import Table, bytes_text, first_items_text, line_text
 
-MOST_OPS = 20  #: that are asked about at once
+MOST_OPS = 20  #: that a text may match
 
 
 class RuleEffect(NamedTuple):
@@ -81,7 +81,7 @@ def price_rules(
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
-        ToastError: no op matches, or more than ``MOST_OPS`` do.
+        ToastError: no op matches, or a text matches more than ``MOST_OPS``.
 
     Examples:
         >>> import toast_lab as tl
@@ -98,17 +98,17 @@ def price_rules(
         if problem.machine.compiler not in rule.compilers:
             continue
         without = _Priced(problem.without_rules(rule.name), plan)
-        for op in ops:
-            if not np.isclose(without.op_time_s[op], base.op_time_s[op], rtol=1e-6, atol=0.0):
-                effects[op].append(
-                    RuleEffect(
-                        name=rule.name,
-                        says=rule.says,
-                        time_s=float(without.op_time_s[op]),
-                        plan_time_s=without.time_s,
-                        plan_peak_bytes=without.peak_bytes,
-                    )
+        acts = ~np.isclose(without.op_time_s, base.op_time_s, rtol=1e-6, atol=0.0)
+        for op in filter(acts.item, ops):
+            effects[op].append(
+                RuleEffect(
+                    name=rule.name,
+                    says=rule.says,
+                    time_s=float(without.op_time_s[op]),
+                    plan_time_s=without.time_s,
+                    plan_peak_bytes=without.peak_bytes,
                 )
+            )
     program = problem.analysis.program
     return [
         OpRules(

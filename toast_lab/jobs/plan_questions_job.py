@@ -1,6 +1,6 @@
 """Questions about a plan that a child process answers.
 
-Why does it not fit into memory, and what would make room? Which rules act on the price of an op?
+Why does it not fit into memory, and what would make room? Which rules act on the prices of its ops?
 """
 
 from __future__ import annotations
@@ -49,6 +49,6 @@ def run_why_not(problem: Problem, model: Model, plan: ShardingPlan) -> Room:
     )
 
 
-def run_price_rules(problem: Problem, plan: ShardingPlan, op: int) -> OpRules:
-    """The rules that act on the price of an op of a plan, see ``price_rules``."""
-    return price_rules(problem, plan, op)[0]
+def run_price_rules(problem: Problem, plan: ShardingPlan) -> dict[int, OpRules]:
+    """The rules that act on the price of each op of a plan, by its number; see ``price_rules``."""
+    return {rules.op: rules for rules in price_rules(problem, plan, problem.analysis.program.ops())}

@@ -107,7 +107,7 @@ class Ops:
 
     def _ask_for_rules(self) -> None:
         if self._item is not None and self._op is not None:
-            self.session.questions.ask_for_rules(self._item, self._op)
+            self.session.questions.ask_for_rules(self._item)
 
     def _rules_so_far(self) -> OpRules | None:
         if self._item is None or self._op is None:
