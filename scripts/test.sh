@@ -64,16 +64,18 @@ if [ -n "${started[package.sh]:-}" ]; then
     passed package
 fi
 
-# The longest tests come first, in this order; otherwise one worker would end long after the others.
-suites=(tests/docs/test_notebooks.py tests)
 mapfile -t timed < <(grep -rl --include='test_*.py' 'mark\.timing' tests)
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 part "main run, Python $version"
 .venv/bin/python -m pytest -m timing "${timed[@]}"
 # Laws run on the sample of the day (tests/sampling.py) unless all of it is asked for, and then the slow tests run, too.
 marks="not slow and not accelerator and not timing"
-if [ "${TOAST_LAB_SAMPLE:-}" = all ]; then marks="not accelerator and not timing"; fi
+report=()
+if [ "${TOAST_LAB_SAMPLE:-}" = all ]; then
+    marks="not accelerator and not timing"
+    report=(--junitxml .venv/test-all.xml)
+fi
 # The tests of a file stay on one worker, since they share fixtures of the file. More workers than cores would take
 # longer: the tests are bound by the CPU, and what is made once for each worker would be made once more.
 .venv/bin/python -m pytest -m "$marks" \
-    -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5 "${suites[@]}"
+    -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5 "${report[@]}" tests

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     sampling.begin()
+    # Options of this run, not of those that exported tests and notebooks start
+    os.environ.pop("PYTEST_ADDOPTS", None)
     mark_expression = config.getoption("markexpr", "") or ""
     if "accelerator" not in mark_expression or "not accelerator" in mark_expression:
         # Set before anything imports jax. Without it jax would search for accelerators, and two
@@ -56,8 +59,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     for item in items:
         if (HERE / "browser") in item.path.parents:
             item.add_marker(pytest.mark.browser)
+    yield  # what -m leaves out is no part of the sample
     sampling.thin(items, config)

@@ -10,6 +10,10 @@ A parametrised test with many cases says how many of them prove enough for one d
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_a_law(name): ...
 
+Few tests take most of the time. ``tests/long_tests.txt`` names those of more than five seconds, and
+a day draws a quarter of them. ``python -m tests.sampling FILE`` makes the list from what ``make
+test-all`` has timed.
+
 Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
 ``SHARES_OF_FILES`` whole files. What the last change has touched is looked at more closely: its
 test files run whole, and of the room with the most changed lines a quarter as many tests again
@@ -25,10 +29,12 @@ import math
 import os
 import random
 import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
+from xml.etree import ElementTree
 
 import pytest
 
@@ -37,6 +43,9 @@ VARIABLE = "TOAST_LAB_SAMPLE"
 SHARE_VARIABLE = "TOAST_LAB_SHARE"
 ALL = "all"
 ROOT = Path(__file__).parents[1]
+LONG = ROOT / "tests" / "long_tests.txt"  #: seconds and names of long tests, case by case
+LONG_S = 5.0  #: two cores, idle otherwise
+SHARE_OF_LONG = 1 / 4
 #: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
 #: drawn by their cases alone.
 SHARES = {"tests/browser": 1 / 5}
@@ -142,11 +151,50 @@ def thin(items: list[pytest.Item], config: pytest.Config) -> None:
     """Leave out the cases of sampled tests, and the tests of folders, that the day has not drawn.
 
     A case that is named on the command line runs always, and so does a file or folder with shares.
+    The files with the longest tests come first, since two workers then end at about the same time.
     """
-    left_out = _cases_left_out(items, config.args) | _tests_left_out(items, config.args)
+    time_s = {} if SHARE_VARIABLE in os.environ else long_tests()
+    others = [item for item in items if item.nodeid not in time_s]
+    left_out = (
+        _cases_left_out(others, config.args)
+        | _tests_left_out(others, config.args)
+        | _long_left_out([item for item in items if item.nodeid in time_s], config.args)
+    )
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+    time_of_file_s: Counter[str] = Counter()
+    for item in items:
+        time_of_file_s[_file(item)] += round(time_s.get(item.nodeid, 0.0))
+    items.sort(key=lambda item: -time_of_file_s[_file(item)])
+
+
+@functools.cache
+def long_tests() -> dict[str, float]:
+    """Seconds of each long test, with the set-up that it was the first to need."""
+    rows = [line.split(maxsplit=1) for line in LONG.read_text(encoding="utf-8").splitlines()]
+    return {name: float(time_s) for time_s, name in rows}
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _long_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
+    if begin() == ALL:
+        return set()
+    changed_files, _ = changes()
+    named = [os.path.relpath(argument, ROOT) for argument in arguments]
+    named = [argument for argument in named if argument not in (".", "tests")]
+    drawn_from = [
+        item
+        for item in items
+        if not item.nodeid.startswith(DAILY)
+        and _file(item) not in changed_files
+        and not item.nodeid.startswith(tuple(named))
+    ]
+    most = math.ceil(SHARE_OF_LONG * len(drawn_from))
+    return {*drawn_from} - {*drawn(drawn_from, most, "long tests")}
 
 
 def _cases_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
@@ -183,7 +231,7 @@ def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
     for folder, share in shares.items():
         units: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in items:
-            file, _, _ = item.nodeid.partition("::")
+            file = _file(item)
             is_of_file = folder in SHARES_OF_FILES
             if (
                 file.startswith(f"{folder}/" if folder else "")
@@ -196,3 +244,22 @@ def _tests_left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> s
         kept = drawn(sorted(units), math.ceil(share * len(units)), folder)
         left_out.update(*(units[name] for name in units.keys() - set(kept)))
     return left_out
+
+
+def write_long_tests(report: Path) -> None:
+    """Write the list of long tests.
+
+    Args:
+        report: the JUnit file of a run of all tests.
+    """
+    rows = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        time_s, module = float(case.attrib["time"]), case.attrib["classname"]
+        if time_s >= LONG_S:
+            rows.append((time_s, f"{module.replace('.', '/')}.py::{case.attrib['name']}"))
+    lines = [f"{time_s:.0f} {name}\n" for time_s, name in sorted(rows, reverse=True)]
+    LONG.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_long_tests(Path(sys.argv[1]))

@@ -115,6 +115,88 @@ def test_what_is_named_is_drawn_from_if_a_share_of_it_is_asked_for(
     assert len(of_folder(monkeypatch, sampling.ALL, FOLDER)) == 62
 
 
+LONG = ("tests/ir/test_c.py", "tests/ir/test_d.py")
+
+
+@pytest.fixture
+def long_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve long tests in two files, and a long one of every day."""
+    names = [f"{file}::test_{number}" for file in LONG for number in range(6)]
+    time_s = dict.fromkeys([*names, f"{FOLDER}/test_daily.py::test_it"], 10.0)
+    monkeypatch.setattr(sampling, "long_tests", lambda: time_s)
+
+
+def of_long_tests(monkeypatch: pytest.MonkeyPatch, sample: str, *arguments: str) -> list[str]:
+    """What is kept of the long tests and of two short ones of another file, which comes first."""
+    monkeypatch.setenv(sampling.VARIABLE, sample)
+    names = ["tests/ir/test_b.py::test_1", "tests/ir/test_b.py::test_2", *sampling.long_tests()]
+    items: list[Any] = [Item(name, is_sampled=False) for name in names]
+    config: Any = SimpleNamespace(
+        args=list(arguments), hook=SimpleNamespace(pytest_deselected=lambda items: None)
+    )
+    sampling.thin(items, config)
+    return [item.nodeid for item in items]
+
+
+@pytest.mark.usefixtures("unchanged", "long_tests")
+def test_a_day_draws_some_long_tests_and_runs_their_files_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monday = of_long_tests(monkeypatch, "2026-11-30", "tests")
+    assert monday == of_long_tests(monkeypatch, "2026-11-30", "tests")
+    assert len(monday) == 3 + 1 + 2
+    assert monday[-2:] == ["tests/ir/test_b.py::test_1", "tests/ir/test_b.py::test_2"]
+    days = [frozenset(of_long_tests(monkeypatch, f"day {day}", "tests")) for day in range(50)]
+    assert len(frozenset.union(*days)) == 15, "some test never runs"
+    assert all(f"{FOLDER}/test_daily.py::test_it" in day for day in days)
+
+
+@pytest.mark.usefixtures("unchanged", "long_tests")
+@pytest.mark.parametrize(
+    ("sample", "argument", "n_kept"),
+    [
+        (sampling.ALL, "tests", 15),
+        ("2026-11-30", "tests/ir", 15),
+        ("2026-11-30", "./tests/ir/", 15),
+        ("2026-11-30", "tests/ir/test_c.py", 6 + 2 + 1 + 2),
+        ("2026-11-30", "tests/ir/test_c.py::test_1", 1 + 3 + 1 + 2),
+    ],
+)
+def test_long_tests_that_are_named_run(
+    monkeypatch: pytest.MonkeyPatch, sample: str, argument: str, n_kept: int
+) -> None:
+    assert len(of_long_tests(monkeypatch, sample, argument)) == n_kept
+
+
+@pytest.mark.usefixtures("unchanged", "long_tests")
+def test_long_tests_that_were_changed_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "changes", lambda: (frozenset(LONG), frozenset()))
+    assert len(of_long_tests(monkeypatch, "2026-11-30", "tests")) == 15
+
+
+def test_the_list_of_long_tests_is_made_from_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite><testcase classname="tests.ir.test_c" name="test_1[a b]" '
+        'time="7.6"/><testcase classname="tests.ir.test_c" name="test_2" time="30.2"/>'
+        '<testcase classname="tests.test_d" name="test_3" time="4.9"/></testsuite></testsuites>'
+    )
+    monkeypatch.setattr(sampling, "LONG", tmp_path / "long_tests.txt")
+    sampling.write_long_tests(report)
+    assert sampling.long_tests.__wrapped__() == {
+        "tests/ir/test_c.py::test_2": 30.0,
+        "tests/ir/test_c.py::test_1[a b]": 8.0,
+    }
+
+
+def test_long_tests_are_tests() -> None:
+    for name in sampling.long_tests():
+        path, _, test = name.partition("[")[0].partition("::")
+        assert f"def {test}(" in (sampling.ROOT / path).read_text(encoding="utf-8"), name
+
+
 @pytest.mark.usefixtures("unchanged")
 def test_a_day_draws_whole_files_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def day(sample: str) -> list[str]:

@@ -102,7 +102,6 @@ def comparable(cell: dict[str, Any]) -> list[list[str]]:
     return outcome
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
     needed = NEEDS.get(path.stem, ())
