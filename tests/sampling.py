@@ -11,7 +11,7 @@ A parametrised test with many cases says how many of them prove enough for one d
     def test_a_law(name): ...
 
 Few tests take most of the time. ``tests/long_tests.txt`` names those of more than five seconds, and
-a day draws a quarter of them. ``python -m tests.sampling FILE`` makes the list from what ``make
+a day draws a sixth of them. ``python -m tests.sampling FILE`` makes the list from what ``make
 test-all`` has timed.
 
 Of the folders in ``SHARES``, a run of all tests draws whole tests besides, and of those in
@@ -45,7 +45,7 @@ ALL = "all"
 ROOT = Path(__file__).parents[1]
 LONG = ROOT / "tests" / "long_tests.txt"  #: seconds and names of long tests, case by case
 LONG_S = 5.0  #: two cores, idle otherwise
-SHARE_OF_LONG = 1 / 4
+SHARE_OF_LONG = 1 / 6
 #: Share of the tests of a folder that are enough for one day. Tests with the mark ``sampled`` are
 #: drawn by their cases alone.
 SHARES = {"tests/browser": 1 / 5}

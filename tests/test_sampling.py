@@ -120,10 +120,11 @@ LONG = ("tests/ir/test_c.py", "tests/ir/test_d.py")
 
 @pytest.fixture
 def long_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve long tests in two files, and a long one of every day."""
+    """Twelve long tests in two files, a quarter of which is enough, and one of every day."""
     names = [f"{file}::test_{number}" for file in LONG for number in range(6)]
     time_s = dict.fromkeys([*names, f"{FOLDER}/test_daily.py::test_it"], 10.0)
     monkeypatch.setattr(sampling, "long_tests", lambda: time_s)
+    monkeypatch.setattr(sampling, "SHARE_OF_LONG", 1 / 4)
 
 
 def of_long_tests(monkeypatch: pytest.MonkeyPatch, sample: str, *arguments: str) -> list[str]:
