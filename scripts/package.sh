@@ -12,6 +12,8 @@ if [ -z "$interpreter" ]; then
     echo "No Python 3.11 or newer found; name it: make PYTHON=/path/to/python3 package" >&2
     exit 1
 fi
+# What the trials import is the wheel, whatever the caller's own runs import.
+unset PYTHONPATH
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 constraints="$PWD/constraints.txt"

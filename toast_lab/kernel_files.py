@@ -65,6 +65,21 @@ def _usable(path: Path) -> bool:
     return True
 
 
+def path_of(name: str, versions: object, sources: bytes) -> Path:
+    """The file of a kernel.
+
+    A checkout that two Pythons use keeps the kernels of both: ``write`` deletes files of the same
+    kernel only if they are of the same versions.
+
+    Args:
+        name: of the kernel.
+        versions: what compiled it, and for which processor; its ``repr`` counts.
+        sources: digest of what it was made from.
+    """
+    compiler = hashlib.sha256(repr(versions).encode()).hexdigest()
+    return folder() / f"{name}-{compiler[:12]}-{sources.hex()[:16]}.kernel"
+
+
 def read(path: Path) -> bytes | None:
     """Content of a file that ``write`` wrote; None if the file is missing or damaged."""
     try:
@@ -76,7 +91,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write ``data`` whole or not at all, and delete older files of the same kernel.
+    """Write ``data`` whole or not at all, and delete files of older sources of the same kernel.
 
     If it cannot be written, as on a full disk, a warning is given once.
     """

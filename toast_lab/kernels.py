@@ -242,7 +242,9 @@ class _KernelFile(caching._Cache):  # type: ignore[misc]
         """The kernel's file; its name depends on sources, versions and the processor."""
         if self._path is None:
             name = name_of(self.kernel).removeprefix("toast_lab.").replace(":", ".")
-            self._path = kernel_files.folder() / f"{name}-{_digest(self.kernel)}.kernel"
+            processor = self.kernel.targetctx.codegen().magic_tuple()
+            versions = numba.__version__, platform.python_version(), processor
+            self._path = kernel_files.path_of(name, versions, _digest(self.kernel))
         return self._path
 
     @property
@@ -290,10 +292,9 @@ class _KernelFile(caching._Cache):  # type: ignore[misc]
         kernel_files.remove(self.path)
 
 
-def _digest(kernel: Any) -> str:
-    """16 hex digits that identify a kernel's sources, versions and processor."""
-    magic = kernel.targetctx.codegen().magic_tuple()
-    digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
+def _digest(kernel: Any) -> bytes:
+    """Identifies a kernel's sources."""
+    digest = hashlib.sha256()
     functions = [dispatcher.py_func for dispatcher in [kernel, *_reached(kernel)]]
     packs = list(_packs_of(functions))
     sources: list[Any] = [sys.modules[__name__], PackType, Pack, *functions]
@@ -303,7 +304,7 @@ def _digest(kernel: Any) -> str:
     # Some fields of packs are declared outside of the file of the class.
     layouts = {f"{pack.__qualname__}{fields(pack)}" for pack in packs}
     digest.update("".join(sorted(layouts)).encode())
-    return digest.hexdigest()[:16]
+    return digest.digest()
 
 
 def _packs_of(functions: Sequence[Any]) -> Iterator[type]:

@@ -278,11 +278,10 @@ def _stamp() -> Path:
     package_folder = Path(__file__).parent
     digest = hashlib.sha256()
     versions = (importlib.metadata.version("numba"), platform.python_version(), platform.machine())
-    digest.update(repr((str(package_folder), versions)).encode())
     for path in sorted(package_folder.rglob("*.py")):
         status = path.stat()
         digest.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
-    return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
+    return kernel_files.path_of("all", (str(package_folder), versions), digest.digest())
 
 
 # -- progress --------------------------------------------------------------------------------------

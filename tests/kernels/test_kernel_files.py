@@ -76,6 +76,17 @@ def test_an_edit_of_a_file_that_a_kernel_calls_into_is_seen(program: Path) -> No
     assert len(list((cache / "toast-lab").glob("*.kernel"))) == 1, "the older kernel is gone"
 
 
+def test_kernels_of_another_python_are_kept_and_those_of_older_sources_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_files, "folder", lambda: tmp_path)
+    older, newer = (kernel_files.path_of("k", "3.11", sources) for sources in (b"1", b"2"))
+    others = [kernel_files.path_of("k", "3.12", b"1"), kernel_files.path_of("k.l", "3.11", b"1")]
+    for path in (older, *others, newer):
+        kernel_files.write(path, b"code")
+    assert {*tmp_path.glob("*.kernel")} == {newer, *others}
+
+
 def test_what_is_compiled_after_an_edit_counts_as_made_from_what_was_imported(
     program: Path,
 ) -> None:
